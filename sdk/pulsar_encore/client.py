@@ -364,8 +364,8 @@ class Client:
                 repeats. It also applies to a lease of `Consumer.pop` that expires.
             negative_ack_precision_bit_cnt: Due times are rounded up to a multiple of 2**n ms
                 (PIP-393). None chooses n by the delay.
-            ack_timeout_redelivery_backoff: The same for `unacked_messages_timeout_ms`, which
-                accepts any value from 1000 ms here.
+            ack_timeout_redelivery_backoff: As `negative_ack_redelivery_backoff`, for messages whose
+                `unacked_messages_timeout_ms` (from 1000 ms) has passed.
             ack_group_time_ms: Longest time that acks are collected before they are sent, in ms.
             ack_group_max_size: Number of collected acks that are sent at once.
             ack_receipt_enabled: Awaiting an ack waits for the broker's receipt. Acks are still
@@ -383,9 +383,8 @@ class Client:
                 `nack_overflow_delay` (s or timedelta).
             state: A `RocksState`, so that due times of nacked messages and delivery attempts
                 survive the process. None keeps them in memory.
-            max_leases: Most messages that `Consumer.pop` has delivered and that are not settled.
-                Further pops wait. With `ordered_leases`, messages held back behind a lease of their
-                key count too.
+            max_leases: Largest number of active leases of `Consumer.pop`. Further pops wait. With
+                `ordered_leases`, messages held back behind a lease of their key count too.
             ordered_leases: Deliver the messages of a key one pop at a time, and a failed message
                 again before the messages that follow it. Key_Shared only; use `pop` in place of
                 `receive`.

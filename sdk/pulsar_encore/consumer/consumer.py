@@ -1,8 +1,8 @@
 """The consumer: the methods of `pulsar-client`, implemented over the parts of this package.
 
 `Consumer` checks each call and passes it to the part that does the work;
-`consumer_factory.assemble` connects the parts. All code runs on one event loop, never blocks it,
-and starts no thread.
+`consumer_factory.assemble` connects the parts. All of them run on one event loop. Only the database
+of a `state` uses threads, and blocks the loop while it is opened again after a failed write.
 """
 
 from __future__ import annotations
@@ -239,9 +239,9 @@ class Consumer:
         subscription has a `negative_ack_redelivery_backoff` (as in RIP-73), and otherwise at once.
 
         Pops are served in the order of their calls. Every fifth pop takes previously failed
-        messages first; the others take messages in the order of arrival. At most 10,000 leases are
-        active at once; further pops wait until a lease is settled or expires. `receive` may be
-        called at the same time: each message goes to one caller. A leased message has no ack
+        messages first; the others take messages in the order of arrival. At most `max_leases`
+        leases are active at once; further pops wait until a lease is settled or expires. `receive`
+        may be called at the same time: each message goes to one caller. A leased message has no ack
         timeout.
 
         With `ordered_leases`, only one pop at a time holds messages of a key. The list contains the

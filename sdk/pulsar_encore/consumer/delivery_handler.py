@@ -227,7 +227,7 @@ class DeliveryHandler:
         self._event_publisher.removed(source)
 
     def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        """Do nothing: only non-durable subscriptions skip entries."""
+        """Do nothing: the transport acks the skipped entries of a durable subscription."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self._event_publisher.retrying(source, notice)

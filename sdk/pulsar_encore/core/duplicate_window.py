@@ -15,8 +15,8 @@ reasons, which `Cause` names:
   arrive twice.
 
 The window forgets. If a message arrives that was acked longer ago, an operator has reset the
-cursor, and the application must see the message again. Every collection is bounded and forgets its
-oldest item first. The worst result is a duplicate at the application.
+cursor, and the application must see the message again. Forgetting too early costs a duplicate at
+the application.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     # The application received it. Only this delivery can nack it now.
     "hand_over": {QUEUED: HELD},
     "hand_over_all": {QUEUED: HELD},
-    # By the application, by id also if it is queued; or the broker's delay was too coarse.
+    # `negative_acknowledge` was called for the message (for a queued one, by id), or the broker
+    # delivered it before the requested delay because its timer is coarser than ours.
     "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
     # It is about to be forwarded to a letter topic.
     "leave": {QUEUED: LEAVING, HELD: LEAVING},

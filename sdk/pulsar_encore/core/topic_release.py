@@ -32,14 +32,17 @@ class TopicRelease(TopicArrival):
         return None if head is None else head - self.lead_ms
 
     def take_nacks(self, now_ms: int, limit: int) -> DueBatch:
-        """Take nacks that are due when the transport has requested them."""
+        """Remove and return the nacks that are due by `now_ms + lead_ms`.
+
+        The lead is the time that a request of the transport takes.
+        """
         due = self.nacks.pop_due(now_ms + self.lead_ms, limit)
         if due:
             self._observer.due(due)
         return due
 
     def take_timeouts(self, now_ms: int, limit: int) -> DueBatch:
-        """Take ack timeouts that have passed when the transport has requested their messages."""
+        """Remove and return the ack timeouts that end by `now_ms + lead_ms`."""
         return self.timeouts.pop_due(now_ms + self.lead_ms, limit)
 
     def has_unsent_part(self, due: DueBatch) -> bool:
@@ -112,7 +115,7 @@ class TopicRelease(TopicArrival):
             if index >= 0 and (entry is None or entry.state[index] != AWAY):
                 if entry is not None:
                     continue  # acked, or delivered again
-                index = -1  # a batch without a record: all of it, which is filtered on arrival
+                index = -1  # no record: request the whole entry; `arrive` drops unwanted messages
             # The request counts as made: its attempt is counted, and no copy is too early.
             if not self.nacks.add((ledger, number, index), due_ms, 0):
                 continue
@@ -194,7 +197,7 @@ class TopicRelease(TopicArrival):
         return 0 if self.rewind is None else self.rewind.owed
 
     def rewound_beside(self) -> None:
-        """Expect copies: the transport rewinds this topic too, though it gave nothing back."""
+        """Expect copies of all messages: the transport rewinds this topic with another one."""
         self.acks.rewound()
         for entry in self.table.entries.values():
             entry.causes |= Cause.REWIND

@@ -1,13 +1,14 @@
 """Who holds which message of one topic: from arrival to the ack, every message has one owner.
 
 `TopicState` is the state of a topic or partition. Arrival and redelivery are inherited from files
-of their own (`topic_arrival`, `topic_redelivery`). This file settles messages: acks, nacks, leases,
+of their own (`topic_arrival`, `topic_release`). This file settles messages: acks, nacks, leases,
 forwarding to letter topics. Every public method is one synchronous step, and the caller does the
 I/O. Two rules hold in all of them:
 
 - Each delivery to the application has a number, and only the current one can nack. Counts cannot
   tell deliveries apart: a message may go to another consumer and come back while it is held here.
-- A wholly nacked unbatched message keeps no record. Only its key waits, in the `DueIndex`.
+- On Shared and Key_Shared, a wholly nacked unbatched message keeps no record. Only its key waits,
+  in the `DueIndex`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class TopicState(TopicRelease):
         """Ack a message in any state; `entry` must be live.
 
         Returns:
-            How many messages `acks` has more to send than before: all of an entry that is done, one
-            for a partly acked entry, 0 if an ack of the entry waits already.
+            The number of acks that were added to `acks`: the size of the entry if all of it is
+            acked now, 1 for a partly acked entry, 0 if an ack of the entry waits already.
         """
         # The fast path: the application acks a message that it holds, and nothing else waits for
         # the message. It makes the step `ack` of `TRANSITIONS` in place, because a call for each
@@ -199,14 +200,14 @@ class TopicState(TopicRelease):
     # Nacks
 
     def holds(self, entry: Entry, index: int, hand_over: int) -> bool:
-        """Return True if the delivery with this number is current: its message was not given back
-        since."""
+        """Return True if `hand_over` is the number of the message's latest delivery, and the
+        message was not released since."""
         if not entry.live:
             self.table.find(entry.key)  # perhaps it is packed
         return bool(entry.live) and entry.hand_over_number(index) == hand_over
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
-        """Let a message wait until `due_ms`; return False if it is not here."""
+        """Let a message wait until `due_ms`; return False if it is neither queued nor held."""
         if self.volatile:
             return False
         before = entry.state[index]
@@ -270,7 +271,7 @@ class TopicState(TopicRelease):
     # Ordered leases
 
     def stays(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
-        """Queue a held message again that failed, or hold back a queued one, until `due_ms`.
+        """Hold back a message until `due_ms`: a queued one, or a held one that failed.
 
         Returns:
             False, and nothing was done, in any other state.

@@ -2,7 +2,8 @@
 
 `TopicTracking` holds the collaborators that arrival, settling and redelivery share. A message is
 AWAY (with the broker), QUEUED here, HELD by the application, NACKED (waiting for its due time),
-LEAVING (being forwarded to a letter topic) or ACKED. `entry.TRANSITIONS` lists the legal steps.
+LEAVING (being forwarded to a letter topic) or ACKED. `message_states.TRANSITIONS` lists the legal
+steps.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class NewTopics:
 
 
 class _Round:
-    """When one task looks for new topics (`Round`)."""
+    """When one task looks for new topics (`RefreshSchedule`)."""
 
     def __init__(self, topics: NewTopics, waiting: list[_Round]) -> None:
         self._topics = topics

@@ -1,7 +1,8 @@
 """A row that was read from Pulsar, as the original of a letter.
 
-`RowOriginal` has the methods of an `Original` and of the message that `letters.letter_reader`
-reads. The row is clear text, so it has no encryption context. Its publish time is never used.
+`RowOriginal` has the methods of an `OriginalMessage` and of the message that
+`letters.letter_reader` reads. The row is clear text, so it has no encryption context. Its publish
+time is never used.
 """
 
 from __future__ import annotations

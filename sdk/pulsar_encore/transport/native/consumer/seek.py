@@ -21,8 +21,8 @@ from .broker_consumer import BrokerConsumer
 from .consumer_states import State, Step
 from .subscribe_commands import SubscribeCommands
 
-# A broker that is still writing an ack answers SEEK with success and skips it (4.2.4: 2 of 540
-# seeks right after acks). The first ack of a cursor takes the broker about 40 ms.
+# A broker that is still writing an ack may answer SEEK with success without seeking (4.2.4: 2 of
+# 540 seeks right after acks). The first ack of a cursor takes the broker about 40 ms.
 _WRITTEN_S: Final = 0.5
 #: The broker's refusal of a seek while another one runs. It has no error code of its own.
 FENCED: Final = "Failed to fence subscription"
@@ -125,7 +125,7 @@ class Seek:
         return True
 
     def _failed(self) -> None:
-        """Continue at the old position, as after any loss if the broker closed the consumer."""
+        """Stay at the old position. If no broker holds the consumer now, attach with backoff."""
         before = self._broker.step(Step.SEEK_FAILED)
         if before in (State.CLOSED_BY_SEEK, State.LOST_IN_SEEK):
             self._lost()

@@ -45,13 +45,14 @@ class Subscriber:
         ids: Consumer ids of the client.
         epoch: Returns the consumer epoch.
         is_elsewhere: Returns True if the client has moved to another cluster.
-        on_missing: Called when the broker does not know a topic that was attached before.
+        on_missing: Called when the broker does not know, or refuses, a topic that was attached
+            before.
         is_new: The topic was created while the consumer runs.
         creates: The first SUBSCRIBE may create the topic.
 
     Attributes:
-        missing_s: Loop time of the first broker's answer that the topic does not exist, since it
-            was attached; None otherwise.
+        missing_s: Loop time at which a broker first reported the topic missing since the last
+            attachment; None if none did.
         may_create: True if the next attempts to attach may create the topic.
         early_notices: Notices that were read together with the answer to SUBSCRIBE. They are
             passed on once the consumer is attached.

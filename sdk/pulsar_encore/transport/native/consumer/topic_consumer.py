@@ -232,8 +232,8 @@ class TopicConsumer:
 
     @property
     def missing_s(self) -> float | None:
-        """Loop time of the first broker's answer that the topic does not exist, since it was
-        attached; None otherwise."""
+        """Loop time at which a broker first reported the topic missing since the last attachment;
+        None if none did."""
         return self._subscriber.missing_s
 
     def allow_creation(self) -> None:
@@ -252,9 +252,9 @@ class TopicConsumer:
             self._broker.step(Step.ATTACH_FAILED)
             raise
         self._broker.attach(session, consumer_id)
-        # The broker has no permits for a new attachment. It does not send the messages again that
-        # a reader holds. It does send all unacked messages of a consumer, which count as they
-        # arrive.
+        # The broker has no permits for a new attachment. The messages that a reader holds are not
+        # redelivered, so they keep their permits. All unacked messages of a consumer are
+        # redelivered, and are counted as they arrive.
         self.permits.reset(keeps=self._position is not None)
         if self._position is None:
             self._incoming.queue.release_held()

@@ -592,7 +592,7 @@ class PartitionProducer:
     async def close(self) -> None:
         """Fail all pending messages with `ClosedError`, and close the producer at the broker."""
         session = self._end(_closed())
-        while self._failing:  # noqa: ASYNC110 - `_tell_some` goes on with them
+        while self._failing:  # noqa: ASYNC110 - `_report_step` continues with them
             await asyncio.sleep(0)
         await self._attachment.stop()
         if session is None or session.closed:
