@@ -431,7 +431,7 @@ async def test_a_copy_that_waits_at_another_consumer_waits_for_the_extended_end(
     (lease,) = await leased(first, 1, 60)
     async with ticking():
         second = await start(host)
-    for _ in range(8):  # until the broker gives it to the other one
+    for _ in range(40):  # until the broker gives it to the other one
         host.transport.disconnect()
         await asyncio.sleep(0.1)
         host.transport.reconnect()
