@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
+.PHONY: check release-check demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
@@ -64,6 +64,16 @@ TRANSPORTS ?= stock native
 histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make histories SEEDS=1-500
 	$(foreach transport,$(TRANSPORTS),$(BIN)/python -m tests.harness.histories --seeds $(SEEDS) \
 	    --transport $(transport) $(HISTORIES_ARGS) &&) true
+
+# Checks that take too long for each change: an hour or more in all, on a real Pulsar.
+release-check: $(STAMP)  ## everything that is slower than .ci/run, before a release
+	$(MAKE) demo
+	$(MAKE) worlds
+	$(MAKE) faults CASES=1-1000 FAULTS_ARGS="--broker real"
+	$(MAKE) histories SEEDS=1-500
+	ENCORE_KILLS=6 $(MAKE) integration SUITES=integration/spark
+	$(BIN)/python -m integration.spark.versions 4.0.1 4.1.1
+	$(MAKE) bench
 
 bench: $(STAMP)  ## ratios in one run; anyone can repeat them
 	$(BIN)/pulsar-encore bench $(BENCH_ARGS)
