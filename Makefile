@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: check release-check demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
+.PHONY: release-check demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
