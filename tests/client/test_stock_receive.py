@@ -307,8 +307,8 @@ async def test_a_seek_that_is_answered_late_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A busy broker answers after the consumer has reconnected and received messages. The C++
-    client discards these messages and does not request them again. If the answer was only a little late,
-    the consumer does not detect this at once, and the messages arrive after some silence."""
+    client discards these messages and does not request them again. If the answer was only a
+    little late, the consumer does not detect this, and repeats the seek after some silence."""
     if not seen:
         monkeypatch.setattr(seeking, "_LATE_S", 60.0)
         monkeypatch.setattr(consumer_module, "_SEEK_CHECK_S", 0.5)
