@@ -38,7 +38,7 @@ def no_faults(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def unused_port() -> int:
-    """A port where nobody listens."""
+    """Return a port on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 

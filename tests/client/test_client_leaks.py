@@ -1,4 +1,4 @@
-"""What a client took of the process, threads and descriptors, it gives back, however it went."""
+"""A client releases its threads and file descriptors, even after errors and cancellations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def taken() -> tuple[int, int]:
 
 
 async def kept_since(before: tuple[int, int]) -> tuple[int, int]:
-    """What more is taken than before, at the latest in 15 s: threads take their time to end."""
+    """Return how many more threads and files are open than before; wait up to 15 s for them."""
     deadline = time.monotonic() + 15
     while True:
         threads, files = (now - then for now, then in zip(taken(), before, strict=True))
@@ -89,7 +89,7 @@ async def test_nothing_is_kept(
             client.shutdown()
 
     clients: list[weakref.ref[encore.Client]] = []
-    await round_()  # what the first use of anything takes for good
+    await round_()  # the first use allocates resources that stay
     gc.collect()
     await asyncio.sleep(0.2)
     before = taken()

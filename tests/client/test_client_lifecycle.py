@@ -17,7 +17,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread, Fault, FaultPl
 
 EARLIEST = encore.MessageId.earliest
 
-# Every way to make something, with what must be unique at the broker.
+# Creates each kind of object with a name or subscription that must be unique at the broker.
 CREATE: dict[str, Callable[[encore.Client, str], Awaitable[Any]]] = {
     "producer": lambda client, topic: client.create_producer(topic, producer_name="only-one"),
     "consumer": lambda client, topic: client.subscribe(topic, "exclusive"),
@@ -54,7 +54,7 @@ async def test_a_cancelled_creation_leaves_nothing_at_the_broker(
 @pytest.mark.parametrize(
     ("kind", "answer"), [("producer", "PRODUCER_SUCCESS"), ("consumer", "SUCCESS")]
 )
-async def test_what_the_broker_grants_after_the_cancel_is_given_back(
+async def test_an_object_created_after_the_cancel_is_closed(
     client: encore.Client, topic: str, broker: BrokerThread, kind: str, answer: str
 ) -> None:
     broker.faults = FaultPlan([Fault(kind="delay", command=answer, delay_ms=40)])
@@ -131,7 +131,7 @@ async def test_a_closed_client_says_so(make_client: Callable[..., encore.Client]
         client.shutdown()
 
 
-async def test_shutdown_ends_what_waits(
+async def test_shutdown_ends_pending_calls(
     make_client: Callable[..., encore.Client], topic: str
 ) -> None:
     client = make_client()
@@ -164,7 +164,7 @@ async def test_after_a_shutdown_every_call_says_closed(
         message = await consumer.receive()
         await reader.read_next()
     client.shutdown()
-    await asyncio.sleep(0.1)  # what the engine says about its own end changes nothing
+    await asyncio.sleep(0.1)  # late reports from the transport change nothing
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: producer.send(b"x"),
         producer.flush,
@@ -281,7 +281,9 @@ async def test_partitions_are_listed(
         await client.get_topic_partitions(None)  # type: ignore[arg-type]
 
 
-async def test_refusals_say_what_to_change(make_client: Callable[..., encore.Client]) -> None:
+async def test_errors_name_the_option_or_the_topic(
+    make_client: Callable[..., encore.Client],
+) -> None:
     with run_in_thread(BrokerSettings(token="right", auto_create=False)) as strict:
         async with make_client(strict.url, operation_timeout_seconds=1) as client:
             with pytest.raises(encore.PulsarException, match="authentication="):

@@ -1,4 +1,4 @@
-"""Event loops and processes: a client for all loops, what it makes for one, none for a child."""
+"""One client serves all event loops, its objects belong to one loop, a child process has none."""
 
 from __future__ import annotations
 
@@ -239,7 +239,9 @@ def test_a_client_closes_what_loops_have_left(make_client: MakeClient, topic: st
     again = make_client()
 
     async def alone(name: str) -> None:
-        await (await again.subscribe(topic, name)).close()  # Exclusive: nobody else is there
+        await (
+            await again.subscribe(topic, name)
+        ).close()  # Exclusive: fails if another consumer is left
 
     for name in ("closed", "resting", "running"):
         asyncio.run(alone(name))
@@ -414,7 +416,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(broker: Any, topic: str, 
 
 
 @pytest.mark.parametrize("then", ["flush", "close", "client"])
-def test_sends_that_a_loop_left_under_way_hold_nobody_up(
+def test_pending_sends_of_an_ended_loop_do_not_block_flush_or_close(
     make_client: MakeClient, topic: str, then: str
 ) -> None:
     client = make_client()
@@ -442,7 +444,7 @@ def test_sends_that_a_loop_left_under_way_hold_nobody_up(
 
     producer = asyncio.run(begin())
     asyncio.run(go_on(producer))
-    assert told == []  # whoever was to be told is gone
+    assert told == []  # the loop of the callbacks has ended
 
 
 def test_what_a_loops_end_cut_off_does_not_keep_the_native_client(

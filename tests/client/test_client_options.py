@@ -54,7 +54,7 @@ def test_a_wrong_client_option_is_named(name: str, value: Any) -> None:
         encore.Client(**{"service_url": NOWHERE, name: value})
 
 
-def test_what_is_wrong_with_an_address_or_a_file_is_said(tmp_path: Path) -> None:
+def test_errors_name_the_bad_port_or_file(tmp_path: Path) -> None:
     for options, said in (
         ({"service_url": "pulsar://host:port"}, "port 'port' must be a number from 1 to 65535"),
         ({"service_url": "pulsar://a:1,b:99999"}, "port '99999' must be a number"),
@@ -73,7 +73,7 @@ WRONG_TOPICS = (
     *("a//b", "a/b", "/x", "x/", "a/b/c/d", "kafka://a/b/c", "PERSISTENT://a/b/c", "a://b"),
     *("persistent://", "persistent://x", "persistent://x/y", "persistent://a/b/", "a/b/"),
     *("persistent://a//c", "persistent://a b/c/d", "non-persistent://a/b%/c"),
-    # Names from before Pulsar 2, and what looks like one: the engine would time out over them.
+    # Names from before Pulsar 2, and similar ones: the C++ client would time out over them.
     *("persistent://t/cluster/n/a", "persistent://a/b/c/d/e/f"),
 )
 RIGHT_TOPICS = (

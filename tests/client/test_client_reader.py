@@ -122,14 +122,14 @@ def test_any_order_of_reads_cancels_and_deliveries_loses_nothing(steps: list[str
         got = [each.message_id().entry_id() for each in results if isinstance(each, encore.Message)]
         while (entry := await next_entry(reader)) is not None:
             got.append(entry)
-        # In order also over who read them: what a read gave up is the next one's.
+        # In order across all reads: the next read gets the message of a cancelled read.
         assert got == list(range(sent))
         assert native.most_pending <= 1
 
     asyncio.run(main())
 
 
-async def test_what_a_timed_out_read_brings_is_there_for_the_next() -> None:
+async def test_the_message_of_a_timed_out_read_goes_to_the_next_read() -> None:
     native = NativeReader()
     reader = over(native)
     assert await next_entry(reader, 1) is None

@@ -57,7 +57,7 @@ async def test_a_result_comes_from_another_thread() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before the result", "in the turn of the result"])
-async def test_what_comes_for_a_cancelled_caller_is_closed(moment: str) -> None:
+async def test_the_result_for_a_cancelled_caller_is_closed(moment: str) -> None:
     native = Native()
     task = await begin(native, CppCalls())
     if moment == "before the result":
@@ -74,7 +74,7 @@ async def test_what_comes_for_a_cancelled_caller_is_closed(moment: str) -> None:
     assert native.closed == 1
 
 
-async def test_a_failure_for_a_cancelled_caller_is_nobodys() -> None:
+async def test_a_failure_for_a_cancelled_caller_is_ignored() -> None:
     native = Native()
     task = await begin(native, CppCalls())
     task.cancel()
@@ -84,7 +84,7 @@ async def test_a_failure_for_a_cancelled_caller_is_nobodys() -> None:
     assert native.closed == 0
 
 
-def test_what_comes_after_the_loop_is_closed_is_closed() -> None:
+def test_a_result_after_the_loop_is_closed_is_closed() -> None:
     native = Native()
     loop = asyncio.new_event_loop()
 
@@ -99,7 +99,7 @@ def test_what_comes_after_the_loop_is_closed_is_closed() -> None:
     assert native.closed == 1
 
 
-async def test_closing_ends_what_the_engine_forgot() -> None:
+async def test_closing_ends_calls_that_were_never_answered() -> None:
     native, calls = Native(), CppCalls()
     task = await begin(native, calls)
     calls.abandon()
@@ -153,7 +153,7 @@ async def test_what_piled_up_lets_the_loop_run_and_stays_in_order() -> None:
 
     def work(number: int) -> None:
         got.append(number)
-        if number < 10:  # what comes while it is under way comes last
+        if number < 10:  # calls posted during the work run last
             elsewhere(lambda: mail.post(got.append, 60 + number))
         time.sleep(0.001)
 

@@ -63,7 +63,7 @@ async def test_a_mistake_is_raised_by_the_await(opening: Callable[[encore.Client
             raise AssertionError("entered")
 
 
-async def test_one_that_was_forgotten_is_told_of(
+async def test_a_subscribe_that_is_never_awaited_warns(
     opening: Callable[[encore.Client], Any],
 ) -> None:
     async with make_client() as client:
@@ -71,7 +71,7 @@ async def test_one_that_was_forgotten_is_told_of(
             opening(client)
 
 
-async def test_reprs_say_what_it_is() -> None:
+async def test_reprs_name_the_topic_and_the_state() -> None:
     client = make_client()
     consumer = await client.subscribe("jobs", "worker", encore.ConsumerType.Shared)
     producer = await client.create_producer("jobs")
@@ -87,8 +87,10 @@ async def test_reprs_say_what_it_is() -> None:
         assert repr(each).endswith(", closed>")
 
 
-async def test_a_forgotten_await_is_said(opening: Callable[[encore.Client], Any]) -> None:
-    """The first mistake of who comes from the synchronous client."""
+async def test_using_an_object_without_await_raises_and_warns(
+    opening: Callable[[encore.Client], Any],
+) -> None:
+    """A common first mistake of users of the synchronous client."""
     async with make_client() as client:
         with pytest.warns(RuntimeWarning, match="never awaited"):
             with pytest.raises(TypeError, match="never awaited"):

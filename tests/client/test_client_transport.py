@@ -1,4 +1,4 @@
-"""Which transport a client gets: by name, by the environment, or by what it was given."""
+"""The name, the environment or the other options decide which transport a client gets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(
         encore.Client(URL, **argument)
 
 
-async def test_auto_says_what_it_took_and_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_auto_logs_its_transport_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pulsar_encore.client")
     quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
     async with encore.Client(URL, transport="auto") as client:
@@ -73,21 +73,21 @@ async def test_auto_says_what_it_took_and_why(caplog: pytest.LogCaptureFixture) 
     assert "logger=" in stock
 
 
-def test_a_transport_that_is_none_is_refused_with_what_to_give() -> None:
+def test_an_invalid_transport_is_refused_with_a_hint() -> None:
     with pytest.raises(encore.ConfigurationError, match="the class MemoryTransport"):
         encore.Client("memory://", transport=MemoryTransport)  # type: ignore[arg-type]
     with pytest.raises(encore.ConfigurationError, match=r"transport=testing\.MemoryTransport\(\)"):
         encore.Client("memory://")
 
 
-def test_native_by_name_refuses_what_it_cannot_serve() -> None:
+def test_an_explicit_native_transport_refuses_unsupported_options() -> None:
     athenz = encore.AuthenticationAthenz("{}")
     with pytest.raises(encore.NotSupportedError, match="AuthenticationAthenz"):
         encore.Client(URL, authentication=athenz, transport="native")
 
 
 @pytest.mark.parametrize("name", ["native", "stock"])
-async def test_statistics_say_which_it_is(broker: BrokerThread, topic: str, name: str) -> None:
+async def test_statistics_name_the_transport(broker: BrokerThread, topic: str, name: str) -> None:
     async with encore.Client(broker.url, transport=name) as client:
         consumer = await client.subscribe(topic, "s")
         assert consumer.statistics().transport == name

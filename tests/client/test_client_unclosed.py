@@ -1,4 +1,4 @@
-"""Who forgets a client, a consumer, a producer or a reader: what still works, and what is said."""
+"""Clients, consumers, producers and readers that are never closed: warnings and effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CREATE: dict[str, Callable[[encore.Client, str], Awaitable[Any]]] = {
 
 
 async def told(deadline_s: float = 3) -> list[str]:
-    """What warnings say once everything that nobody has is collected."""
+    """Return the texts of the warnings after a garbage collection."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(int(deadline_s / 0.05)):
@@ -67,7 +67,7 @@ async def test_what_a_client_made_outlives_the_name_of_the_client(
 
 
 @pytest.mark.parametrize("kind", CREATE)
-async def test_what_was_never_closed_is_named_when_it_is_collected(
+async def test_a_warning_names_an_unclosed_object_when_it_is_collected(
     make_client: MakeClient, topic: str, kind: str
 ) -> None:
     async def forget() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 import pulsar_encore as encore
 
-# What differs on purpose, and why. An entry that no longer differs fails as well.
+# Deliberate differences with their reasons. An entry that no longer differs fails as well.
 DELIBERATE = {
     "pulsar.Client.subscribe(schema): default": (
         "None means bytes, as in pulsar.asyncio; the synchronous client writes BytesSchema()"
@@ -29,7 +29,7 @@ DELIBERATE = {
 
 FUNCTIONS = "Pulsar Functions: Pulsar runs them itself, and brings stock's package along"
 BLOCKING = "of the blocking client; there is none in pulsar.asyncio either"
-# What is not here, and why. An entry that is here after all fails as well.
+# Missing names with their reasons. An entry that does exist fails as well.
 NOT_HERE = {
     "pulsar.Context": FUNCTIONS,
     "pulsar.Function": FUNCTIONS,
@@ -70,7 +70,7 @@ ENUMS = (
 )
 # Their members say "not equal" to whatever is not of their own class: ours has to be on the left.
 ONE_SIDED = {"ConsumerCryptoFailureAction"}
-# Plain values, whose constructors and public methods are compared.
+# Plain values: their constructors and public methods are compared.
 VALUES = (
     "Authentication",
     "AuthenticationAthenz",
@@ -178,7 +178,7 @@ def differences() -> Iterator[str]:
         for each, member in vars(kind).items():
             if isinstance(member, property) and not isinstance(vars(own_kind).get(each), property):
                 yield f"pulsar.{name}.{each}: no property"
-        if name != "Message":  # nobody makes those
+        if name != "Message":  # applications do not construct messages
             yield from compare(f"pulsar.{name}", kind.__init__, own_kind.__init__, positions=True)
     for name in NATIVE_VALUES:
         for method in public_methods(getattr(pulsar, name)):
@@ -200,7 +200,7 @@ def test_every_name_keyword_and_default_of_stock_is_here() -> None:
 
 
 def public_names(module: ModuleType) -> dict[str, Any]:
-    """A module's names, without what its file imports for itself."""
+    """Return the names of a module, without the names that its file imports for its own use."""
     found = {}
     for name, thing in vars(module).items():
         home = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", "")

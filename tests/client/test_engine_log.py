@@ -59,7 +59,7 @@ def start(program: str, broker: BrokerThread, port: int) -> subprocess.Popen[str
 
 
 class Ended:
-    """What a program left behind."""
+    """The output, exit code and duration of a program that has ended."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         began = time.monotonic()
@@ -74,7 +74,7 @@ class Ended:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What the program said last, when it ended well and printed nothing else."""
+        """The JSON object that the program printed as its only line; it must have exited with 0."""
         assert self.code == 0, self.err
         (line,) = self.out.splitlines()
         found = json.loads(line)

@@ -1,4 +1,4 @@
-"""What the engine's log says: its records, and whose the broker's reasons are."""
+"""The log of the C++ client: parsing its records, and matching broker reasons to calls."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def test_calls_that_fail_one_after_the_other_have_their_own() -> None:
     assert refusals.take("ConsumerBusy", 0) == "second"
 
 
-def test_of_several_that_differ_nobody_gets_one() -> None:
+def test_calls_with_different_reasons_get_no_reason() -> None:
     refusals = told(refused("ConsumerBusy", "one"), refused("ConsumerBusy", "two"))
     assert refusals.take("ConsumerBusy", 0) == ""
     assert refusals.take("ConsumerBusy", 0) == ""
 
 
-def test_of_several_that_say_the_same_each_gets_it() -> None:
+def test_calls_with_the_same_reason_each_get_it() -> None:
     refusals = told(*[refused("ConsumerBusy", "taken", n) for n in range(3)])
     assert [refusals.take("ConsumerBusy", 0) for _ in range(4)] == ["taken"] * 3 + [""]
 
@@ -126,11 +126,11 @@ def test_equal_lookups_at_once_are_one_line_and_each_has_its_reason() -> None:
     assert [refusals.take("TopicNotFound", 0) for _ in range(2)] == ["no namespace"] * 2
     refusals.add(LogLine(7, f"{lookup}no topic"))
     assert refusals.take("TopicNotFound", 0) == "no topic"
-    assert refusals.take("TopicNotFound", 0) == ""  # of two lookups, nobody knows of which
+    assert refusals.take("TopicNotFound", 0) == ""  # the two lookups cannot be told apart
     assert refusals.take("TopicNotFound", 7) == "no topic"
 
 
-def test_a_reason_that_its_call_was_told_is_nobody_elses() -> None:
+def test_a_forgotten_reason_is_not_given_to_another_call() -> None:
     refusals = told(
         refused("IncompatibleSchema", "the producer's"),
         refused("IncompatibleSchema", "the consumer's"),
@@ -140,7 +140,7 @@ def test_a_reason_that_its_call_was_told_is_nobody_elses() -> None:
     refusals.forget("IncompatibleSchema", "never logged")
 
 
-def test_refusals_that_nobody_asked_for_are_not_kept_for_ever() -> None:
+def test_the_number_of_unused_refusals_is_bounded() -> None:
     refusals = told(*[refused("ConsumerBusy", str(n)) for n in range(1000)])
     assert refusals.take("ConsumerBusy", 999) == "999"
     assert refusals.take("ConsumerBusy", 0) == ""

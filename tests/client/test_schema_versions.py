@@ -179,11 +179,11 @@ async def test_a_version_that_cannot_be_fetched_is_an_error_of_the_value_alone(
             await consumer.negative_acknowledge(first)
             again = [await consumer.receive() for _ in range(2)]
             assert [sizes(each) for each in again] == [(1, -1), (2, -2)]
-            # What was held is of the same version.
+            # The held message still has the same version.
             assert sizes(first) == (1, -1)
 
 
-async def test_a_rewind_voids_what_waits_for_its_schema(
+async def test_a_rewind_discards_messages_that_wait_for_their_schema(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     await publish(client, topic, range(1, 9))
@@ -200,7 +200,7 @@ async def test_a_rewind_voids_what_waits_for_its_schema(
         assert got == [(n, -n) for n in range(1, 9)]
 
 
-async def test_what_waits_for_its_schema_and_is_asked_for_again_has_no_attempts(
+async def test_redelivery_while_waiting_for_a_schema_counts_no_attempt(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     await publish(client, topic, range(1, 2))

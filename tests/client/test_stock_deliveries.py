@@ -1,4 +1,4 @@
-"""Grouping native messages into deliveries: what comes out is what each id says."""
+"""Grouping native messages into deliveries agrees with reading each message id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pulsar_encore.values.message_id import MessageId
 
 @dataclass(frozen=True)
 class Native:
-    """What the grouper asks of a native message; the id is a real native one."""
+    """The attributes of a native message that the grouper reads; the id is a real native id."""
 
     id: MessageId
     topic: str
@@ -53,7 +53,7 @@ def run(
 
 
 def flat(natives: list[Native], *, one_queue: bool) -> list[tuple[Any, ...]]:
-    """What the deliveries say of each message, in order."""
+    """Return the fields of the deliveries for each message, in order."""
     sources = TopicNames(("t",))
     said = []
     for delivery in Grouper(sources, one_queue=one_queue).group(natives):
@@ -108,7 +108,7 @@ runs = st.builds(
 
 @given(st.lists(runs, max_size=6), st.booleans())
 def test_agrees_with_reading_every_id(parts: list[list[Native]], one_queue: bool) -> None:
-    """As in a queue: what one delivery of an entry left out is not filled by another."""
+    """As in a queue: another delivery does not fill the gaps of an earlier one of its entry."""
     natives: list[Native] = []
     seen: set[tuple[int, int]] = set()
     for part in parts:
@@ -116,7 +116,7 @@ def test_agrees_with_reading_every_id(parts: list[list[Native]], one_queue: bool
             continue
         key = (part[0].id.ledger_id(), part[0].id.entry_id())
         if one_queue and key in seen:
-            continue  # twice in one list without a redelivery count is what `one_queue` rules out
+            continue  # `one_queue` excludes an entry twice in one list
         seen.add(key)
         natives += part
     assert flat(natives, one_queue=one_queue) == naive(natives)
@@ -129,12 +129,12 @@ def test_a_batch_is_one_delivery(one_queue: bool) -> None:
     assert [(each.entry, len(each.messages)) for each in deliveries] == [(7, 300), (8, 1), (9, 180)]
 
 
-def test_a_redelivered_batch_beside_its_first_copy_is_told_apart() -> None:
+def test_a_redelivered_batch_is_kept_apart_from_its_first_copy() -> None:
     natives = run(3, 7, 4, 0, 1) + run(3, 8, 0, 0, 0) + run(3, 7, 4, 2, 4, count=1)
     assert flat(natives, one_queue=True) == naive(natives)
 
 
-def test_partitions_that_take_turns_are_told_apart() -> None:
+def test_alternating_partitions_are_kept_apart() -> None:
     turns = zip(run(3, 0, 4, 0, 4, partition=0), run(9, 0, 4, 0, 4, partition=1), strict=True)
     natives = [native for pair in turns for native in pair]
     assert flat(natives, one_queue=False) == naive(natives)

@@ -1,4 +1,4 @@
-"""When the C++ library is loaded, and whose exceptions and ids a program then gets.
+"""When the C++ client is loaded, and which exceptions and ids a program then gets.
 
 Each case is a program of its own, because the order of imports matters.
 """
@@ -50,7 +50,7 @@ async def main():
 encore.testing.run(main())
 """
 
-# What has to hold once a client is on the stock transport, whichever package is imported first.
+# These checks hold with the stock transport, whichever package is imported first.
 BOTH = """
 import pickle
 import pulsar

@@ -1,4 +1,4 @@
-"""What the stock engine keeps of batches and chunked messages, and when it lets go."""
+"""The stock transport keeps originals of batches and chunked messages, and discards them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chunked(source: int, entry: int) -> Delivery:
 
 
 def here(originals: CppOriginals) -> list[tuple[int, int]]:
-    """(source, entry) of what is kept."""
+    """Return (source, entry) of each original that is kept."""
     return [
         (source, entry)
         for source in range(3)
@@ -54,8 +54,8 @@ def test_when_full_the_oldest_of_all_goes(known: bool, monkeypatch: pytest.Monke
     assert len(originals) == 3
 
 
-def test_what_did_not_come_again_is_let_go() -> None:
-    """Another consumer got it, and acked it; this one hears nothing of it."""
+def test_requested_entries_that_are_not_redelivered_are_discarded() -> None:
+    """Another consumer may have received and acked the entry; this consumer is not notified."""
     originals = CppOriginals()
     for entry in range(4):
         originals.keep(batch(0, entry), 0.0)
@@ -68,7 +68,7 @@ def test_what_did_not_come_again_is_let_go() -> None:
     assert here(originals) == [(0, 1), (0, 2), (0, 3)]
 
 
-def test_after_a_reconnect_what_does_not_come_again_is_let_go() -> None:
+def test_entries_not_redelivered_after_a_reconnect_are_discarded() -> None:
     originals = CppOriginals()
     for entry in range(4):
         originals.keep(batch(0, entry), 0.0)
@@ -84,7 +84,7 @@ def test_after_a_reconnect_what_does_not_come_again_is_let_go() -> None:
     assert originals.compact(100.0) is None
 
 
-def test_a_batch_of_which_every_index_that_came_is_acked_needs_no_record() -> None:
+def test_a_batch_with_every_received_index_acked_needs_no_record() -> None:
     originals = CppOriginals()
     delivery = Delivery(0, 1, 7, 4, 1, (1, 3), [Native(), Native()])
     originals.keep(delivery, 0.0)
@@ -125,8 +125,8 @@ def test_compaction_says_when_it_is_needed_and_ends_after_a_few_ms(
 def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An ack that was perhaps lost with the connection is sent again: of the last chunk alone it
-    would leave the others with nobody."""
+    """An ack that may be lost with the connection is sent again. If it named only the last chunk,
+    the other chunks would never be acked."""
     monkeypatch.setattr(module, "_MAX_SPARE_IDS", 2)
     originals = CppOriginals()
     for entry in (3, 6, 9):
@@ -146,7 +146,7 @@ def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
 
 
 def test_a_seek_takes_the_payloads_of_chunked_messages() -> None:
-    """One that was nacked just before would else be handed out after it."""
+    """Otherwise a message that was nacked just before the seek would be delivered after it."""
     originals = CppOriginals()
     originals.keep(chunked(0, 3), 0.0)
     kept: Any = originals.find(0, (1, 3))
@@ -157,7 +157,7 @@ def test_a_seek_takes_the_payloads_of_chunked_messages() -> None:
     assert originals.compact(100.0) is None
 
 
-def test_a_cumulative_ack_lets_go_of_what_is_before_it() -> None:
+def test_a_cumulative_ack_discards_the_entries_before_it() -> None:
     originals = CppOriginals()
     for source in (0, 1):
         for entry in range(4):

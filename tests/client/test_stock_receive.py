@@ -131,10 +131,10 @@ async def test_a_listener_of_a_client_that_is_shut_down_says_so(
     await consumer.close()
 
 
-async def test_what_was_acked_before_a_redeliver_all_goes_to_nobody(
+async def test_messages_acked_before_a_redeliver_all_are_not_redelivered(
     client: encore.Client, topic: str
 ) -> None:
-    """The library keeps acks for a tenth of a second: what is asked for must not overtake them."""
+    """The C++ client holds acks for 0.1 s: a redelivery request must not overtake them."""
     one = await subscribe(client, topic)
     other = await subscribe(client, topic)
     async with await client.create_producer(topic) as producer:
@@ -157,7 +157,7 @@ async def test_what_was_acked_before_a_redeliver_all_goes_to_nobody(
     assert len(again | acked) == 100
 
 
-async def test_a_payload_that_waits_for_its_ack_is_let_go_though_nothing_more_comes(
+async def test_an_unacked_payload_is_released_without_further_deliveries(
     client: encore.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(originals, "_PAYLOAD_KEEP_S", 0.1)
@@ -181,7 +181,7 @@ async def test_a_payload_that_waits_for_its_ack_is_let_go_though_nothing_more_co
             await consumer.receive(timeout=0.3)
 
 
-async def test_seeks_are_done_one_after_the_other(client: encore.Client, topic: str) -> None:
+async def test_seeks_run_one_after_the_other(client: encore.Client, topic: str) -> None:
     await fill(client, topic, 20)
     async with await subscribe(client, topic) as consumer:
         got = [await consumer.receive(timeout=5) for _ in range(20)]
@@ -202,8 +202,8 @@ async def test_seeks_are_done_one_after_the_other(client: encore.Client, topic: 
 async def test_a_late_pump_drops_nothing_of_the_next_connection(
     client: encore.Client, broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The receive that was under way when the connection was lost is answered by the next one; on a
-    busy machine before anybody was told."""
+    """The next connection answers the receive that was pending when the connection was lost. On a
+    busy machine this happens before the loss is reported."""
     tell = Pump._report
 
     def late(self: Pump) -> bool:
@@ -293,7 +293,7 @@ async def test_seeks_by_id_with_the_smallest_queue(
     [
         (encore.ConsumerType.Exclusive, True),
         (encore.ConsumerType.Shared, True),
-        (encore.ConsumerType.Exclusive, False),  # with others, they may have what came
+        (encore.ConsumerType.Exclusive, False),  # on Shared, others may have the messages
     ],
 )
 async def test_a_seek_that_is_answered_late_loses_nothing(
@@ -306,9 +306,9 @@ async def test_a_seek_that_is_answered_late_loses_nothing(
     seen: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that is busy answers after the consumer is connected again and messages have come:
-    the library throws those away, and nobody asks for them. When that is not seen, because it was
-    late by little, they come after some silence."""
+    """A busy broker answers after the consumer has reconnected and received messages. The C++
+    client discards these messages and does not request them again. If the answer was only a
+    little late, the consumer does not detect this, and repeats the seek after some silence."""
     if not seen:
         monkeypatch.setattr(seeking, "_LATE_S", 60.0)
         monkeypatch.setattr(consumer_module, "_SEEK_CHECK_S", 0.5)
@@ -347,14 +347,14 @@ async def test_a_reader_whose_seek_is_answered_late_loses_nothing(
 
 
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Exclusive, encore.ConsumerType.Shared])
-async def test_a_silent_seek_is_repeated_where_nobody_else_can_have_what_it_brought(
+async def test_a_silent_seek_is_repeated_on_exclusive_only(
     client: encore.Client,
     broker: BrokerThread,
     topic: str,
     kind: encore.ConsumerType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With others on the subscription it would come to them a second time."""
+    """On a shared subscription, other consumers would receive the messages a second time."""
     monkeypatch.setattr(consumer_module, "_SEEK_CHECK_S", 0.2)
     async with client.subscribe(topic, "s", kind) as consumer:
         before = len(broker.recorded("SEEK"))

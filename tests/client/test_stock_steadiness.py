@@ -22,21 +22,21 @@ def test_the_first_connection_counts_at_once() -> None:
     assert looks((0.0, True), (0.01, True)) == [True, True]
 
 
-def test_a_lost_one_is_told_at_the_first_look() -> None:
+def test_a_lost_connection_counts_at_the_first_check() -> None:
     assert looks((0.0, True), (0.01, False)) == [True, False]
 
 
-def test_one_that_is_back_has_to_stay() -> None:
+def test_a_restored_connection_has_to_last() -> None:
     seen = looks((0.0, False), (0.01, True), (0.02, True), (0.061, True))
     assert seen == [False, False, False, True]
 
 
-def test_it_is_counted_from_the_look_that_saw_it_not_from_the_last_that_did_not() -> None:
-    """On a busy machine looks are far apart: a connection that came a moment ago must not count."""
+def test_the_time_counts_from_the_first_check_that_saw_the_connection() -> None:
+    """On a busy machine checks are far apart: a connection made a moment ago must not count."""
     assert looks((0.0, False), (5.0, True), (5.06, True)) == [False, False, True]
 
 
-def test_one_that_flaps_begins_anew() -> None:
+def test_each_loss_restarts_the_time() -> None:
     seen = looks((0.0, False), (0.01, True), (0.04, False), (0.05, True), (0.07, True))
     assert seen == [False] * 5
 

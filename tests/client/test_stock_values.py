@@ -1,4 +1,4 @@
-"""Stock's small values, written anew: what they refuse, and that stock's code takes them."""
+"""Our versions of the C++ client's small values: rejected arguments, and use in its code."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_service_infos_tell_what_stocks_tell(url: str) -> None:
 
 
 class NoEngine:
-    """Stands in for `_pulsar.Client`: what stock's Python code hands to the library."""
+    """Replaces `_pulsar.Client`: records the arguments that the stock Python code passes to it."""
 
     def __init__(self, *given: Any) -> None:
         self.given = given

@@ -1,4 +1,4 @@
-"""What the consumer tests share: the topic, and small questions to ask of a transport."""
+"""Helpers of the consumer tests: the topic, and functions that inspect a transport."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def now_s() -> float:
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What was logged, but for each loss of a connection."""
+    """Return the log records, without those of the connection logger."""
     return [each for each in caplog.records if each.name != "pulsar_encore.connection"]
 
 
 async def settle() -> None:
-    """Let what is under way between client and broker arrive."""
+    """Wait until the commands in flight between client and broker have arrived."""
     await asyncio.sleep(0.01)
 
 
@@ -40,7 +40,7 @@ def parts_of(consumer: Consumer) -> ConsumerParts:
 
 
 async def receive_all(consumer: Consumer, quiet_s: float = 1.0) -> list[Message]:
-    """Everything that comes until nothing has come for `quiet_s`."""
+    """Receive messages until none has arrived for `quiet_s` seconds."""
     got = []
     while True:
         try:

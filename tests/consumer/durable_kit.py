@@ -1,4 +1,4 @@
-"""A host on which processes come and go, for tests of what outlives them."""
+"""A host on which consumer processes start and end, for tests of durable state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Host:
         )
 
     async def kill(self) -> None:
-        """Everything of it ends at once; what was written so far is what is there."""
+        """Kill the process; the next one starts from a copy of the files written so far."""
         left = self.path.with_name(f"disk-{next(self._numbers)}")
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A call on a closed consumer whose caller is cancelled logs nothing."""
+"""A call on a closed consumer logs nothing if its caller is cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acks: grouped, held while disconnected, sent again, and never wider than what was acked."""
+"""Acks are grouped, held while disconnected, sent again, and never cover unacked messages."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ async def test_acked_indexes_are_remembered_across_a_reconnect(
 async def test_an_ack_lost_with_its_connection_is_sent_again(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """The broker had it in its socket, or in memory: what comes again is not handed out."""
+    """The broker never processed the ack. The redelivered messages are not delivered again."""
     consumer, messages = await receive_numbers(transport, subscribe, 3)
     transport.faults = FaultPlan([Fault(kind="close_before", command="ACK")])
     await consumer.acknowledge(messages)
@@ -222,7 +222,7 @@ async def test_an_ack_lost_with_its_connection_is_sent_again(
     assert [len(plan.entries) for plan in plans(transport)] == [3, 3]
 
 
-async def test_what_is_queued_when_the_connection_goes_comes_once(
+async def test_messages_queued_at_a_disconnect_are_delivered_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     numbers = put_numbers(transport, 20, batch=5)
@@ -244,7 +244,7 @@ async def test_a_nack_waits_through_a_reconnect(
     transport.disconnect()
     transport.reconnect()
     again = await receive_all(consumer, quiet_s=10)
-    # On Exclusive the rewind that it waits for brings what is held as well.
+    # On Exclusive the nack becomes a rewind, which also redelivers the held message.
     expected = [b"1"] if kind is ConsumerType.Shared else [b"0", b"1"]
     assert [message.data() for message in again] == expected
     assert 5 <= now_s() - 10 <= 5.3
@@ -526,7 +526,7 @@ async def test_partitions_keep_their_ids_apart(
         assert transport.backlog(f"{TOPIC}-partition-{partition}", "s") == 0
 
 
-# What makes an ack late, lost or too wide
+# Acks that could be late, lost or too wide
 
 
 async def test_an_id_without_the_size_of_its_batch_acks_no_sibling(
@@ -543,10 +543,10 @@ async def test_an_id_without_the_size_of_its_batch_acks_no_sibling(
 
 
 @pytest.mark.parametrize("away_s", [0.3, 5])
-async def test_an_outage_while_the_one_before_is_being_forgotten(
+async def test_an_outage_at_the_end_of_the_previous_duplicate_window(
     transport: MemoryTransport, subscribe: Subscribe, away_s: float
 ) -> None:
-    """Thirty seconds after a reconnect what was suspect is not any more; what is away now, is."""
+    """The duplicate window of the first outage ends during the second, which needs its own."""
     consumer = await subscribe()
     await asyncio.sleep(1)
     transport.disconnect()
@@ -563,11 +563,11 @@ async def test_an_outage_while_the_one_before_is_being_forgotten(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_what_was_acked_in_a_batch_does_not_come_with_its_sibling(
+async def test_acked_batch_messages_are_not_redelivered_with_a_sibling(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """A nack shorter than the time acks are grouped for: they are sent before the entry is asked
-    for, or another consumer would get all of it."""
+    """The nack delay is shorter than the ack group time. The acks are sent before the entry is
+    requested; otherwise another consumer would receive the whole batch."""
     consumer, (first, failed, last) = await receive_numbers(
         transport, subscribe, 3, batch=3, ack_group_time_ms=1000
     )

@@ -1,4 +1,4 @@
-"""What is refused, by name, before anything happens."""
+"""Wrong arguments raise an error that names them, before anything happens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_timeout_is_seconds(subscribe: Subscribe, timeout: Any) -> None:
 
 
 @pytest.mark.parametrize("call", ["acknowledge", "negative_acknowledge", "acknowledge_cumulative"])
-async def test_what_can_be_settled_is_said(subscribe: Subscribe, call: str) -> None:
+async def test_errors_name_the_types_that_can_be_settled(subscribe: Subscribe, call: str) -> None:
     consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
     for item in (5, "id", None, b"x", *([[5]] if call != "acknowledge" else [])):
         with pytest.raises(ConfigurationError, match=r"a Message or a MessageId, got .* list"):
@@ -123,15 +123,15 @@ async def test_a_chunked_message_that_is_not_held_cannot_be_nacked_by_id(
 async def test_a_chunked_message_that_is_not_held_cannot_be_acked_by_id(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """All its id tells is the last chunk: acked alone, it would leave the others with nobody."""
+    """The id names only the last chunk: acking it alone would leave the other chunks unacked."""
     message_id = transport.put_chunked(TOPIC, b"large", 3)
     consumer = await subscribe(consumer_type=ConsumerType.Shared)
     with pytest.raises(MessageNotHeldError, match="all its chunks"):
         await consumer.acknowledge(message_id)
     message = await consumer.receive(timeout=1)
     await consumer.negative_acknowledge(message, delay=5)
-    await consumer.acknowledge(message_id)  # what waits here is held
-    await consumer.acknowledge(message_id)  # and acked a moment ago
+    await consumer.acknowledge(message_id)  # a nacked message that waits can be acked
+    await consumer.acknowledge(message_id)  # a second ack is accepted
     await asyncio.sleep(20)
     assert consumer.statistics().unacked == 0
     assert transport.recorded(REDELIVER) == []

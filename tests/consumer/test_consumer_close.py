@@ -40,7 +40,7 @@ async def test_acks_made_while_disconnected_are_sent_before_it_closes(
     waiting = asyncio.create_task(consumer.receive())
     await asyncio.sleep(2)
     assert not closing.done()
-    with pytest.raises(ClosedError):  # nobody waits for a message meanwhile
+    with pytest.raises(ClosedError):  # a pending receive ends at once
         await waiting
     transport.reconnect()
     await closing
@@ -48,7 +48,7 @@ async def test_acks_made_while_disconnected_are_sent_before_it_closes(
     assert not transport.links
 
 
-async def test_what_could_not_be_sent_is_said(
+async def test_close_logs_acks_that_could_not_be_sent(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 5)
@@ -62,10 +62,10 @@ async def test_what_could_not_be_sent_is_said(
     assert f"{TOPIC}/s" in record.getMessage() and "acks of 3 entries" in record.getMessage()
 
 
-async def test_acks_in_doubt_wait_for_the_reconnect_too(
+async def test_uncertain_acks_wait_for_the_reconnect_too(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of several topics is away, nobody knows which: what was sent may not have arrived."""
+    """One of several topics is disconnected, and it is unknown which: acks may have been lost."""
     consumer, messages = await receive_numbers(transport, subscribe, 3)
     parts_of(consumer).delivery_handler.on_uncertain()
     await consumer.acknowledge(messages)

@@ -1,4 +1,4 @@
-"""Due times and attempts in a directory: what a process that is killed leaves to the next."""
+"""Due times and attempts in a state directory survive a killed process."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_of_many_that_wait_each_comes_at_its_own_time(host: Host) -> None:
 
 
 class Platters:
-    """What an fsync brought to the disk; the rest of the logs goes with the power."""
+    """The log sizes at the last fsync; a power cut loses the rest of the logs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._sizes: dict[str, int] = {}
@@ -119,7 +119,7 @@ class Platters:
         monkeypatch.setattr(Database, "sync", synced)
 
     def lose(self, path: Path) -> None:
-        """What the logs of a directory are after the machine lost power."""
+        """Truncate the logs to their state after a power cut."""
         for log in (path / "db").glob("*.log"):
             os.truncate(log, min(self._sizes.get(log.name, 0), log.stat().st_size))
 
@@ -152,7 +152,7 @@ async def test_the_machine_loses_power(
     consumer = await host.start(state={"durability": durability})
     at_once = len(await receive_all(consumer))
     if durability == "kill":
-        assert at_once == 50  # as documented: nobody asked the disk
+        assert at_once == 50  # as documented: no fsync in this mode
         return
     assert at_once == 0
     for _ in range(50):
@@ -359,7 +359,7 @@ async def test_closed_after_a_letter_only_what_comes_again_keeps_its_count(
         assert len(list(reader.records())) == (0 if connected else 1)
     host.transport.reconnect()
     consumer = await host.start(**options)
-    # An ack that was lost brings its message again; what had its letter is one once more.
+    # After a lost ack the message is redelivered, and dead-lettered a second time.
     assert payloads(await receive_all(consumer)) == ([] if connected else [b"0"])
     assert host.transport.backlog("dead", "look") == (1 if connected else 2)
 
@@ -543,7 +543,7 @@ async def test_a_letter_counts_what_it_says_once(host: Host) -> None:
 
 
 async def without_state(transport: MemoryTransport) -> list[int]:
-    """What the counts of the test before are in a process that lives."""
+    """Return the counts of the test above for one process that is never killed."""
     transport.put("other", b"0")
     client = Client("pulsar://nowhere:6650", transport=transport)
     consumer = await client.subscribe(

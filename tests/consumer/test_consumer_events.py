@@ -1,4 +1,4 @@
-"""What a consumer hears besides messages: connections, turns of a Failover, ends, new topics."""
+"""Consumer events: connections, Failover activation, ends of topics, new topics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def part(number: int) -> str:
 
 
 async def heard(events: list[ConsumerEvent], after_s: float = 0.01) -> list[ConsumerEvent]:
-    """What was heard since the last time, once all that is under way has come."""
+    """Return the events since the last call, after waiting `after_s` for those in flight."""
     await asyncio.sleep(after_s)
     found, events[:] = list(events), []
     return found
@@ -106,10 +106,10 @@ async def test_whose_turn_it_is_is_told_anew_after_a_loss(
     assert await heard(events) == [], "what is repeated is no news"
 
 
-async def test_a_standby_hears_of_the_connection_it_has_alone(
+async def test_a_standby_gets_the_event_of_the_connection_it_has_alone(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """A notice that was under way when the connection fell does not arrive."""
+    """A notice that was in flight when the connection was lost does not arrive."""
     events: list[ConsumerEvent] = []
     first = await subscribe(consumer_type=ConsumerType.Failover, consumer_name="a")
     await subscribe(
@@ -256,7 +256,7 @@ async def test_what_a_listener_raises_is_logged_and_breaks_nothing(
 async def test_a_listener_may_use_the_consumer(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """It is told when all that it means is done."""
+    """The listener is called after the consumer has handled the event."""
     put_numbers(transport, 2)
     seen: list[bool] = []
 

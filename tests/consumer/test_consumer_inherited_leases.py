@@ -1,5 +1,7 @@
-"""Leases with a state: what is leased when the process ends waits until its lease ends, and can be
-settled by its handle until then."""
+"""Leases with a state directory survive the process: the message waits until its lease ends.
+
+Until then another process can settle the message by the handle of the lease.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ async def ended(host: Host, how: str) -> None:
 
 
 async def leased(consumer: Consumer, most: int, lease: float = LEASE) -> list[Lease]:
-    """Leases whose handles somebody has."""
+    """Pop leases and read their handles."""
     leases = await consumer.pop(most, lease=lease, wait=2 * LEASE)
     assert len({each.handle for each in leases}) == len(leases)
     return leases
@@ -106,8 +108,8 @@ async def test_what_was_leased_comes_when_its_lease_ends(
 
 
 @ENDS
-async def test_without_a_handle_it_comes_at_once(host: Host, end: str) -> None:
-    """Nobody could settle it."""
+async def test_a_lease_without_a_handle_is_redelivered_at_once(host: Host, end: str) -> None:
+    """Without a handle, no process could settle the lease."""
     put_numbers(host.transport, 1)
     consumer = await start(host)
     begun = now_s()
@@ -190,7 +192,7 @@ async def test_what_a_handle_says_survives_the_next_kill(host: Host, batch: int)
 
 
 async def test_another_consumer_of_the_process_settles_it(host: Host) -> None:
-    """It waits with one of them, nobody knows which."""
+    """The message waits at one of the consumers; the caller cannot know at which."""
     put_numbers(host.transport, 20)
     consumer = await start(host)
     await asyncio.sleep(1)  # all of it is here
@@ -553,7 +555,7 @@ async def test_a_handle_of_what_came_again_anew_is_over(host: Host, again: str) 
     else:
         host.transport.disconnect()
         await old.ack()
-        await asyncio.sleep(3)  # longer than what is on disk of it stays there
+        await asyncio.sleep(3)  # longer than its record stays on disk
         await host.kill()
         host.transport.reconnect()
         consumer = await start(host)
@@ -583,7 +585,7 @@ async def test_a_nack_that_is_the_last_ends_the_lease_also_if_the_process_is_kil
     with pytest.raises(LeaseLostError):
         await consumer.lease(lease.handle)
     assert await consumer.pop(1, wait=20) == []
-    # The letter that was under way may be stored with the next connection.
+    # The letter in flight may be stored over the next connection.
     assert host.transport.backlog("dead", "look") in (1, 2)
 
 

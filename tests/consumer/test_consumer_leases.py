@@ -55,7 +55,7 @@ def words(leases: list[Lease]) -> list[bytes]:
 
 
 def few(consumer: Consumer, leases: int) -> None:
-    """Let so many leases be out, not ten thousand."""
+    """Lower the bound on open leases from ten thousand to `leases`."""
     parts_of(consumer).leases.most = leases
 
 
@@ -344,7 +344,7 @@ async def test_one_that_cannot_be_nacked_does_not_hold_up_the_others(
         nack(message, *args)
 
     monkeypatch.setattr(router, "nack", fails_once)
-    # As with a dead-letter policy or a state, where something is done for each.
+    # A dead letter policy or a state also makes each expiry do some work.
     monkeypatch.setattr(router, "expire", lambda state, held: False)
     assert len(await consumer.pop(wait=100, lease=1000)) == 4
     began = now_s()
@@ -811,7 +811,7 @@ async def test_redelivering_all_loses_leases_and_brings_each_message_once(
     assert await receive_all(consumer, 100) == []
 
 
-# What is refused
+# Wrong arguments
 
 
 async def test_where_there_are_no_leases(transport: MemoryTransport, subscribe: Subscribe) -> None:

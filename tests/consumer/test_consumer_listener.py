@@ -318,7 +318,7 @@ async def test_close_does_not_wait_for_a_listener_that_has_nothing_to_do(
 async def test_a_listener_may_end_its_consumer_in_any_way(
     transport: MemoryTransport, how: str
 ) -> None:
-    """Nobody waits for the other, though another task does the closing."""
+    """The listener and the task that closes do not wait for each other."""
     went_on: list[bytes] = []
     client = Client("pulsar://memory:6650", transport=transport)
 

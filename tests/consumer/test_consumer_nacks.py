@@ -154,7 +154,7 @@ async def test_nacking_again_moves_it(
 async def test_the_object_of_an_earlier_look_nacks_nothing(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
-    """The look is over: what is held now is another one, maybe in other hands."""
+    """That delivery has ended: a later delivery of the message is held now, maybe elsewhere."""
     put_numbers(transport, 3, batch=batch)
     consumer = await subscribe()
     stale = (await receive_n(consumer, 3))[0]
@@ -305,14 +305,14 @@ async def test_redeliver_unacknowledged_messages(
     assert counted(await receive_all(consumer, quiet_s=200)) == dict.fromkeys(left, 1)
 
 
-async def test_a_transport_that_takes_its_time_is_asked_earlier(
+async def test_redelivery_is_requested_earlier_from_a_slow_transport(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.capabilities = replace(transport.capabilities, redeliver_lead_ms=116)
     put_numbers(transport, 1)
     consumer = await subscribe()
     await consumer.negative_acknowledge(await consumer.receive(), delay=1)
-    await consumer.receive()  # this one takes none, and is asked once more: never early
+    await consumer.receive()  # delivered early, so requested a second time
     assert 1 <= now_s() <= 2 + late_by(1)
     assert len(transport.recorded(REDELIVER)) == 2
 
@@ -367,7 +367,7 @@ async def test_the_ack_timeout_counts_from_hand_over(
 ) -> None:
     put_numbers(transport, 2)
     consumer = await subscribe(unacked_messages_timeout_ms=2000)
-    await asyncio.sleep(10)  # prefetched all the while: nobody is late yet
+    await asyncio.sleep(10)  # only prefetched: no ack timeout runs yet
     assert transport.recorded(REDELIVER) == []
     begun = now_s()
     first = await consumer.receive()
@@ -437,10 +437,10 @@ async def test_the_ack_timeout_on_exclusive_rewinds(
     assert payloads(await receive_n(consumer, 2)) == [b"1", b"2"]
 
 
-async def test_a_rewind_that_brought_nothing_is_repeated_beside_a_busy_topic(
+async def test_a_rewind_without_redelivery_is_repeated_beside_a_busy_topic(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """What is queued of another topic says nothing of this one."""
+    """Queued messages of another topic do not show that this topic was rewound."""
     transport.faults = FaultPlan([Fault(kind="drop", command=REDELIVER)])
     quiet, busy = f"{TOPIC}-quiet", f"{TOPIC}-busy"
     consumer = await subscribe(
@@ -468,7 +468,7 @@ async def test_a_redelivery_that_is_refused_is_still_due(
     batch: int,
     waits: str,
 ) -> None:
-    """Taken, then done: what could not be asked for is asked for again."""
+    """A redelivery request that fails is retried."""
     numbers = put_numbers(transport, 8, batch)
     options = {"unacked_messages_timeout_ms": 5000} if waits == "ack timeout" else {}
     consumer = await subscribe(receiver_queue_size=100, **options)

@@ -1,4 +1,4 @@
-"""`value()` of a message without a value is None everywhere; an empty payload is not null."""
+"""`value()` returns None for a message without a value; an empty payload is not null."""
 
 from __future__ import annotations
 

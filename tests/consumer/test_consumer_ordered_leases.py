@@ -1,4 +1,4 @@
-"""Leases in the order of their keys: what failed is popped again before what follows it."""
+"""Ordered leases: a failed message is popped again before later messages of its key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.testing import MemoryTransport
 
 DEAD = "persistent://public/default/dead"
-LATE_S = 0.15  # a bucket of 64 ms, and what the loop takes
+LATE_S = 0.15  # a bucket of 64 ms, and the time of the loop
 BATCHES = pytest.mark.parametrize("batch", [1, 4])
 
 
@@ -39,7 +39,7 @@ async def in_order(subscribe: Subscribe, *topics: str, **options: Any) -> Consum
 
 
 def put_keyed(transport: MemoryTransport, count: int, keys: int = 5, batch: int = 1) -> None:
-    """So many messages of each key, as `key:number`, entries of the keys in turn."""
+    """Publish `count` messages of each key, as `key:number`, with entries of alternating keys."""
     for start in range(0, count, batch):
         for key in range(keys):
             texts = [b"%d:%d" % (key, each) for each in range(start, min(start + batch, count))]

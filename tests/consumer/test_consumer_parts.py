@@ -21,7 +21,7 @@ from consumer_kit import (
 from pulsar_encore import Client, ClosedError, ConsumerType
 from pulsar_encore.testing import MemoryTransport
 
-# What is known about it
+# Properties and statistics
 
 
 async def test_statistics(transport: MemoryTransport, subscribe: Subscribe) -> None:

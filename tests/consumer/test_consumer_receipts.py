@@ -1,4 +1,4 @@
-"""Receipts: what was not confirmed is sent again however old it is, and an ack can be awaited."""
+"""Ack receipts: unconfirmed acks of any age are sent again, and an ack can be awaited."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ UNANSWERED_S = 20  # not so long that an ack without a receipt is sent again
 
 
 def lost(transport: MemoryTransport, nth: int = 1, times: int = 1) -> None:
-    """Some acks get lost, and nobody notices."""
+    """Drop some acks without closing the connection."""
     transport.faults = FaultPlan([Fault(kind="drop", command="ACK", nth=nth, times=times)])
 
 
@@ -135,8 +135,8 @@ async def test_without_receipts_an_old_ack_is_taken_to_have_arrived(
     assert (await consumer.receive(timeout=5)).data() == message.data()
 
 
-async def test_a_receipt_that_fails_by_itself_has_its_acks_sent_again() -> None:
-    """Parts of batches are then what they are by then, and acks of before a seek are nobody's."""
+async def test_acks_of_a_failed_receipt_are_sent_again() -> None:
+    """Ack sets are sent in their current state; acks from before a seek are not sent again."""
     loop = asyncio.get_running_loop()
     plans: list[AckPlan] = []
     receipts: list[asyncio.Future[None]] = []
@@ -247,7 +247,7 @@ async def test_a_second_loss_is_waited_for_as_well(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
-    lost(transport, times=5)  # each time once more, as the message comes again
+    lost(transport, times=5)  # the first ack and each retry
     consumer = await subscribe(ack_receipt_enabled=True)
     waiting = asyncio.ensure_future(consumer.acknowledge(await consumer.receive()))
     for _ in range(3):

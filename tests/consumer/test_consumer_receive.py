@@ -173,12 +173,12 @@ async def test_cancelled_after_any_step_nothing_is_lost(
     call.cancel()
     result: Any = (await asyncio.gather(call, return_exceptions=True))[0]
     got = result if isinstance(result, list) else [result] if hasattr(result, "data") else []
-    await settle()  # a seek that was sent takes effect, and what came before it is not handed out
+    await settle()  # a seek that was sent takes effect and discards earlier messages
     got = got + await receive_all(consumer, quiet_s=3)
     for each in got:
         await consumer.acknowledge(each)
     if name == "nacking":
-        # Held and not settled: the application's own affair, until it lets go of it.
+        # Messages that the application still holds are redelivered only on request.
         consumer.redeliver_unacknowledged_messages()
         got += await receive_all(consumer)
         for each in got:
@@ -283,7 +283,7 @@ async def test_a_batch_larger_than_the_queue_still_ends(
 async def test_batches_go_on_whatever_the_producers_batches_are(
     transport: MemoryTransport, subscribe: Subscribe, entry: int, timeout_ms: int
 ) -> None:
-    """As large as the receiver queue, and room for more is given back while one waits for it."""
+    """The batch is as large as the receiver queue; permits are sent while a call waits for it."""
     numbers = put_numbers(transport, 5000, batch=entry)
     consumer = await subscribe(batch_receive_policy=BatchReceivePolicy(1000, -1, timeout_ms))
     got: list[bytes] = []

@@ -38,7 +38,7 @@ async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host
 
 
 async def wiped(host: Host) -> MemoryTransport:
-    """The cluster is another one, whose ids begin again; the directory stays."""
+    """Replace the cluster by a new one with the same ids; the state directory stays."""
     await host.stop()
     await asyncio.sleep(1)  # it publishes later
     host.transport = MemoryTransport()
@@ -62,7 +62,7 @@ def mismatched(consumer: Consumer) -> int:
 async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
     host: Host, batch: int, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of nobody's messages one was dead-lettered, and another waited for an hour."""
+    """No new message is dead-lettered or delayed by the records of an old message."""
     put_numbers(host.transport, 20, batch=batch)
     consumer = await host.start(dead_letter_policy=POLICY)
     for _ in range(20):  # as often as the policy allows
@@ -78,7 +78,7 @@ async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
     assert {each.redelivery_count() for each in came} == {0}
     assert mismatched(consumer) == 20 // batch
     assert caplog.text.count("has the id of another one") == 1
-    # Their own attempts are counted from 1, in memory until it is known that the records may go.
+    # Their attempts count from 1, in memory until the old records may be deleted.
     for each in came:
         await consumer.negative_acknowledge(each, delay=0.1)
     again = await receive_all(consumer)
@@ -97,7 +97,7 @@ async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
 async def test_the_directory_still_serves_the_right_cluster_after_a_mismatch(
     host: Host, count: int, ends: str, batch: int, count_attempts: str
 ) -> None:
-    """Nothing that is done with messages of another cluster deletes or changes a record."""
+    """Settling messages of another cluster deletes or changes no record."""
     entries = count
     count *= batch
     state = {"count_attempts": count_attempts}
@@ -135,7 +135,7 @@ async def test_the_directory_still_serves_the_right_cluster_after_a_mismatch(
 
 @pytest.mark.parametrize("nacks", [False, True])
 async def test_another_cluster_is_an_error_at_each_start(host: Host, nacks: bool) -> None:
-    """What a start at the wrong cluster writes there is no evidence for the next start."""
+    """The next start does not trust records that a start at the wrong cluster wrote."""
     options: dict[str, Any] = {"state": {"count_attempts": "before"}, "receiver_queue_size": 20}
     right = host.transport
     put_numbers(right, 200)
@@ -238,7 +238,7 @@ async def test_a_listener_hears_of_another_cluster(host: Host) -> None:
         event_listener=events.append,
     )
     await asyncio.sleep(1)
-    assert len(got) < 100  # what came before the hundredth was compared
+    assert len(got) < 100  # messages before the hundredth comparison
     assert any(isinstance(getattr(each, "error", None), StateMismatchError) for each in events)
     assert consumer.statistics().failure is not None
 

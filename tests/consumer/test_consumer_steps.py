@@ -40,7 +40,7 @@ def work(seconds: float) -> None:
 
 
 class Burst:
-    """How much is done between two passes of the loop, at most.
+    """Measures the most work done between two passes of the loop.
 
     It does not keep the loop busy, or virtual time would stand.
     """
@@ -130,7 +130,7 @@ async def test_leases_are_lost_in_parts(
         await consumer.seek(MessageId.latest)
     else:
         await consumer.close()
-    # One that was not come to yet is lost all the same.
+    # A lease that the loop has not reached yet is lost, too.
     with pytest.raises((LeaseLostError, ClosedError)):
         await leases[-1].ack()
     await asyncio.sleep(1)

@@ -140,7 +140,7 @@ async def test_no_path_keeps_the_loop(
     await asyncio.sleep(0.1)
     async with silence() as heard:
         await path(consumer)
-    # A turn, and the work that was under way when it ended; an ack right after a receive is free.
+    # One time slice, and the work in progress at its end; an ack right after a receive is free.
     assert heard.longest_s <= SLICE_S + 2 * WORK_S + 1e-9
     await consumer.close()
 
@@ -225,7 +225,7 @@ async def test_a_timeout_around_a_receiving_loop_is_kept_to(
 async def test_without_work_a_turn_is_not_ended(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """What makes it fast: a thousand messages in no time are one pass of the loop."""
+    """A thousand messages that take no time are received in one pass, which keeps it fast."""
     put_numbers(transport, 1000, batch=100)
     consumer = await subscribe()
     await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Filing what comes behind newer messages of its key."""
+"""A key queue inserts messages that arrive after newer messages of their key."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Keyed:
             self.queue.push(entry, indexes, [self._raw])
 
     def take(self) -> list[int]:
-        """The entries of what goes out, if anything does at once."""
+        """Return the entry ids that can be delivered at once."""
         return [lane.items[0][0].key[1] for lane, _ in self.lanes.take(10, per_key=1)]
 
 
-async def test_what_came_late_goes_first() -> None:
+async def test_a_late_older_message_is_delivered_first() -> None:
     keyed = Keyed()
     keyed.arrive(5, 6, 8, 3, 7, 4)
     order = []

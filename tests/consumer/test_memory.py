@@ -1,4 +1,4 @@
-"""The transport in memory as a user's tests meet it: loops, order, what it records and serves."""
+"""The memory transport in users' tests: event loops, order, served and recorded commands."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_two_clients_share_one(transport: MemoryTransport) -> None:
     assert await read(transport, 1) == [b"x"]
 
 
-# What it serves
+# Served commands
 
 
 async def test_what_a_producer_writes_is_what_a_producer_writes(
@@ -242,7 +242,7 @@ async def test_a_reader_of_what_is_not_kept(transport: MemoryTransport) -> None:
             assert (await reader.read_next(1000)).data() == b"%d" % number
 
 
-# What it records
+# Recorded commands
 
 
 async def test_commands_say_what_they_are_about(transport: MemoryTransport) -> None:
@@ -254,7 +254,7 @@ async def test_commands_say_what_they_are_about(transport: MemoryTransport) -> N
         await consumer.acknowledge(message)
         await settle()
         names = [command.name for command in transport.commands]
-        # More is asked for once it is known how large messages are.
+        # The second FLOW follows the first message, which shows the message size.
         expected = ["PRODUCER", "SUBSCRIBE", "FLOW", "SEND", "MESSAGE", "FLOW", "ACK"]
         assert names == expected
         of = {command.name: command for command in transport.commands}

@@ -30,7 +30,7 @@ class SlowDisk:
 
     def __init__(self) -> None:
         self.writing = Event()
-        self.was_let_go = True  # False: whoever lets go waited for the write
+        self.was_let_go = True  # False: the caller of `let_go` waited for the write
         self._go_on = Event()
 
     def let_go(self) -> None:

@@ -25,7 +25,7 @@ from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 DEAD = "persistent://public/default/dead"
 BATCHES = pytest.mark.parametrize("batch", [1, 4])
-LETTER_S = 5.0  # what a letter takes, where it is slow
+LETTER_S = 5.0  # the duration of a slow letter
 
 
 def put_keyed(
@@ -66,7 +66,7 @@ async def burying(client: Client, **options: Any) -> Consumer:
 async def after_spent(
     transport: MemoryTransport, client: Client, count: int, keys: int, kept: Path
 ) -> Consumer:
-    """So many messages of each key, of which the first had its attempts in a process before."""
+    """Publish `count` messages of each key; the first has no attempts left from before."""
     put_keyed(transport, 1, keys)
     before = await client.subscribe(
         TOPIC,
@@ -92,7 +92,7 @@ def number_of(lease: Lease) -> int:
 
 
 async def drain(consumer: Consumer, wait: float) -> list[tuple[bytes, float]]:
-    """Pop and ack until nothing comes: what came, and when."""
+    """Pop and ack until no message arrives; return the payloads with their times."""
     got = []
     while leases := await consumer.pop(wait=wait, max_per_key=1):
         for lease in leases:
@@ -229,8 +229,8 @@ async def test_nothing_goes_past_its_letter_whatever_fails(
 ) -> None:
     """Letters that are refused, late or lost, connections that break, all asked for again.
 
-    With several messages of a key in a list they are settled in any order, so that letters are
-    under way of messages behind others that are leased.
+    Several messages of a key in a list are settled in any order. Letters are then in flight for
+    messages behind others that are still leased.
     """
     rng, count, keys = Random(seed), 16, 6
     put_keyed(transport, count, keys, batch)

@@ -42,7 +42,7 @@ async def in_order(subscribe: Subscribe, *topics: str, **options: Any) -> Consum
 
 
 def put_keyed(transport: MemoryTransport, count: int, keys: int = 1, batch: int = 1) -> None:
-    """So many messages of each key, as `key:number`, entries of the keys in turn."""
+    """Publish `count` messages of each key, as `key:number`, with entries of alternating keys."""
     for start in range(0, count, batch):
         for key in range(keys):
             texts = [b"%d:%d" % (key, each) for each in range(start, min(start + batch, count))]
@@ -264,7 +264,8 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
     """A model of each key beside random acks, nacks, ends, lost connections and settlements.
 
     The model knows which messages are done. A pop gives the first messages of a key that are not
-    done, in order. No message is given while the model knows that one before it failed.
+    done, in order. No message is delivered while the model knows that an earlier message of its
+    key failed.
     """
     count, keys, rng = 40, 4, Random(seed)
     put_keyed(transport, count, keys, batch)
@@ -345,7 +346,7 @@ async def test_with_a_state_those_that_were_given_back_have_no_attempt(
         assert lease.handle  # written
     await leases[0].nack(60)
     began = now_s()
-    await asyncio.sleep(15)  # what was given back is written within `stay_buffer`
+    await asyncio.sleep(15)  # returned leases are written within `stay_buffer`
     await (host.stop() if ends == "stop" else host.kill())
     consumer = await host.start(**options)
     assert await consumer.pop(4, wait=20) == []

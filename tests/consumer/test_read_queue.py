@@ -1,4 +1,4 @@
-"""A reader's queue: in line, nothing lost by whoever gives up, room given back as it is taken."""
+"""A reader's queue serves reads in order, and a cancelled read loses no message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Link:
 
 
 class Stored:
-    """A message, as far as it is read here."""
+    """A message with the methods that these tests call."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
@@ -177,7 +177,7 @@ async def test_a_seek_voids_what_lies_here_and_gives_its_room_back() -> None:
     assert read(await waiting.get(waiting.take_delivery, 0)) == [b"x"]
     waiting.on_deliveries([entry(3, b"a", b"b"), entry(4, b"y", source=1)])
     waiting.take_message()
-    waiting.on_seek((1,))  # what was begun and is of another source goes on
+    waiting.on_seek((1,))  # a started entry of another topic goes on
     assert read(waiting.take_message()) == [b"b"]
     waiting.on_deliveries([entry(5)])
     waiting.on_seek()

@@ -1,4 +1,4 @@
-"""The queue's own rules: its steps grow with what is moved, and whoever waits is served in line."""
+"""The receive queue: its steps grow with the moved messages, and it serves waiters in order."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_four_times_the_messages_are_four_times_the_steps(
 ) -> None:
     counts = []
     for messages in (250, 1000):
-        # By bytes, one result short of all that is queued: whatever is asked is asked often.
+        # By bytes, almost all queued messages in one batch: checks per message would show.
         consumer = await queued(messages, BatchReceivePolicy(-1, 3 * messages, 10))
         steps.count = 0
         await doing(consumer)
@@ -156,7 +156,7 @@ async def test_waiting_for_a_batch_costs_a_step_for_each_message_that_comes(
 
 
 async def arrived(consumer: Consumer) -> None:
-    """As soon as something is queued; whoever was woken for it has not run yet."""
+    """Return as soon as a message is queued; the waiter woken for it has not run yet."""
     while not consumer.statistics().queued:
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Settling acts when it is called; what it returns is a coroutine to whoever wants one."""
+"""A settling call acts when it is called; its result can be used as a coroutine."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ async def test_a_flush_ends_when_no_ack_can_be_sent() -> None:
 
 
 async def test_a_list_is_acked_to_its_end_while_one_of_two_settling_calls_has_ended() -> None:
-    """A seek and a close settle at the same time; the first one that ends must not end the other's
+    """A seek and a close settle at the same time; the call that ends first must not end the other's
     permission to finish the lists."""
     calls: Any = SettlementCalls.__new__(SettlementCalls)
     steps = 0

@@ -1,4 +1,4 @@
-"""What users test with, under test: virtual time, the transport in memory, the broker helper."""
+"""The tools for users' tests: virtual time, the memory transport, the broker helper."""
 
 from __future__ import annotations
 

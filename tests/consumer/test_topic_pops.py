@@ -185,10 +185,10 @@ async def test_a_pop_that_is_cancelled_when_it_was_woken_takes_nothing(
 
 
 @ORDER
-async def test_room_goes_to_the_pop_that_waits_longest(
+async def test_capacity_goes_to_the_pop_that_waits_longest(
     transport: MemoryTransport, subscribe: Subscribe, ordered: bool
 ) -> None:
-    """A worker that acks and pops at once does not take the room from those that wait for it."""
+    """A worker that acks and pops at once takes no capacity from pops that wait for it."""
     put(transport, TOPIC, *range(30))
     put(transport, OTHER, *range(30))
     consumer = await consumer_of(subscribe, ordered=ordered)

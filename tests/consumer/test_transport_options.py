@@ -1,4 +1,4 @@
-"""What an engine is told of a consumer's options, and of a reader's."""
+"""The options of consumers and readers that are passed to a transport."""
 
 from __future__ import annotations
 
