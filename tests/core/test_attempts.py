@@ -1,4 +1,4 @@
-"""Attempts that failed: what is counted and remembered, and what a million failures weigh."""
+"""Failed attempts: their counts, their evidence, and the memory that a million failures take."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_to_forget_the_oldest_costs_no_walk_over_what_was_forgotten() -> None:
 
 
 def test_what_failures_said_is_bounded_in_bytes_and_counts_stay() -> None:
-    """Each stack is a text of its own: without the bound these would be 160 MB."""
+    """Each stack is a separate text. Without the bound they would take 160 MB."""
     attempts = Attempts(remembers=True)
     failures = 40_000
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""What every due index promises, one promise a test; and how the values beneath it behave."""
+"""Each test checks one promise of every due index, or the values that it is built from."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_move_goes_both_ways_and_leaves_nothing_behind(index: DueIndex) -> None:
     assert list(index.pop_due(1000)) == [(1, 1, -1), (1, 2, -1)]
 
 
-def test_what_was_discarded_does_not_come_due(index: DueIndex) -> None:
+def test_a_discarded_key_does_not_come_due(index: DueIndex) -> None:
     index.add((1, 1, -1), 100, 0)
     assert index.discard((1, 1, -1))
     assert not index.discard((1, 1, -1))

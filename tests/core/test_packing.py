@@ -1,4 +1,4 @@
-"""A batch that only waits is kept in a few bytes, and nobody can tell."""
+"""A batch that only waits is packed into a few bytes, without a visible difference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bench:
         self.held: list[Message] = []
 
     def deliver(self, indexes: list[int], key: tuple[int, int] = KEY) -> list[Message]:
-        """A batch of three arrives, and what of it is wanted is taken."""
+        """Let a batch of three arrive, and take its wanted messages."""
         entry, positions = self.source.arrive(key, 3, 0, indexes)
         taken = []
         if entry is not None and positions:
@@ -140,7 +140,7 @@ def test_only_the_last_look_can_nack_it_again() -> None:
 
 
 def test_a_look_from_before_a_forgotten_record_cannot_nack_it_again() -> None:
-    """Turns begin anew with a record, so what tells two records apart has to survive."""
+    """A new record counts turns from 0, so the mark that tells two records apart has to survive."""
     bench = Bench()
     old = bench.deliver([0, 1, 2])
     bench.source.release_all()

@@ -1,4 +1,4 @@
-"""What failed and stays here: its time is known as long as there is a record of its entry."""
+"""A failed message that stays here keeps its due time as long as its entry has a record."""
 
 from __future__ import annotations
 

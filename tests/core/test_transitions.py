@@ -54,7 +54,7 @@ ALL = {"queue_all", "learn_acked", "ack_all", "release_all", "drop_queued", "rea
 
 
 def entry_in(state: int) -> Entry:
-    """An entry whose messages are all in one state, brought there by steps of the table."""
+    """Return an entry with all messages in one state, reached by steps of the table."""
     entry = Entry(None, (1, 1), SIZE, True)
     if state == AWAY:
         return entry
