@@ -228,7 +228,7 @@ def test_times_and_limits_out_of_range_are_refused_by_name(index: DueIndex) -> N
     index._check()
 
 
-def test_an_emptied_index_starts_afresh(index: DueIndex) -> None:
+def test_an_emptied_index_can_be_reused(index: DueIndex) -> None:
     for turn in range(3):
         for entry in range(100):
             assert index.add((turn, entry, -1), 10 + entry, 3)
@@ -335,5 +335,5 @@ def test_sealing_takes_the_smaller_form() -> None:
     assert weight(far_apart) < 40 * len(far_apart)
 
 
-def test_what_would_take_long_to_open_is_not_sealed() -> None:
+def test_a_bucket_that_would_take_long_to_open_is_not_sealed() -> None:
     assert seal(BitMap64(random.Random(1).sample(range(100_000), 10_000)), 1) is None

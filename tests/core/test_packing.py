@@ -156,7 +156,7 @@ def test_a_look_from_before_a_forgotten_record_cannot_nack_it_again() -> None:
     assert bench.source.unacked == 0
 
 
-def test_a_batch_of_which_all_waits_is_parked_too() -> None:
+def test_a_batch_that_waits_as_a_whole_is_packed_too() -> None:
     bench = Bench()
     for message in bench.deliver([0, 1, 2]):
         bench.settling.nack(message, 10)
@@ -166,7 +166,7 @@ def test_a_batch_of_which_all_waits_is_parked_too() -> None:
     assert bench.source.unacked == 0
 
 
-def test_what_is_held_or_unsent_is_not_parked() -> None:
+def test_batches_with_held_messages_or_unsent_acks_are_not_packed() -> None:
     bench = Bench()
     first, second, third = bench.deliver([0, 1, 2])
     bench.settling.nack(first, 10)

@@ -120,7 +120,7 @@ def test_a_source_where_three_holes_stay_is_trusted_from_then_on() -> None:
     assert judged(rewind, [30, 40, 50]) == [ADMIT] * 3
 
 
-def test_where_ids_do_not_follow_each_other_a_hole_is_none() -> None:
+def test_gaps_are_no_holes_without_consecutive_ids() -> None:
     rewind = Rewind(contiguous=False)
     judged(rewind, range(2))
     rewind.begin([((1, 1), 0)])
@@ -137,7 +137,7 @@ def test_holes_are_not_suspect_for_ever() -> None:
     assert judged(rewind, [10_005]) == [ADMIT]
 
 
-def test_what_does_not_come_is_given_up_after_two_rewinds_more() -> None:
+def test_a_missing_entry_is_given_up_after_two_more_rewinds() -> None:
     """The entry was trimmed, or another consumer acked it. Only entries before it are given up."""
     rewind = rewound(range(5))
     assert judged(rewind, [2]) == [REWIND]
@@ -155,7 +155,7 @@ def test_each_missing_entry_has_its_own_rewinds() -> None:
     assert judged(rewind, range(6)) == [ADMIT] * 6
 
 
-def test_nobody_waits_for_what_was_acked() -> None:
+def test_a_rewind_does_not_wait_for_acked_entries() -> None:
     rewind = rewound(range(6))
     rewind.settled((1, 0))
     rewind.settled((1, 3))
@@ -211,7 +211,7 @@ def test_an_entry_that_was_given_up_is_no_longer_awaited() -> None:
     assert judged(rewind, [3, 4]) == [ADMIT, ADMIT]
 
 
-def test_progress_is_what_was_owed_and_came() -> None:
+def test_progress_counts_owed_entries_that_came() -> None:
     rewind = rewound(range(3))
     assert rewind.came == 0
     judged(rewind, [3])
@@ -220,7 +220,7 @@ def test_progress_is_what_was_owed_and_came() -> None:
     assert rewind.came == 2
 
 
-def test_what_only_the_last_rewind_did_not_bring_is_not_given_up() -> None:
+def test_an_entry_missing_only_from_the_last_rewind_is_not_given_up() -> None:
     """1 is gone from the topic; the third rewind brings neither 2 nor 3, and they are there."""
     rewind = rewound(range(5))
     assert judged(rewind, [0, 2, 3]) == [ADMIT, REWIND, DROP]

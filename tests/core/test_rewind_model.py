@@ -297,7 +297,7 @@ def shortest(steps: list[Step], *, markers: bool) -> list[Step]:
 
 
 @pytest.mark.parametrize("markers", [False, True], ids=["contiguous", "markers"])
-def test_nothing_is_handed_out_past_a_hole(markers: bool) -> None:
+def test_no_message_is_delivered_past_a_hole(markers: bool) -> None:
     seeds = int(os.environ.get("REWIND_SEEDS", SEEDS))
     for seed in range(seeds):
         rng = Random(seed)

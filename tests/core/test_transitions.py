@@ -125,7 +125,7 @@ def writes_of_state(path: Path) -> list[int]:
     return found
 
 
-def test_nobody_else_writes_a_state() -> None:
+def test_no_other_code_writes_a_state() -> None:
     root = Path(pulsar_encore.__file__).parent
     writers = {
         str(path.relative_to(root)): len(lines)

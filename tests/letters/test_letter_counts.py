@@ -322,7 +322,7 @@ async def test_a_message_over_the_limit_is_dead_lettered_undelivered(
 async def test_a_rewind_does_not_copy_twice(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """On Exclusive a due nack rewinds everything, but not messages being forwarded."""
+    """On Exclusive a due nack rewinds all messages except those being forwarded."""
     transport.put(TOPIC, b"nacked")
     transport.put(TOPIC, b"leaving")
     async with await open_consumer(
