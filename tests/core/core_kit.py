@@ -1,4 +1,4 @@
-"""What several tests of the core share: a source with due indexes, and settling without a loop."""
+"""Shared helpers of the core tests: a topic state with due indexes, and acks without a loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source_state(*, shared: bool = True, number: int = 0, lead_ms: int = 0) -> T
 
 
 class Settling:
-    """Settles messages of one source as a consumer does it, by a clock set by hand.
+    """Settles messages of one topic state as a consumer does, with a clock set by hand.
 
     Args:
         now: The time in ms.
@@ -60,7 +60,7 @@ class Settling:
 
 
 class Waiting:
-    """As much of `Redelivery` as a nack needs; due times are not rounded."""
+    """The part of `Redelivery` that a nack needs. It does not round due times."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now

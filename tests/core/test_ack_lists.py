@@ -1,4 +1,4 @@
-"""A list that is acked in rows leaves what acking each of it leaves."""
+"""Acking a list in rows leaves the same state as acking each message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = (1, 1, 2, 3, 10, 300)
 
 
 class World:
-    """One source, some entries of it, and what was done with their messages."""
+    """One topic state with some entries, and a record of the calls on their messages."""
 
     def __init__(self, seed: int) -> None:
         dice = Random(seed)

@@ -1,8 +1,8 @@
-"""Acks waiting to be sent, against a naive model: what is acked, what the broker knows.
+"""Compare pending acks with a naive model of the acks here and at the broker.
 
 Keys are small so that whole entries, parts and the cumulative position meet. The model's broker
-may lose what was sent or confirmed in the last second, and what it did not confirm, however old;
-nothing acked may be forgotten on both sides.
+may lose acks that were sent or confirmed in the last second, and unconfirmed acks of any age. No
+ack may be forgotten on both sides.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(lost=st.booleans())
     def receipts_failed(self, lost: bool) -> None:
-        """Not known to have arrived: sent again, whether they did or not."""
+        """Without a receipt the acks are sent again, even if they arrived."""
         unconfirmed, self.unconfirmed = self.unconfirmed, []
         for unsent in unconfirmed:
             if lost:
@@ -163,7 +163,7 @@ class AgainstModel(RuleBasedStateMachine):
             since = self.now - UNCERTAIN_MS
             self.lose([each for each in self.sent if each[0].at_ms >= since])
         self.acks.disconnected(self.now)
-        if told:  # else it is told after the reconnect
+        if told:  # otherwise it is sent after the reconnect
             self.receipts_failed(False)
         if sets_lost:
             self.known = {key: bits for key, bits in self.known.items() if bits == FULL}
@@ -239,7 +239,7 @@ def test_a_cumulative_ack_only_moves_forward() -> None:
     assert acks.take(0).cumulative == ((1, 6), 4, -1)
 
 
-def test_what_was_sent_long_ago_is_not_suspect() -> None:
+def test_an_ack_sent_long_ago_is_not_suspect() -> None:
     acks = Acks(DuplicateWindow())
     acks.add_whole((1, 1))
     acks.take(1_000)
@@ -252,7 +252,7 @@ def test_what_was_sent_long_ago_is_not_suspect() -> None:
     assert acks.take(7_000).whole == [(1, 2)]
 
 
-def test_what_was_not_confirmed_is_suspect_however_old() -> None:
+def test_an_unconfirmed_ack_is_suspect_at_any_age() -> None:
     acks = Acks(DuplicateWindow())
     flushes = []
     for entry in range(3):

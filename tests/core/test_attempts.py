@@ -1,4 +1,4 @@
-"""Attempts that failed: what is counted and remembered, and what a million failures weigh."""
+"""Failed attempts: their counts, their evidence, and the memory that a million failures take."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_oldest_message_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) 
     assert [counted(attempts, (1, entry, -1)) for entry in (1, 2, 3, 4)] == [2, 0, 1, 1]
 
 
-def test_to_forget_the_oldest_costs_no_walk_over_what_was_forgotten() -> None:
+def test_forgetting_the_oldest_walks_over_no_forgotten_messages() -> None:
     attempts = Attempts(remembers=True)
 
     def cost(first: int, count: int) -> float:
@@ -98,8 +98,8 @@ def test_to_forget_the_oldest_costs_no_walk_over_what_was_forgotten() -> None:
     assert full < 5 * below
 
 
-def test_what_failures_said_is_bounded_in_bytes_and_counts_stay() -> None:
-    """Each stack is a text of its own: without the bound these would be 160 MB."""
+def test_evidence_is_bounded_in_bytes_and_counts_stay() -> None:
+    """Each stack is a separate text. Without the bound they would take 160 MB."""
     attempts = Attempts(remembers=True)
     failures = 40_000
     tracemalloc.start()
@@ -117,7 +117,7 @@ def test_what_failures_said_is_bounded_in_bytes_and_counts_stay() -> None:
     assert attempts.of((1, kept[-1], -1)) == (1, 0, failure(kept[-1]))
 
 
-def test_what_was_settled_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settled_messages_free_bytes_for_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EVIDENCE_BYTES", 10_000)
     attempts = Attempts(remembers=True)
     for entry in range(50):

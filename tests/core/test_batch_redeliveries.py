@@ -53,10 +53,10 @@ def test_a_request_that_was_lost_with_its_connection_is_not_a_new_beginning() ->
     assert elsewhere(0, 1, 2, 2, 3) == 0
 
 
-def test_a_request_while_a_delivery_is_under_way_is_this_consumer_s() -> None:
+def test_a_request_during_a_delivery_is_this_consumer_s() -> None:
     attempts = Attempts()
     attempts.batch_asked(KEY)  # the broker counts 1 and sends the batch
-    attempts.batch_asked(KEY)  # the broker counts 2 and sends it once more
+    attempts.batch_asked(KEY)  # the broker counts 2 and sends it again
     assert attempts.batch_delivered(KEY, 1) == 0
     assert attempts.batch_delivered(KEY, 2) == 0
 

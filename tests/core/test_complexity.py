@@ -1,6 +1,6 @@
-"""How the work grows, counted in steps: function calls, and walks over what is kept.
+"""Count how work grows, in steps: function calls and walks over stored keys.
 
-No time is measured, so a slow machine changes nothing here.
+The tests measure no time, so a slow machine does not change their results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.options import ConsumerOptions
 
 FEW, MANY = 10_000, 40_000
-# Four times the work may cost so many times the steps; a square would be sixteen times.
+# Limit on the growth of the steps for four times the work. Quadratic cost would grow 16 times.
 LINEAR = 6
 
 
@@ -45,7 +45,7 @@ class Steps:
 
 
 class Walked(dict[Any, Any]):
-    """A dict that counts the keys it is asked for one after the other."""
+    """A dict that counts the keys that an iteration visits."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Walked(dict[Any, Any]):
 
 
 def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[TopicState, list[Entry]]:
-    """A source, of which so many entries are held."""
+    """Return a topic state with the given number of held entries."""
     source = source_state(shared=shared)
     entries = []
     for number in range(held):
@@ -110,7 +110,7 @@ async def test_an_ack_while_disconnected_is_one_step(batch: int) -> None:
     assert many <= 40 * MANY, "steps for an ack"
 
 
-async def test_what_waited_is_sent_in_one_walk() -> None:
+async def test_pending_acks_are_sent_in_one_walk() -> None:
     def sent(count: int) -> int:
         source, entries = source_with(count, shared=True)
         for entry in entries:
@@ -134,7 +134,7 @@ def counted(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "exclusive"])
 @pytest.mark.parametrize("batch", [0, 3], ids=["plain", "batches"])
-def test_giving_everything_back_is_linear(shared: bool, batch: int) -> None:
+def test_releasing_all_messages_is_linear(shared: bool, batch: int) -> None:
     def given_back(count: int) -> int:
         source, _ = source_with(count, shared=shared, batch=batch)
         return counted(source.release_all)
@@ -154,7 +154,7 @@ def test_a_rewind_begins_with_a_step_for_each_entry() -> None:
 
 
 def judging(owed: int, numbers: range) -> int:
-    """Steps for a delivery with so many entries owed."""
+    """Count the steps of a delivery while the given number of entries is owed."""
     rewind = Rewind()
     for number in range(owed):
         rewind.judge((1, number), 0)

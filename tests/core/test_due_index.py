@@ -1,4 +1,4 @@
-"""What every due index promises, one promise a test; and how the values beneath it behave."""
+"""Each test checks one promise of every due index, or the values that it is built from."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_move_goes_both_ways_and_leaves_nothing_behind(index: DueIndex) -> None:
     assert list(index.pop_due(1000)) == [(1, 1, -1), (1, 2, -1)]
 
 
-def test_what_was_discarded_does_not_come_due(index: DueIndex) -> None:
+def test_a_discarded_key_does_not_come_due(index: DueIndex) -> None:
     index.add((1, 1, -1), 100, 0)
     assert index.discard((1, 1, -1))
     assert not index.discard((1, 1, -1))
@@ -228,7 +228,7 @@ def test_times_and_limits_out_of_range_are_refused_by_name(index: DueIndex) -> N
     index._check()
 
 
-def test_an_emptied_index_starts_afresh(index: DueIndex) -> None:
+def test_an_emptied_index_can_be_reused(index: DueIndex) -> None:
     for turn in range(3):
         for entry in range(100):
             assert index.add((turn, entry, -1), 10 + entry, 3)
@@ -335,5 +335,5 @@ def test_sealing_takes_the_smaller_form() -> None:
     assert weight(far_apart) < 40 * len(far_apart)
 
 
-def test_what_would_take_long_to_open_is_not_sealed() -> None:
+def test_a_bucket_that_would_take_long_to_open_is_not_sealed() -> None:
     assert seal(BitMap64(random.Random(1).sample(range(100_000), 10_000)), 1) is None

@@ -1,7 +1,7 @@
-"""What a call on the index costs, in steps: never more because more keys wait.
+"""The cost of a call on the index, in steps, does not grow with the number of waiting keys.
 
 A step is a call, of Python or of C, or one id of a bucket that is opened or closed; eight ids that
-are only looked through. A step takes 0.05 to 0.1 us, so what is allowed here stays under 50 us.
+are only looked through. A step takes 0.05 to 0.1 us, so the limits in this module stay under 50 us.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_the_first_question_of_a_ledger(steps: Steps) -> None:
 
 
 def test_a_cumulative_ack_costs_what_it_settles(steps: Steps) -> None:
-    """Acks in small steps over a long ledger: none looks at what earlier ones settled."""
+    """Acks in small steps over a long ledger do not visit entries that earlier acks settled."""
     index = TimeBucketIndex()
     entries = 20_000
     for entry in range(entries):

@@ -28,7 +28,7 @@ class Twin:
         self._entries: dict[EntryKey, Entry] = {}
 
     def come(self, keys: list[EntryKey]) -> list[tuple[EntryKey, Admission]]:
-        """What became of each."""
+        """Return the outcome of each message."""
         arrived = self.state.arrive_first(keys) if self._together else []
         self._entries.update((entry.key, entry) for entry in arrived)
         return [
@@ -51,7 +51,7 @@ class Twin:
         return key, Admission.ADMIT
 
     def settle(self, what: str, at: int) -> None:
-        """What the application does with one that it has."""
+        """Settle a held message as the application does."""
         here = [
             e for _, e in sorted(self._entries.items()) if e.live and e.state[0] in (QUEUED, HELD)
         ]
@@ -87,7 +87,7 @@ class Twin:
 
 
 @given(steps, st.booleans())
-def test_the_same_becomes_of_them(script: list[tuple[str, int, int]], shared: bool) -> None:
+def test_both_have_the_same_outcome(script: list[tuple[str, int, int]], shared: bool) -> None:
     together, singly = (Twin(shared=shared, together=each) for each in (True, False))
     for what, first, second in script:
         if what == "come":

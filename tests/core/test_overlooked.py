@@ -1,7 +1,7 @@
-"""`redelivery_count` is the number of attempts that failed, whatever the broker counts besides.
+"""`redelivery_count` is the number of attempts that failed, whatever else the broker counts.
 
-A broker of the model's counts every copy it takes back, seen or not. Copies cross what is asked
-for, wait in the transport's queue or in ours, are given back there, and come early.
+The model's broker counts every copy that it takes back, seen or not. Copies cross redelivery
+requests, wait in the transport's queue or in ours, are returned from there, and come early.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Looks(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def ask_for_all(self, data: st.DataObject) -> None:
-        """`redeliver_all`: what has come to the transport by then is thrown away there."""
+        """Call `redeliver_all`: the transport drops the copies that have reached it by then."""
         drained = data.draw(st.integers(0, len(self.wire)))
         unseen, self.wire = self.wire[:drained], self.wire[drained:]
         self.looks.update(list(self.held))  # those end here
@@ -153,8 +153,8 @@ def test_given_back_unseen_again_and_again_it_has_no_attempts() -> None:
     assert len(source.window.unattempted) == 1
 
 
-def test_a_broker_that_forgot_its_count_begins_anew() -> None:
-    """An unload: what was taken off the old count must not hide new attempts."""
+def test_a_broker_that_forgot_its_count_starts_from_0() -> None:
+    """After an unload, redeliveries deducted from the old count must not hide new attempts."""
     source = source_state()
     for count in range(3):
         arrive(source, count)

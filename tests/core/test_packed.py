@@ -105,7 +105,7 @@ def test_a_record_weighs_under_25_bytes(make: Callable[[int], Packed], order: st
         snapshot = tracemalloc.take_snapshot()
     finally:
         tracemalloc.stop()
-    # Threads that other tests left may allocate meanwhile: what this package's core did counts.
+    # Threads that other tests left may allocate meanwhile, so count only allocations of the core.
     ours = snapshot.filter_traces([tracemalloc.Filter(True, "*/pulsar_encore/core/*")])
     weight = sum(each.size for each in ours.traces)
     assert count < weight < 25 * count

@@ -1,4 +1,4 @@
-"""A batch that only waits is kept in a few bytes, and nobody can tell."""
+"""A batch that only waits is packed into a few bytes, without a visible difference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bench:
         self.held: list[Message] = []
 
     def deliver(self, indexes: list[int], key: tuple[int, int] = KEY) -> list[Message]:
-        """A batch of three arrives, and what of it is wanted is taken."""
+        """Let a batch of three arrive, and take its wanted messages."""
         entry, positions = self.source.arrive(key, 3, 0, indexes)
         taken = []
         if entry is not None and positions:
@@ -140,7 +140,7 @@ def test_only_the_last_look_can_nack_it_again() -> None:
 
 
 def test_a_look_from_before_a_forgotten_record_cannot_nack_it_again() -> None:
-    """Turns begin anew with a record, so what tells two records apart has to survive."""
+    """A new record counts turns from 0, so the mark that tells two records apart has to survive."""
     bench = Bench()
     old = bench.deliver([0, 1, 2])
     bench.source.release_all()
@@ -156,7 +156,7 @@ def test_a_look_from_before_a_forgotten_record_cannot_nack_it_again() -> None:
     assert bench.source.unacked == 0
 
 
-def test_a_batch_of_which_all_waits_is_parked_too() -> None:
+def test_a_batch_that_waits_as_a_whole_is_packed_too() -> None:
     bench = Bench()
     for message in bench.deliver([0, 1, 2]):
         bench.settling.nack(message, 10)
@@ -166,7 +166,7 @@ def test_a_batch_of_which_all_waits_is_parked_too() -> None:
     assert bench.source.unacked == 0
 
 
-def test_what_is_held_or_unsent_is_not_parked() -> None:
+def test_batches_with_held_messages_or_unsent_acks_are_not_packed() -> None:
     bench = Bench()
     first, second, third = bench.deliver([0, 1, 2])
     bench.settling.nack(first, 10)

@@ -1,4 +1,4 @@
-"""What a rewind owes, rule by rule."""
+"""The entries that a rewind owes, rule by rule."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_past_something_owed_nothing_is_handed_out() -> None:
 
 
 def test_a_rewind_may_begin_before_all_that_is_owed() -> None:
-    """What is held and was not given back comes too."""
+    """Messages that are held and were not returned are redelivered too."""
     rewind = Rewind()
     judged(rewind, range(3))
     rewind.begin([((1, 2), 0)])
@@ -94,7 +94,7 @@ def test_a_hole_is_also_found_between_leftovers() -> None:
 
 
 def test_at_the_end_of_a_ledger_something_may_be_missing() -> None:
-    """Nobody knows how many entries it has; two rewinds, as for every hole, and no more."""
+    """The number of its entries is unknown, so it gets two rewinds, as every hole does."""
     rewind = rewound(range(2))
     assert judged(rewind, range(2)) == [ADMIT, ADMIT]
     assert rewind.judge((2, 1), 0) is REWIND
@@ -120,7 +120,7 @@ def test_a_source_where_three_holes_stay_is_trusted_from_then_on() -> None:
     assert judged(rewind, [30, 40, 50]) == [ADMIT] * 3
 
 
-def test_where_ids_do_not_follow_each_other_a_hole_is_none() -> None:
+def test_gaps_are_no_holes_without_consecutive_ids() -> None:
     rewind = Rewind(contiguous=False)
     judged(rewind, range(2))
     rewind.begin([((1, 1), 0)])
@@ -131,14 +131,14 @@ def test_where_ids_do_not_follow_each_other_a_hole_is_none() -> None:
 
 
 def test_holes_are_not_suspect_for_ever() -> None:
-    """The race reaches a few reads of the broker past what was sent."""
+    """The race reaches a few broker reads past the last entry sent."""
     rewind = rewound([0])
     assert set(judged(rewind, range(10_000))) == {ADMIT}
     assert judged(rewind, [10_005]) == [ADMIT]
 
 
-def test_what_does_not_come_is_given_up_after_two_rewinds_more() -> None:
-    """Trimmed, or acked by somebody else. Only what lies before it is."""
+def test_a_missing_entry_is_given_up_after_two_more_rewinds() -> None:
+    """The entry was trimmed, or another consumer acked it. Only entries before it are given up."""
     rewind = rewound(range(5))
     assert judged(rewind, [2]) == [REWIND]
     assert judged(rewind, [2]) == [REWIND]
@@ -155,7 +155,7 @@ def test_each_missing_entry_has_its_own_rewinds() -> None:
     assert judged(rewind, range(6)) == [ADMIT] * 6
 
 
-def test_nobody_waits_for_what_was_acked() -> None:
+def test_a_rewind_does_not_wait_for_acked_entries() -> None:
     rewind = rewound(range(6))
     rewind.settled((1, 0))
     rewind.settled((1, 3))
@@ -190,7 +190,7 @@ def test_a_batch_may_begin_where_its_acked_messages_end() -> None:
     assert rewind.owed == 0, "only what is owed changes"
 
 
-def test_a_second_rewind_while_the_first_is_under_way() -> None:
+def test_a_second_rewind_during_the_first() -> None:
     rewind = rewound(range(3))
     assert judged(rewind, [0, 1]) == [ADMIT, ADMIT]
     rewind.begin([((1, 0), 0), ((1, 1), 0)])
@@ -198,20 +198,20 @@ def test_a_second_rewind_while_the_first_is_under_way() -> None:
     assert judged(rewind, range(5)) == [ADMIT] * 5
 
 
-def test_after_a_new_subscription_nothing_is_owed() -> None:
+def test_a_new_subscription_owes_no_entry() -> None:
     rewind = rewound(range(3))
     rewind.forget()
     assert rewind.owed == 0
     assert judged(rewind, [5, 9, 2]) == [ADMIT] * 3
 
 
-def test_what_is_given_up_is_no_longer_waited_for() -> None:
+def test_an_entry_that_was_given_up_is_no_longer_awaited() -> None:
     rewind = rewound(range(3))
     assert rewind.give_up() == 3
     assert judged(rewind, [3, 4]) == [ADMIT, ADMIT]
 
 
-def test_progress_is_what_was_owed_and_came() -> None:
+def test_progress_counts_owed_entries_that_came() -> None:
     rewind = rewound(range(3))
     assert rewind.came == 0
     judged(rewind, [3])
@@ -220,7 +220,7 @@ def test_progress_is_what_was_owed_and_came() -> None:
     assert rewind.came == 2
 
 
-def test_what_only_the_last_rewind_did_not_bring_is_not_given_up() -> None:
+def test_an_entry_missing_only_from_the_last_rewind_is_not_given_up() -> None:
     """1 is gone from the topic; the third rewind brings neither 2 nor 3, and they are there."""
     rewind = rewound(range(5))
     assert judged(rewind, [0, 2, 3]) == [ADMIT, REWIND, DROP]

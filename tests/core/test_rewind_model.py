@@ -1,9 +1,9 @@
-"""Rewinds against an abstract broker whose reads race with them, at any place and repeatedly.
+"""Check rewinds against an abstract broker with reads that race with them anywhere, repeatedly.
 
-The consumer's side is `Rewind` and `TopicState`, driven as the shell drives them. Whatever is
-handed out lies in order and past no hole, but for what does not exist; in the end everything was
-handed out, and the number of rewinds has a bound. Seeded, because what matters are long stories
-with many skips; a story that fails is shown without the steps that it does not need.
+The consumer's side is `Rewind` and `TopicState`, driven as the shell drives them. Messages
+are delivered in order and past no hole, except holes of entries that do not exist. In the end every
+message was delivered, and the number of rewinds has a bound. The stories are seeded, because long
+stories with many skips matter. A failing story is printed without the steps that it does not need.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Story:
             self.fresh, self.racing = True, False
 
     def skip(self, rng: Random) -> None:
-        """Not past the end of what was sent: nothing would ever show that."""
+        """Skip entries, but not past the last one sent: no later entry would reveal that."""
         if not self.racing or not self.skips_left or self.gone:
             return
         last = max((at for at in range(len(self.log)) if self.unsettled(at)), default=0)
@@ -178,7 +178,7 @@ class Story:
             self.ever.add((key, index))
 
     def expected(self) -> list[Spot]:
-        """What exists and is neither here nor acked, in order."""
+        """Return existing entries that are neither here nor acked, in order."""
         return [
             (key, index)
             for key, size in self.log
@@ -254,7 +254,7 @@ class Story:
         self.asked += 1
 
     def calm(self, rng: Random | None = None) -> None:
-        """All came: what is skipped next is another matter."""
+        """All entries came, so later skips are judged separately."""
         if self.is_silent() and not self.rewind.owed:
             self.impatient = 0
             self.skips_left = SKIPS
@@ -286,7 +286,7 @@ def failure(steps: list[Step], *, markers: bool) -> str | None:
 
 
 def shortest(steps: list[Step], *, markers: bool) -> list[Step]:
-    """The story without what it does not need to fail."""
+    """Return the failing story without the steps that it does not need."""
     at = len(steps)
     while at:
         at -= 1
@@ -297,7 +297,7 @@ def shortest(steps: list[Step], *, markers: bool) -> list[Step]:
 
 
 @pytest.mark.parametrize("markers", [False, True], ids=["contiguous", "markers"])
-def test_nothing_is_handed_out_past_a_hole(markers: bool) -> None:
+def test_no_message_is_delivered_past_a_hole(markers: bool) -> None:
     seeds = int(os.environ.get("REWIND_SEEDS", SEEDS))
     for seed in range(seeds):
         rng = Random(seed)

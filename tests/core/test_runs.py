@@ -1,4 +1,4 @@
-"""Positions kept by runs, against a plain dict; and what they weigh."""
+"""Compare positions kept by runs with a plain dict, and check their memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ steps = st.lists(
 def test_agrees_with_a_dict_where_something_is(
     script: list[tuple[str, int, int]], others: int
 ) -> None:
-    """What was put there is found; elsewhere a number may be found, but only one of a neighbour."""
+    """A stored number is found. A lookup of another key may return a neighbour's number."""
     runs: Runs = new_runs()
     model: dict[int, int] = {}
     top = -1

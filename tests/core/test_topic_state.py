@@ -1,8 +1,8 @@
-"""Who holds what, against a naive model: one word for each message, and a broker that forgets.
+"""Compare the place of each message with a naive model and a broker that forgets.
 
 The machine drives `TopicState` the way the shell does, through the real `Settlement`, `Router` and
 `ReceiveQueue`, synchronously. The model knows of each message where it is; after every step the
-two agree, and nothing is lost: what is away will be sent again by the model's broker.
+two agree, and nothing is lost: the model's broker will send the messages that are not here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.entries: dict[EntryKey, Stored] = {}
         self.where: dict[Spot, str] = {}
         self.due: dict[Spot, int] = {}
-        self.pending: set[EntryKey] = set()  # what the broker will send (again)
+        self.pending: set[EntryKey] = set()  # entries that the broker will send (again)
         self.looks: list[tuple[Message, Spot]] = []
         self.current: dict[Spot, Message] = {}
         self.void: set[Message] = set()  # received before a seek
@@ -67,7 +67,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.connected = True
 
     def record(self, key: EntryKey) -> Entry | None:
-        """What is known of an entry; one that is packed stays so."""
+        """Return the record of an entry without unpacking it."""
         entry = self.source.table.packed.peek(key)
         return self.source.find(key) if entry is None else entry
 
@@ -75,7 +75,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 4), batched=st.booleans(), ledger=st.integers(1, 2))
     def publish(self, size: int, batched: bool, ledger: int) -> None:
-        if not self.shared:  # a cumulative ack covers what is before it: a log only grows
+        if not self.shared:  # a cumulative ack covers all entries before it: a log only grows
             ledger = max([ledger, *(key[0] for key in self.entries)])
         number = sum(key[0] == ledger for key in self.entries)
         key = (ledger, number)
@@ -209,7 +209,7 @@ class AgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.connected and self.current)
     @rule(data=st.data(), drops=st.booleans())
     def only_wait(self, data: st.DataObject, drops: bool) -> None:
-        """Everything held is settled and sent: batches of which some wait are packed."""
+        """Settle all held messages and send the acks, so that waiting batches are packed."""
         self.take(1_000)
         for spot, message in sorted(self.current.items(), key=lambda each: each[0]):
             if self.where[spot] == "held":
@@ -257,7 +257,7 @@ class AgainstModel(RuleBasedStateMachine):
         key = spot[0]
         if self.shared:
             current = self.current.get(spot) is message
-        else:  # looks are not counted there: what tells them apart is the record
+        else:  # deliveries are not counted there: the record tells them apart
             current = self.record(key) is message._entry
         self.settling.nack(message, delay)
         live = ("held", "nacked") if self.shared else ("queued", "held", "nacked")
@@ -366,7 +366,7 @@ class AgainstModel(RuleBasedStateMachine):
         for spot, word in self.where.items():
             if word == "queued":
                 self.where[spot] = "away"
-        if lose:  # what was sent in the last moments did not arrive
+        if lose:  # acks sent in the last moments did not arrive
             for at, key, acked in self.last_sent:
                 if at >= self.now - UNCERTAIN_MS:
                     self.entries[key].acked -= acked
@@ -389,7 +389,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule()
     def long_quiet(self) -> None:
-        """Nothing sent is uncertain any more, and what came again is known."""
+        """Wait until no sent ack is uncertain any more, and all redelivered messages are known."""
         if not self.connected:
             return
         self.flush()
@@ -446,7 +446,7 @@ class AgainstModel(RuleBasedStateMachine):
                 assert self.ack_is_kept(key, index), (key, index)
 
     def ack_is_kept(self, key: EntryKey, index: int) -> bool:
-        """An ack that the broker does not have waits here, or is told again when it comes."""
+        """An ack that the broker lacks is pending, or is sent again at redelivery."""
         acks = self.source.acks
         entry = self.record(key)
         return (
@@ -472,7 +472,7 @@ def test_agrees_with_the_model(shared: bool) -> None:
     )
 
 
-# What the machine found, each alone
+# Faults that the machine found, one test each
 
 
 def test_a_timed_out_message_leaves_the_window() -> None:
@@ -543,7 +543,7 @@ def test_an_acked_index_that_comes_again_is_told_again() -> None:
 
 
 def test_a_nacked_message_that_is_acked_is_recognised_when_a_copy_comes() -> None:
-    """A reconnect sent it once more; the record, which knew of that, left with the nack."""
+    """A reconnect sent it again. The record, which knew of that, left with the nack."""
     source = source_state()
     entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None

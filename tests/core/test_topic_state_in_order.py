@@ -1,4 +1,4 @@
-"""What failed and stays here: its time is known as long as there is a record of its entry."""
+"""A failed message that stays here keeps its due time as long as its entry has a record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_times_of_what_another_consumer_got_do_not_pile_up(
     assert len(state.snapshot()["held_back"]) <= 50
 
 
-def test_what_is_told_to_wait_while_it_is_queued_waits_when_it_comes_again() -> None:
+def test_a_nack_of_a_queued_message_delays_its_redelivery() -> None:
     state = in_order()
     entry = arrived(state, 1)
     assert state.stays(entry, 0, due_ms=1_000, bits=0)

@@ -54,7 +54,7 @@ ALL = {"queue_all", "learn_acked", "ack_all", "release_all", "drop_queued", "rea
 
 
 def entry_in(state: int) -> Entry:
-    """An entry whose messages are all in one state, brought there by steps of the table."""
+    """Return an entry with all messages in one state, reached by steps of the table."""
     entry = Entry(None, (1, 1), SIZE, True)
     if state == AWAY:
         return entry
@@ -125,7 +125,7 @@ def writes_of_state(path: Path) -> list[int]:
     return found
 
 
-def test_nobody_else_writes_a_state() -> None:
+def test_no_other_code_writes_a_state() -> None:
     root = Path(pulsar_encore.__file__).parent
     writers = {
         str(path.relative_to(root)): len(lines)

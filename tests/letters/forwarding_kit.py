@@ -1,4 +1,4 @@
-"""What the letter tests share: consumers that give letters, looks counted, topics read out."""
+"""Shared helpers of the letter tests: open consumers, count deliveries, and read topics."""
 
 from __future__ import annotations
 

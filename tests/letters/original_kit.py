@@ -1,4 +1,4 @@
-"""A row of a table, copied as a letter: it has what an `Original` has, and is no `Message`."""
+"""A table row to copy as a letter. It has the fields of an `Original` but is no `Message`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Encrypted:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """None stands for what cannot be read; a payload of None is a tombstone.
+    """None marks a field that cannot be read, but a payload of None is a tombstone.
 
     Without `tells_bytes` it is of an engine that cannot tell keys of bytes from text.
     """
@@ -92,7 +92,7 @@ class Row:
         return self.publish_ms
 
     def read_back(self, letter: OutgoingMessage, topic: str, entry: int = 0) -> Row:
-        """This row's letter, as it is read from where it was published."""
+        """Return this row's letter, read from the topic that it was published to."""
         return replace(
             self,
             payload=letter.payload,

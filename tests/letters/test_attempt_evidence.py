@@ -1,4 +1,4 @@
-"""What letters count, and whose counts are believed."""
+"""The counts on letters, and the conditions under which they are trusted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_count_is_never_negative_and_never_raises(given_: dict[str, str], text
         ("persistent://a/b/c-other-RETRY", {letters.REPLAY_ID: None}, False),
     ],
 )
-def test_whose_letter_it_is(topic: str, changed: dict[str, str | None], expected: bool) -> None:
+def test_owner_of_a_letter(topic: str, changed: dict[str, str | None], expected: bool) -> None:
     said = {
         letters.REPLAY_ID: "r",
         letters.REAL_TOPIC: "persistent://a/b/c-partition-1",
@@ -61,7 +61,7 @@ def test_whose_letter_it_is(topic: str, changed: dict[str, str | None], expected
     ("times", "again", "counted"),
     [
         (None, None, 2),
-        (None, "1", 0),  # a Java consumer reconsumed it, and copied what was not its own
+        (None, "1", 0),  # a Java consumer reconsumed it, and copied properties of another letter
         ("1", "1", 2),
         ("1", "2", 0),
     ],

@@ -39,7 +39,7 @@ class Producer:
 
 
 class Transport:
-    """Makes producers, each of which takes a second to make."""
+    """Makes producers. Each one takes a second to make."""
 
     capabilities = Capabilities(name="test", binary_keys=True)
 

@@ -211,7 +211,7 @@ async def test_cumulative_of_a_retry_letter(
 async def test_errors(
     client: encore.Client, transport: MemoryTransport, error: Any, said: str, policy: bool
 ) -> None:
-    """Refused in the same words with and without a policy, and the message is as it was."""
+    """The error is the same with and without a policy, and the message is unchanged."""
     transport.put(TOPIC, b"a")
     options: dict[str, Any] = {} if policy else {"most": None, "retry_enable": False}
     async with await open_consumer(client, **options) as consumer:

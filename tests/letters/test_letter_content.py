@@ -67,7 +67,7 @@ async def test_a_dead_letter_by_nack(client: encore.Client, transport: MemoryTra
     assert dead.properties()["colour"] == "red"
 
 
-async def test_a_retry_letter_dead_by_nack(
+async def test_a_retry_letter_dead_lettered_by_nack(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     (origin,) = transport.put(TOPIC, b"a")

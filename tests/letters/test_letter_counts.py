@@ -41,7 +41,7 @@ def nothing_left(transport: MemoryTransport) -> None:
 @pytest.mark.parametrize("most", [1, 2, 16])
 @pytest.mark.parametrize("act", [nack, reconsume])
 @pytest.mark.parametrize("batch", [1, 4])
-async def test_looks_are_most_plus_one(
+async def test_a_message_is_delivered_m_plus_1_times(
     client: encore.Client, transport: MemoryTransport, most: int, act: Act, batch: int
 ) -> None:
     payloads = [b"%d" % each for each in range(4)]
@@ -123,7 +123,7 @@ async def test_by_ack_timeout_with_a_backoff(
     nothing_left(transport)
 
 
-async def test_a_retry_letter_dies_by_the_nack_path_too(
+async def test_a_nacked_retry_letter_is_dead_lettered_too(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Its delivery attempts start at 1 and its RECONSUMETIMES stays, as with Java.
@@ -167,7 +167,7 @@ async def test_a_count_that_another_client_wrote_on_a_letter_goes_on(
 async def test_a_publisher_has_no_say_in_looks_and_origin(
     client: encore.Client, transport: MemoryTransport, act: Act
 ) -> None:
-    """Often it does not know: it published what it consumed, with all properties."""
+    """Publishers often copy these by accident, with all properties of a consumed message."""
     foreign = dict.fromkeys(letters.RESERVED, "5") | {letters.REAL_TOPIC: "payroll"}
     transport.put(TOPIC, b"a", properties=foreign)
     async with await open_consumer(client, most=2) as consumer:
@@ -224,7 +224,7 @@ async def test_acked_siblings_are_never_forwarded(
     nothing_left(transport)
 
 
-async def test_two_of_one_entry_die_separately(
+async def test_two_siblings_are_dead_lettered_separately(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"fast", b"slow")
@@ -300,7 +300,7 @@ async def test_the_last_consumer_leaving_forgets_what_only_it_knew(
     assert bodies(await read_out(client, DEAD)) == [b"a"]
 
 
-async def test_a_message_seen_too_often_elsewhere_is_buried_unseen(
+async def test_a_message_over_the_limit_is_dead_lettered_undelivered(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Another consumer without a policy let the count pass the limit (the R > M rule)."""
@@ -309,7 +309,7 @@ async def test_a_message_seen_too_often_elsewhere_is_buried_unseen(
         message = await strict.receive(timeout=5)
         async with await open_consumer(client, most=None, retry_enable=False) as lax:
             await strict.negative_acknowledge(message, 0)
-            for _ in range(5):  # whoever gets it; the strict one buries it when it is its turn
+            for _ in range(5):  # either consumer may get it; the strict one dead-letters it
                 try:
                     await lax.negative_acknowledge(await lax.receive(timeout=2), 0)
                 except encore.ReceiveTimeout:
@@ -322,7 +322,7 @@ async def test_a_message_seen_too_often_elsewhere_is_buried_unseen(
 async def test_a_rewind_does_not_copy_twice(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """On Exclusive a due nack rewinds everything; what is on its way is not handed out again."""
+    """On Exclusive a due nack rewinds all messages except those being forwarded."""
     transport.put(TOPIC, b"nacked")
     transport.put(TOPIC, b"leaving")
     async with await open_consumer(
@@ -359,7 +359,7 @@ async def test_a_chunked_message_is_settled_together(
 async def test_what_is_given_back_unseen_has_no_attempts(
     client: encore.Client, transport: MemoryTransport, kind: encore.ConsumerType, on_the_way: bool
 ) -> None:
-    """In our queue, or still on its way here when everything is asked for again."""
+    """The message is in our queue, or on its way here, when everything is requested again."""
     transport.put(TOPIC, b"a")
     if on_the_way:
         slow = [Fault(kind="delay", command="MESSAGE", delay_ms=500, times=50)]
@@ -395,7 +395,7 @@ async def test_an_early_letter_given_back_unseen_has_no_attempts(
 
 
 def stripped(message: encore.Message) -> encore.MessageId:
-    """The id as it was stored somewhere: bytes do not carry the topic."""
+    """Return the id as stored: its bytes do not carry the topic."""
     return encore.MessageId.deserialize(message.message_id().serialize())
 
 

@@ -90,7 +90,7 @@ async def test_an_early_letter_is_shown_once_over_a_reconnect(
     assert transport.backlog(RETRY, "s") == 0
 
 
-async def test_early_letters_wait_for_the_next_consumer(
+async def test_early_letters_go_to_the_next_consumer(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -109,7 +109,7 @@ async def test_letters_of_others_without_a_readable_delay_are_shown_at_once(
     for text in ("", "-5", "x", "9" * 40, "٣"):
         given = {letters.REAL_TOPIC: TOPIC, letters.DELAY_TIME: text}
         transport.put(RETRY, text.encode(), properties=given)
-    # A message that never was a letter, by somebody who publishes to the retry topic.
+    # A message that never was a letter, published directly to the retry topic.
     transport.put(RETRY, b"plain", properties={letters.DELAY_TIME: "60000"})
     async with await open_consumer(client) as consumer:
         seen = [await consumer.receive(timeout=1) for _ in range(6)]
@@ -117,7 +117,7 @@ async def test_letters_of_others_without_a_readable_delay_are_shown_at_once(
 
 
 async def test_many_early_letters_all_come_in_time(hasty: encore.Client) -> None:
-    """More than are kept here with their payload: the rest is asked for again."""
+    """More letters than are kept here with their payload. The others are requested again."""
     transport = hasty._transport
     assert isinstance(transport, MemoryTransport)
     async with await open_consumer(hasty, receiver_queue_size=10_000) as consumer:
@@ -149,7 +149,7 @@ Narrow = tuple[encore.Client, MemoryTransport]
 
 
 async def nacked_then_fresh(narrow: Narrow, **options: object) -> tuple[Counter[bytes], float]:
-    """300 messages nacked for 60 s, then 50 fresh ones: what came fresh, and when all was back."""
+    """Nack 300 messages for 60 s, then send 50. Return the fresh arrivals and the total time."""
     client, transport = narrow
     for each in range(300):
         transport.put(TOPIC, b"old %d" % each)
@@ -186,8 +186,8 @@ async def test_with_the_overflow_fresh_messages_are_received_at_once(narrow: Nar
     assert transport.backlog(RETRY, "s") == 0
 
 
-async def test_without_it_the_consumer_stands_still(narrow: Narrow) -> None:
-    """What the option is for."""
+async def test_without_the_overflow_no_fresh_message_is_received(narrow: Narrow) -> None:
+    """This is the purpose of the option."""
     fresh, _ = await nacked_then_fresh(narrow)
     assert not fresh
     assert await read_out(narrow[0], RETRY) == []
@@ -236,7 +236,7 @@ async def test_a_parked_nack_comes_when_it_is_due_and_keeps_its_count(
     assert transport.backlog(RETRY, "s") == 0
 
 
-async def test_what_was_parked_and_then_reconsumed_begins_anew(
+async def test_a_reconsumed_overflow_letter_starts_from_0(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """The two counts are independent: a retry letter has its own looks by nack."""

@@ -47,7 +47,7 @@ async def by_giving_all_back(consumer: encore.Consumer, message: encore.Message)
 
 
 class Fleet:
-    """Consumers whose application fails each message that begins with p, and acks the others.
+    """Consumers that fail each message that begins with p, and ack the others.
 
     Attributes:
         attempts: Number of attempts at each payload, at all consumers.

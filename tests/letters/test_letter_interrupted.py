@@ -85,7 +85,7 @@ async def test_a_cancelled_caller_leaves_the_producer_to_the_others(wait_s: floa
 # Closed, disconnected, sought
 
 
-async def test_close_waits_for_letters_under_way(
+async def test_close_waits_for_letters_being_sent(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -136,7 +136,7 @@ async def test_close_while_a_producer_is_made() -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 50, 5000])
-async def test_a_disconnect_while_a_letter_is_under_way(
+async def test_a_disconnect_while_a_letter_is_sent(
     client: encore.Client, transport: MemoryTransport, delay_ms: int
 ) -> None:
     """The ack waits for the reconnect; the message that comes again meanwhile is not shown."""
@@ -157,10 +157,10 @@ async def test_a_disconnect_while_a_letter_is_under_way(
     assert len(await read_out(client, RETRY)) == 3
 
 
-async def test_settled_while_its_letter_is_under_way(
+async def test_settled_while_its_letter_is_sent(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """A second call is refused by name, a nack is void, an ack holds: one letter, no more looks."""
+    """A second call raises, a nack is void, an ack holds: one letter, no further delivery."""
     for each in range(3):
         transport.put(TOPIC, b"%d" % each)
     transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=500, times=3)])
@@ -201,7 +201,7 @@ async def test_settled_messages_cannot_be_sent_on(
 
 
 async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> None:
-    """Nobody would close it: the subscription is given back, and a producer stays connected."""
+    """Such a producer would never be closed: the subscription ends, and it stays connected."""
 
     class Stuck(MemoryTransport):
         async def create_producer(
@@ -230,7 +230,7 @@ async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> 
         await consumer.negative_acknowledge(messages[0])
         while not asked:
             await asyncio.sleep(0.1)
-        # It waits 10 s for letters under way, then 5 s for producers; in these the other is due.
+        # `close` waits 10 s for letters, then 5 s for producers; in these 5 s the other is due.
         await consumer.close()
         await asyncio.sleep(120)
     assert len(asked) == 1

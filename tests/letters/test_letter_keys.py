@@ -1,4 +1,4 @@
-"""Keys of text and of bytes: read as either, and copied as what they were sent as."""
+"""Keys of text and of bytes: read as either, and copied in the form in which they were sent."""
 
 from __future__ import annotations
 

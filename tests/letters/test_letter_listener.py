@@ -1,4 +1,4 @@
-"""A listener that raises: what it raised is the evidence on the dead letter."""
+"""A listener that raises: its error is the evidence on the dead letter."""
 
 from __future__ import annotations
 

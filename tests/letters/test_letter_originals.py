@@ -1,4 +1,4 @@
-"""What can be copied of a message, and what is refused by name."""
+"""The fields of a message that can be copied, and the errors for those that cannot."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pulsar_encore import letters
 
 
-def test_no_name_means_two_things() -> None:
+def test_each_name_has_one_meaning() -> None:
     values = [
         value for name, value in vars(letters).items() if name.isupper() and isinstance(value, str)
     ]

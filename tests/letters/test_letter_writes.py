@@ -177,18 +177,18 @@ def test_what_cannot_be_copied_is_refused_by_every_kind(row: Row) -> None:
         replayed_copy(row, replay_id="r", keep_counters=True, refuse_byte_keys=True)
 
 
-# What survives a second pass
+# Properties that survive a second pass
 
 
 def again(row: Row, wall_now: int, **given_: Any) -> OutgoingMessage:
-    """One more `reconsume_later`, counted by what the row says."""
+    """Copy for another `reconsume_later`, counted from the row's own properties."""
     attempt = reconsume_attempt(row, "s")
     return retry_letter(
         row, AUTHOR, attempt=attempt, delay_ms=0, deliver_at=None, wall_now=wall_now, **given_
     )
 
 
-def test_a_life_through_retries_death_and_replay() -> None:
+def test_properties_through_retries_dead_letter_and_replay() -> None:
     first = again(ROW, 1_000, evidence=FAILURE, custom={"own": "1"})
     second = again(ROW.read_back(first, RETRY, 1), 2_000)
     assert {name: said(second)[name] for name in POINTERS} == POINTERS
@@ -247,7 +247,7 @@ def test_a_retry_topic_of_any_name_is_believed_where_the_caller_knows_it() -> No
     assert said(again(row, 2_000))[letters.ORIGIN_MESSAGE_ID] == "90:1:0"
 
 
-# Read as it was written
+# Letters read back
 
 rows = st.builds(
     Row,

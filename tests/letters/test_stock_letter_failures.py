@@ -69,7 +69,7 @@ async def test_a_terminated_dead_letter_topic(
         again = broker.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES", "in")
         assert 2 <= len(again) < 40
         assert await asyncio.to_thread(broker.backlog, topic, "s") == (2 if when == "after" else 3)
-    # They come back to whoever reads next.
+    # The next consumer receives them.
     async with await open_consumer(stock, topic, most=1) as consumer:
         assert (await consumer.receive(timeout=5)).data() in (b"first", b"a", b"b")
 
@@ -88,14 +88,14 @@ async def test_a_connection_lost_in_the_middle(
         broker.faults = None
         copies = bodies(await await_letters(stock, f"{topic}-s-RETRY", 20))
         assert set(copies) == {b"%d" % each for each in range(20)}
-        # The engine repeats what it has no receipt for; the broker has no deduplication on.
+        # The engine repeats sends without a receipt; the broker has no deduplication on.
         assert len(copies) <= 20 + 11
         await settled(broker, topic)
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=0.3)
 
 
-async def test_an_outage_while_letters_are_under_way(
+async def test_an_outage_while_letters_are_sent(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     await publish(stock, topic, *(b"%d" % each for each in range(200)))
@@ -108,7 +108,7 @@ async def test_an_outage_while_letters_are_under_way(
         assert task.done()
         failed = [] if task.exception() is None else task.exception().exceptions  # type: ignore[union-attr]
         assert all(isinstance(error, encore.TransportError) for error in failed)
-        while True:  # what failed comes back
+        while True:  # failed messages are redelivered
             try:
                 await consumer.reconsume_later(await consumer.receive(timeout=1), 60)
             except encore.ReceiveTimeout:
@@ -118,7 +118,7 @@ async def test_an_outage_while_letters_are_under_way(
         await settled(broker, topic)
 
 
-async def test_close_with_letters_under_way(
+async def test_close_while_letters_are_sent(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     """All that was begun is finished: copied and acked."""

@@ -145,7 +145,7 @@ CLOSED = encore.ConsumerCryptoFailureAction.CONSUME
 
 
 async def undecrypted(client: encore.Client, topic: str) -> encore.Message:
-    """A topic's first message as somebody without the key sees it."""
+    """Return a topic's first message as a reader without the key sees it."""
     async with await client.create_reader(
         topic, encore.MessageId.earliest, crypto_failure_action=CLOSED
     ) as reader:

@@ -183,7 +183,7 @@ async def test_partitions(stock: encore.Client, broker: BrokerThread, topic: str
         await settled(broker, part)
 
 
-# What the broker forgets
+# State that the broker forgets
 
 
 async def test_attempts_survive_an_unload(
@@ -258,7 +258,7 @@ async def test_short_delays_are_kept(stock: encore.Client, topic: str, delay: fl
         sent = loop.time()
         for _ in range(5):
             await consumer.receive(timeout=5)
-            # Never early by the call's own clock; late by less than the broker's tick, and by what
-            # a busy machine takes.
+            # Never early by the call's own clock; late by less than the broker's tick plus the
+            # delay of a busy machine.
             assert loop.time() - began >= delay
             assert loop.time() - sent < delay + 5

@@ -1,4 +1,4 @@
-"""What the application never saw has no attempts, however often everything was asked for again.
+"""A message the application never saw has no attempts, however often it was redelivered.
 
 The broker counts a redelivery of every message that `redeliver_unacknowledged_messages` gives back,
 also of those that waited in a queue of ours.
@@ -26,7 +26,7 @@ Act = Callable[[encore.Consumer, encore.Message], Awaitable[bool]]
 
 
 async def work(consumer: encore.Consumer, act: Act, quiet_s: float = 0.8) -> Looks:
-    """What came, with its count; `act` says whether to go on."""
+    """Return the received messages with their counts; `act` decides whether to continue."""
     looks: Looks = []
     while True:
         try:
@@ -76,7 +76,7 @@ async def test_a_healthy_message_beside_a_poison_one_is_no_dead_letter(
 async def test_asked_for_many_times_unseen_then_nacked_in_earnest(
     stock: encore.Client, topic: str, kind: encore.ConsumerType, queue: int
 ) -> None:
-    """With and without time for what was asked for to come between."""
+    """With and without time for the requested messages to arrive in between."""
     sent = [b"%d" % number for number in range(5)]
     await publish(stock, topic, *sent, partition_key="k")
 
@@ -148,7 +148,7 @@ async def test_a_look_that_is_given_back_counts_as_ever(stock: encore.Client, to
 async def test_what_comes_after_a_chunked_one_and_a_reconnect(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
-    """A second after a reconnect everything is asked for, for chunks that it cut in two."""
+    """A second after a reconnect everything is requested again, for chunks that it cut in two."""
     large = bytes(6 * 2**20)
     await publish(stock, topic, large, chunking_enabled=True)
     await publish(stock, topic, b"held", b"queued")

@@ -1,8 +1,8 @@
-"""A broker in a few lines: a log, who holds what of it, and a pipe each way for each connection.
+"""A broker in a few lines: a log, the holder of each message, and two pipes per connection.
 
 It does everything that a broker may do by `docs/notes/wire-protocol.md`, and leaves every choice to
-its caller: which consumer an entry goes to, when a pipe moves, what is forgotten. Pipes are first
-in, first out; a rewind does not empty them, a lost connection does.
+its caller: which consumer an entry goes to, when a pipe moves, which state is forgotten. Pipes are
+first in, first out; a rewind does not empty them, a lost connection does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Spot: TypeAlias = tuple[EntryKey, int]
 
 
 class Line(Enum):
-    """How a consumer is connected, and what it was told of that."""
+    """A consumer's connection, and the events that the consumer has received about it."""
 
     UP = "connected"
     CUT = "lost, and nobody knows here"
@@ -83,7 +83,7 @@ class Link:
         self.up: list[tuple[str, Any]] = []
         self.down: list[Delivery] = []
         self.sink: Any = None
-        self.plans: list[AckPlan] = []  # handed over since somebody looked
+        self.plans: list[AckPlan] = []  # handed over since the last check
         self.delivered = self.returned = 0  # messages, and room given back for them
 
     def start(self, sink: Any) -> None:
@@ -165,7 +165,7 @@ class Broker:
             return log
         return log, self.active, self.position, self.race, self.farthest, self.elected
 
-    # What goes out
+    # Deliveries
 
     def can_send(self, name: str) -> list[Stored]:
         """Entries that may go to this consumer next."""
@@ -219,10 +219,10 @@ class Broker:
         self.position = self.can_send(str(self.active))[0].key[1] + 1
         self.race = Race.SKIPPING
 
-    # What comes in
+    # Commands
 
     def hear(self, name: str) -> str:
-        """The first command of a consumer's pipe; returns what it was."""
+        """Process the first command of a consumer's pipe, and return it."""
         command, details = self.links[name].up.pop(0)
         if command == "ack":
             self._acked(details)
@@ -292,7 +292,7 @@ class Broker:
                 return
 
     def crash(self) -> None:
-        """What was not persisted is undone: acks of the last moment, parts of entries, counts."""
+        """Undo unpersisted state: acks of the last moment, partial acks, counts."""
         for stored in self.log:
             stored.acked = set(stored.kept) if len(stored.kept) == stored.size else set()
             stored.count = 0

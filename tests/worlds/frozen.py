@@ -1,7 +1,7 @@
 """The state of a consumer as one hashable value, so that a search sees where it has been before.
 
-Every attribute of the core's classes is walked, also those that are added one day. Left out or put
-in relation is only what cannot matter for what comes: counts of looks, absolute times, how often
+Every attribute of the core's classes is walked, including attributes added later. State that cannot
+affect later events is left out or made relative: delivery counts, absolute times, and how often
 something has happened so far.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from small_world import App, Look
 
 _PLAIN = frozenset((int, str, bool, float, type(None), bytes))
-# What is not state: constants, and what points back.
+# Attributes that are not state: constants and back references.
 _CONSTANT = {
     TopicState: {
         "owner",
@@ -75,7 +75,7 @@ _CONSTANT = {
 
 
 def freeze(app: App, now: float) -> Any:
-    """All of one consumer and its application that decides what may come."""
+    """Return all state of one consumer and its application that affects later events."""
     source, link = app.source, app.link
     at_ms = int(now * 1000)
     queue = tuple(
@@ -135,7 +135,7 @@ def _look(look: Look, source: TopicState) -> Any:
     assert entry is not None
     known = entry is source.table.entries.get(entry.key)  # `find` would take it out of the store
     record = None
-    if not known:  # what is left of it
+    if not known:  # the rest of its record
         record = (bool(entry.live), entry.era == source.era, entry.unacked, bytes(entry.state))
     turns = entry.hand_over_number(look.spot[1]) - look.message._hand_over
     flags = look.nacked, look.leaving, look.current, look.void

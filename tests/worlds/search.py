@@ -31,7 +31,7 @@ class Found(AssertionError):
 
 
 class _Ahead(NamedTuple):
-    """A state to go on from: how it is reached, what may follow, its apps as they are."""
+    """A state to continue from: the events that lead to it, the possible next events, its apps."""
 
     events: tuple[Event, ...]
     following: list[Event]
@@ -46,7 +46,7 @@ class Walked:
         states: Different ones.
         steps: Events that were tried.
         depth: Events to the farthest state.
-        whole: Every order there is was tried, not only those of so many events.
+        whole: Every order was tried, not only those up to a number of events.
     """
 
     states: int = 0
@@ -69,7 +69,7 @@ def search(plan: Plan, *, deepest: int | None = None) -> Walked:
     try:
         return _walk(plan, deepest, alone=True)
     except Found as found:
-        if found.alone:  # what goes wrong when left alone may do so after fewer events
+        if found.alone:  # a world left alone may fail after fewer events
             events = len(found.events) - len(plan.start) + len(found.alone)
             _walk(plan, min(events - 1, deepest or events), alone=False)
         raise

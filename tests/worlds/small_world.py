@@ -1,9 +1,9 @@
 """A world small enough to walk through: consumers, their applications, and the abstract broker.
 
-Owns `World`. The consumers are real, but for their event loop, whose clock stands still, and their
-due indexes, which are plain dicts (the real ones have a model of their own). `events` are all that
-can happen next, `apply` makes one happen and raises `Violation` when an application can see
-something wrong; `next_alone` is what happens when the world is left alone.
+The consumers are real, except for their event loop, which has a stopped clock, and their due
+indexes, which are plain dicts (the real ones have a model of their own). `events` are all that can
+happen next, `apply` makes one happen and raises `Violation` when an application can see something
+wrong; `next_alone` is what happens when the world is left alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a world is made of, and how often it may have what would else go on for ever.
+    """The parts of a world, and limits on events that could otherwise repeat for ever.
 
     Attributes:
         mode: Subscription type.
@@ -59,9 +59,9 @@ class Plan:
         tells: The broker's deliveries carry ack sets.
         split: Batches are delivered message by message.
         stock: The transport cannot ack parts of batches it has not delivered.
-        brisk: Pipes are always empty and everybody knows at once who is connected: fewer states,
+        brisk: Pipes are always empty and all sides know at once who is connected: fewer states,
             for longer stories.
-        start: What has happened before.
+        start: Events that have happened before.
     """
 
     mode: Mode
@@ -117,7 +117,7 @@ class StillLoop:
 
 
 class PlainIndex:
-    """A `DueIndex` whose keys are due when the world says so."""
+    """A `DueIndex` with keys that become due when the world decides it."""
 
     def __init__(self) -> None:
         self.keys: dict[MessageKey, bool] = {}
@@ -226,7 +226,7 @@ class App:
         self.settlement = parts.settlement
         self.looks: list[Look] = []
         self.acked: set[Spot] = set()  # by this application, since the last seek
-        self.may_ack: set[Spot] = set()  # what an ack of this consumer may cover
+        self.may_ack: set[Spot] = set()  # messages that an ack of this consumer may cover
         self.seen: set[Spot] = set()  # handed over, since the last seek
         self.may_repeat: set[Spot] = set()  # by the rules, though it acks them
         self.numbers: dict[Spot, int] = {}
@@ -265,7 +265,7 @@ def _options(plan: Plan) -> ConsumerOptions:
     return options
 
 
-# What is counted against `Plan.budget`; everything else may happen whenever it can.
+# Events counted against `Plan.budget`; all others may happen whenever they can.
 LIMITED = (
     "nack",
     "nack by id",
@@ -300,14 +300,14 @@ class World:
             self.apply(event)
 
     def freeze(self) -> Any:
-        """All that decides what may come, as one hashable value."""
+        """Return all state that affects later events, as one hashable value."""
         for name, app in self.apps.items():
             if name not in self.frozen:
                 self.frozen[name] = hash(freeze(app, self.now))
         apps = tuple(self.frozen[name] for name in self.apps)
         return apps, self.broker.freeze(), tuple(self.left.values())
 
-    # What can happen
+    # Possible events
 
     def events(self) -> Iterator[Event]:
         for name, app in self.apps.items():
@@ -397,9 +397,9 @@ class World:
         )
 
     def next_alone(self, *, nacks: bool) -> Event | None:
-        """What happens next when the world is left alone: all that moves by itself, first.
+        """Return the next event of a world left alone: spontaneous events come first.
 
-        Applications settle what they hold: they ack, or nack while the budget lasts.
+        Applications settle the messages they hold: they ack, or nack while the budget lasts.
         """
         apps = self.apps.items()
         for name, app in apps:
@@ -487,7 +487,7 @@ class World:
         self._elected()
 
     def _elected(self) -> None:
-        """A consumer that is active again is not told: what it acks may cross what comes."""
+        """A consumer that is active again gets no notice: its acks may cross new deliveries."""
         active = self.broker.active
         if active is not None:
             self._may_repeat(self.apps[active])
@@ -537,7 +537,7 @@ class World:
         self.broker.crash()
 
     def _seek(self, app: App) -> None:
-        """Acks made so far are sent first; those made until it is done are void."""
+        """Acks made so far are sent first; acks made before the seek completes are void."""
         app.acks.flush()
         while app.link.up:
             self.broker.hear(app.name)
@@ -558,7 +558,7 @@ class World:
         app.acks.flush()
 
     def _quiet(self) -> None:
-        """So long that what was sent has arrived and is persisted, and every timer rings."""
+        """Wait until all commands have arrived and are persisted, and every timer has fired."""
         self.broker.persist()
         until = self.now + _QUIET_S
         while timers := [each for each in self._quiet_timers() if each.at <= until]:
@@ -576,7 +576,7 @@ class World:
             app.loop.now = until
 
     def _quiet_timers(self) -> list[Timer]:
-        """All but the alarms of what is due, which the world rings itself."""
+        """Return all timers except those of due messages, which the world fires itself."""
         timers = [timer for app in self.apps.values() for timer in app.loop.timers]
         return [each for each in timers if each.callback.__name__ != "_ring"]
 
@@ -588,7 +588,7 @@ class World:
         if message is None:
             if queued:
                 raise Violation(f"{app.name} is handed nothing, though a message is queued for it")
-            return  # what was queued is settled
+            return  # the queued messages are settled
         spot: Any = message._raw
         self._check_taken(app, spot)
         number = app.numbers[spot] = app.numbers.get(spot, 0) + 1
@@ -700,13 +700,13 @@ class World:
                 look.current = False
         app.looks = [each for each in app.looks if each.current or not each.nacked]
 
-    # What must hold
+    # Invariants
 
     def _look_at_acks(self) -> None:
         for app in self.apps.values():
             for plan in app.link.plans:
                 for spot in self._covered(plan):
-                    # What another consumer acked, a broker that tells may have told.
+                    # A broker that sends ack sets may have reported another consumer's ack.
                     if not any(spot in each.may_ack for each in self.apps.values()):
                         raise Violation(
                             f"an ack of {app.name} covers {_spot(spot)}, which nobody acked"

@@ -1,6 +1,6 @@
-"""Exclusive and Failover: every order of events in small worlds, so far as each test says.
+"""Exclusive and Failover: every order of events in small worlds, to the depth of each test.
 
-`make worlds DEEPER=4` goes so many events farther in each.
+`make worlds DEEPER=4` goes 4 events farther in each.
 """
 
 from __future__ import annotations

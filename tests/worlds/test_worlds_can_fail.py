@@ -1,4 +1,4 @@
-"""The search finds what it is for: each fault, put into the core, is reported with its events."""
+"""The search finds faults: each fault put into the core is reported with its events."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_hand_overs_told_apart_by_counts_swallow_a_nack(monkeypatch: pytest.Monk
 def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is filtered because it is held must not end its hand-over."""
+    """A copy that is filtered because the message is held must not end its delivery."""
 
     def admit(self: TopicState, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
         for index in indexes:
