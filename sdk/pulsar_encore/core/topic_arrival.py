@@ -309,7 +309,7 @@ class TopicArrival(TopicTracking):
         self.unacked -= waiting
         entry = self.table.find(key)
         if entry is not None:
-            self.unacked += entry.state.count(NACKED) - entry.active
+            self.unacked: int = self.unacked + entry.state.count(NACKED) - entry.active
             self.acks.drop_part(entry)
             self._drop(entry)
 

@@ -249,7 +249,7 @@ class TopicRelease(TopicArrival):
 
     def reset(self) -> None:
         """Forget everything after a seek."""
-        self.era += 1
+        self.era: int = self.era + 1
         self.table.clear()
         self.nacks.clear()
         self.timeouts.clear()
@@ -260,4 +260,4 @@ class TopicRelease(TopicArrival):
         self._observer.cleared()
         if self.rewind is not None:
             self.rewind.forget()
-        self.unacked = 0
+        self.unacked: int = 0

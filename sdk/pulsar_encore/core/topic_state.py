@@ -230,7 +230,7 @@ class TopicState(TopicRelease):
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
         """Let an unbatched message wait that has no record here: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
-            self.unacked += 1
+            self.unacked: int = self.unacked + 1
         self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
@@ -287,7 +287,7 @@ class TopicState(TopicRelease):
             else:
                 self.attempts.failed(entry, 1 << index)
         self.ordered.hold(entry.due_key(index), due_ms)
-        self.special = True  # an ack has to drop that time
+        self.special: bool = True  # an ack has to drop that time
         return True
 
     def returns(self, entry: Entry, index: int) -> bool:

@@ -198,9 +198,9 @@ class TopicConsumer:
             is_new=is_new,
             creates=creates,
         )
-        self.on_entry = self._incoming.on_entry
-        self.on_run = self._incoming.on_run
-        self.on_entries_end = self._incoming.on_entries_end
+        self.on_entry: Callable[..., Any] = self._incoming.on_entry
+        self.on_run: Callable[..., Any] = self._incoming.on_run
+        self.on_entries_end: Callable[..., Any] = self._incoming.on_entries_end
 
     # Attaching
 
