@@ -4,14 +4,19 @@ chunk.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 
 from ...values.message_id import MessageId
 
+if TYPE_CHECKING:
+    _CppMessageId = object  # pulsar-client has no types
+else:
+    _CppMessageId = pulsar.MessageId
 
-class StockMessageId(MessageId, pulsar.MessageId):  # type: ignore[misc]
+
+class StockMessageId(MessageId, _CppMessageId):
     """The id of a message that the stock transport received or sent.
 
     It is also a `pulsar.MessageId`, for code written for that class. It compares and hashes like
