@@ -259,6 +259,35 @@ def test_a_lost_connection_is_reported_and_pending_acks_are_sent_before_any_perm
     run(main())
 
 
+def test_a_listener_that_fails_once_on_connected_still_gets_all_messages() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link = await rig.transport.subscribe(subscription())
+        failures = [RuntimeError("once")]
+
+        class Failing(Collector):
+            def on_connected(self, only: Any = None) -> None:
+                self.calls.append(("connected", only))
+                if failures:
+                    raise failures.pop()
+
+        listener = Failing()
+        link.start(listener)
+        rig.store(b"a")
+        await settle()
+        rig.dialer.drop()
+        rig.store(b"b")
+        await settle(10)
+        assert failures == []
+        assert listener.names[-1] == "connected"
+        assert sorted(set(listener.payloads)) == [b"a", b"b"]
+        link.ack(acks(listener))
+        await settle()
+        assert backlog(rig) == 0
+
+    run(main())
+
+
 def test_after_an_unload_all_unacked_messages_are_redelivered() -> None:
     async def main() -> None:
         rig = Rig()

@@ -262,7 +262,13 @@ class TopicConsumer:
         if self._started:
             # The listener sends unconfirmed acks within this call. The broker must have them
             # before the first permit, or it would send the acked messages again.
-            self._listener.on_connected(self.number)
+            try:
+                self._listener.on_connected(self.number)
+            except BaseException:
+                # Without permits the broker would keep the messages for this consumer for ever.
+                if self._detach(Step.REATTACH):
+                    self._subscriber.abandon(session, consumer_id)
+                raise
             if epoch != self._incoming.epoch:
                 # The consumer was rewound while SUBSCRIBE was on its way with the old epoch. The
                 # broker would put that epoch into every MESSAGE, and all would be dropped here.
