@@ -42,6 +42,30 @@ from typing import Any, ClassVar, Self
 from .. import stock
 from .result import Result
 
+__all__ = [
+    "ClosedError",
+    "ConfigurationError",
+    "EncoreError",
+    "ForkedError",
+    "LeaseLostError",
+    "MessageNotHeldError",
+    "NotSupportedError",
+    "ProtocolError",
+    "PulsarException",
+    "ReceiveTimeout",
+    "SchemaVersionError",
+    "StateDamagedError",
+    "StateFormatError",
+    "StateInUseError",
+    "StateMismatchError",
+    "StoreError",
+    "Timeout",
+    "TransportError",
+    "TransportTimeout",
+    "UnreadableError",
+    "WrongLoopError",
+]
+
 
 class EncoreError(Exception):
     """Base class of all exceptions of this package."""
