@@ -26,7 +26,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 
 # Tests named `stock` wait for the C++ client in real time; `make test` runs them.
 check: $(STAMP)  ## the suites in virtual time: core, wire, letters and consumer, in under a minute
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --ignore-glob='*/test_stock_*.py' \
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --ignore-glob='*/test_stock_*.py' \
 	    tests/core tests/wire tests/letters tests/consumer $(PYTEST_ARGS)
 
 test: $(STAMP)  ## the fast suite, on all cores: no Java, no Docker
