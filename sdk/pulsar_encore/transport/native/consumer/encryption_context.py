@@ -1,4 +1,4 @@
-"""How a message was encrypted, from the metadata of its entry (`encryption.ContextFields`).
+"""How a message was encrypted, from the metadata of its entry (`crypto_keys.ContextFields`).
 
 A chunked message shows the keys of its last chunk; each chunk has keys of its own.
 """
@@ -12,7 +12,7 @@ from ....wire.entry_encryption import is_encrypted
 
 
 class _Key:
-    """A key that the data key was encrypted with (`encryption.KeyFields`)."""
+    """A key that the data key was encrypted with (`crypto_keys.KeyFields`)."""
 
     def __init__(self, fields: pb.EncryptionKeys) -> None:
         self._fields = fields
