@@ -45,7 +45,9 @@ class Looks(RuleBasedStateMachine):
         self.broker = dict.fromkeys(KEYS, 0)  # what is not acked there, and its count
         self.sent: set[EntryKey] = set()  # the broker believes it to be with us
         self.wire: list[tuple[EntryKey, int]] = []
-        self.commands: list[list[EntryKey] | None] = []  # to the broker; None asks for all
+        # Commands to the broker, each with the time when the transport sends it: the lead after a
+        # request for single messages, at once for all messages (None).
+        self.commands: list[tuple[int, list[EntryKey] | None]] = []
         self.held: dict[EntryKey, Message] = {}
         self.looks: Counter[EntryKey] = Counter()  # that ended
 
@@ -59,10 +61,15 @@ class Looks(RuleBasedStateMachine):
         self.sent.add(key)
         self.wire.append((key, self.broker[key]))
 
-    @precondition(lambda self: self.commands)
+    def is_sent(self) -> bool:
+        return any(at_ms <= self.now for at_ms, _ in self.commands)
+
+    @precondition(is_sent)
     @rule()
     def carry_out(self) -> None:
-        asked = self.commands.pop(0)
+        sent = next(each for each in self.commands if each[0] <= self.now)
+        self.commands.remove(sent)
+        asked = sent[1]
         for key in self.sent & set(self.broker if asked is None else asked):
             self.sent.discard(key)
             if key in self.broker:
@@ -102,7 +109,8 @@ class Looks(RuleBasedStateMachine):
         due: DueBatch = self.source.take_nacks(self.now, 1_000)
         groups = self.source.release(due, self.now)
         if groups:
-            self.commands.append([(ledger, each) for ledger, some in groups for each in some])
+            keys = [(ledger, each) for ledger, some in groups for each in some]
+            self.commands.append((self.now + LEAD_MS, keys))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -123,7 +131,7 @@ class Looks(RuleBasedStateMachine):
         self.held.clear()
         self.source.release_all()
         self.queue.drop()
-        self.commands.append(None)
+        self.commands.append((self.now, None))
         for key, _ in unseen:
             self.source.ignore_copy(key, 1)
 
