@@ -46,7 +46,7 @@ def change_fingerprints(path: Path, topic: str) -> None:
     messages.
     """
     store = RocksStore(path, wall_now_ms=0)
-    records = store.source(topic, "s").records
+    records = store.topic_store(topic, "s").records
     for key, record in records.entries_waiting():
         records._write(key, record._replace(fingerprint=record.fingerprint ^ 1 << 40))
     store.close()

@@ -61,7 +61,7 @@ def test_errors_of_the_caller_are_not_transport_errors() -> None:
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result.name))
 def test_each_result_is_raised_as_the_class_of_its_name(result: pulsar.Result) -> None:
     name = result.name
-    error = errors.named(name, "why")
+    error = errors.exception_of_result(name, "why")
     for kind in (
         getattr(encore, name),
         getattr(encore.exceptions, name),
@@ -101,14 +101,14 @@ def test_a_closed_error_can_be_caught_by_all_its_names() -> None:
 
 
 def test_results_of_the_protocol_get_the_names_of_the_clients() -> None:
-    named = {code: errors.named(code, "x").result for code in pb.ServerError.keys()}
+    named = {code: errors.exception_of_result(code, "x").result for code in pb.ServerError.keys()}
     assert set(named.values()) <= set(pulsar.Result.__members__)
     assert named["MetadataError"] == "BrokerMetadataError"
     assert named["TopicNotFound"] == "TopicNotFound"
 
 
 def test_a_result_without_a_class_is_a_transport_error() -> None:
-    error = errors.named("Novelty", "what?", retryable=True)
+    error = errors.exception_of_result("Novelty", "what?", retryable=True)
     assert type(error) is type(encore.TransportError())
     assert (error.result, error.retryable) == ("Novelty", True)
     assert error.error() == pulsar.Result.UnknownError

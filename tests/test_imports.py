@@ -144,7 +144,6 @@ PRIVATE_ALLOWED = {
     ("message.py", "message._count"),
     ("message.py", "message._entry"),
     ("message.py", "message._id"),
-    ("message.py", "message._hand_over"),
     ("message.py", "message._raw"),
     ("message.py", "message._schema"),
     ("consumer/consumer.py", "message._entry"),

@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as path:
         rate, handles = run(extends(options.extends, encore.RocksState(path)))
     print(f"with a state: {rate:,.0f}, and {handles:,.0f} handles a second")
-    popped, requested, took, longest = run(expiring(options.leases), patience_s=60)
+    popped, requested, took, longest = run(expiring(options.leases), deadlock_timeout_s=60)
     print(
         f"{options.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, nacked and "
         f"requested again in {requested:.1f} s, the longest step of the loop {longest:.1f} ms; "

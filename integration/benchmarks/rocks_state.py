@@ -152,7 +152,7 @@ def fingerprint_of(key: MessageKey) -> int:
 def opened(path: Path, **options: Any) -> tuple[RocksStore, TopicStore]:
     """Open a store and its only topic."""
     store = RocksStore(path, wall_now_ms=NOW)
-    source = store.source("persistent://public/default/orders", "billing", **options)
+    source = store.topic_store("persistent://public/default/orders", "billing", **options)
     return store, source
 
 
@@ -183,7 +183,7 @@ def fill(store: RocksStore, source: TopicStore, count: int, spread_ms: int, mixe
     """Add pending messages, 100 in a write."""
     nack, rows = source.records.waits, waits(count, spread_ms, mixed)
     while some := list(islice(rows, 100)):
-        with store.one_batch():
+        with store.batched_writes():
             for key, due_ms, bits in some:
                 nack(key, due_ms, 1, NOW, bits=bits, fingerprint=fingerprint_of(key))
 
@@ -258,7 +258,7 @@ def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
     watch, nack = Stopwatch(), source.records.waits
 
     def some(at: int) -> None:
-        with store.one_batch():
+        with store.batched_writes():
             for key, due_ms, bits in moves[at : at + each]:
                 nack(key, due_ms, 1, NOW, bits=bits)
 

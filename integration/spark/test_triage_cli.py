@@ -64,7 +64,7 @@ class Cluster:
 def cluster(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster(spark, tmp_path / "source")
     monkeypatch.setattr(job, "read_letters", made.read)
-    monkeypatch.setattr(job, "send_home", made.make_send)
+    monkeypatch.setattr(job, "replay_letters", made.make_send)
     monkeypatch.setattr(job, "missing_topics", lambda topics, options: made.missing)
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: spark))
     return made
@@ -174,7 +174,7 @@ def test_an_interrupted_triage_reports_its_progress(
                 rows.count()  # until Spark cancels its jobs
         send(rows, replay_id)
 
-    monkeypatch.setattr(job, "send_home", lambda options, plan: begin)
+    monkeypatch.setattr(job, "replay_letters", lambda options, plan: begin)
     arguments = ["--topic", DEAD, "--out", str(tmp_path / "out"), "--replay", "--all", "--json"]
     arguments += ["--checkpoint", str(tmp_path / "done"), "--no-text-keys"]
     code, out, err = run(*arguments)

@@ -15,7 +15,7 @@ from pulsar_encore.spark.triage import (
     TriagePlan,
     dead_topics,
     read_letters,
-    send_home,
+    replay_letters,
     triage,
     triage_letters,
 )
@@ -304,7 +304,7 @@ class Rows:
 def test_letters_are_replayed_through_the_sink() -> None:
     rows: Any = Rows()
     with_options = {**CLUSTER, "admin.url": "http://b:8080", "maxBytesPerTrigger": "1g"}
-    send_home(with_options, TriagePlan())(rows, "r1")
+    replay_letters(with_options, TriagePlan())(rows, "r1")
     assert rows.write.plan_options == {
         **CLUSTER,
         "format": "pulsar-encore",
@@ -320,24 +320,24 @@ def test_encrypted_letters_are_not_replayed_unencrypted() -> None:
     with_key = {**CLUSTER, "pulsar.reader.cryptoPrivateKeyPath": "/keys/private.pem"}
     chosen = TriagePlan(replay=GroupSelection(real_topics=["b"]), dry_run=True, text_keys=True)
     with pytest.raises(ConfigurationError, match="would be sent home in clear"):
-        send_home(with_key, chosen)
-    send_home(with_key, TriagePlan())  # a plan without a replay
+        replay_letters(with_key, chosen)
+    replay_letters(with_key, TriagePlan())  # a plan without a replay
     rows: Any = Rows()
     producing = {
         "pulsar.producer.encryptionKeys": "k",
         "pulsar.producer.cryptoPublicKeyPath": "/keys/public.pem",
     }
-    send_home({**with_key, **producing}, chosen)(rows, "r1")
+    replay_letters({**with_key, **producing}, chosen)(rows, "r1")
     assert rows.write.plan_options.items() >= producing.items()
     assert not any("reader" in each for each in rows.write.plan_options)
     with pytest.raises(ConfigurationError, match="CONSUME cannot be sent home"):
-        send_home({**CLUSTER, "pulsar.reader.cryptoFailureAction": "consume"}, chosen)
+        replay_letters({**CLUSTER, "pulsar.reader.cryptoFailureAction": "consume"}, chosen)
 
 
 def test_the_sink_gets_the_options_of_the_plan() -> None:
     rows: Any = Rows()
     chosen = GroupSelection(real_topics=["b", "a-partition-1"])
-    send_home(CLUSTER, TriagePlan(replay=chosen, dry_run=True, text_keys=False))(rows, "r1")
+    replay_letters(CLUSTER, TriagePlan(replay=chosen, dry_run=True, text_keys=False))(rows, "r1")
     home = "persistent://public/default"
     assert rows.write.plan_options["textKeys"] == "false"
     assert rows.write.plan_options["realTopics"] == f"{home}/a,{home}/b"

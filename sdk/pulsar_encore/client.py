@@ -280,10 +280,14 @@ class Client:
         from .producer import Producer  # lazy: see above
 
         event_publisher = self._producer_event_publisher(options)
-        link = await self._transport.create_producer(options, event_publisher)
-        await self._check_still_open(link)
-        producer = Producer(link, options, on_closed=self._forget, event_publisher=event_publisher)
-        self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
+        transport_producer = await self._transport.create_producer(options, event_publisher)
+        await self._check_still_open(transport_producer)
+        producer = Producer(
+            transport_producer, options, on_closed=self._forget, event_publisher=event_publisher
+        )
+        self._open[producer] = warn_unless_closed(
+            producer, f"the producer of {transport_producer.topic}"
+        )
         return producer
 
     def _producer_event_publisher(self, options: ProducerOptions) -> ProducerEventPublisher | None:
@@ -453,7 +457,10 @@ class Client:
             ordered_leases=ordered_leases,
             nack_index=nack_index,
         )
-        from .consumer.consumer_factory import make_consumer, open_link  # lazy: see above
+        from .consumer.consumer_factory import (  # lazy: see above
+            make_consumer,
+            open_transport_consumer,
+        )
 
         spilling: NackSpilling | None = None
         state_writer: StateWriter | None = None
@@ -466,10 +473,10 @@ class Client:
                 from .consumer.state_writer import StateWriter  # lazy: only this option needs it
 
                 state_writer = await StateWriter.open(options)
-            link = await open_link(self._transport, options)
-            await self._check_still_open(link)
+            transport_consumer = await open_transport_consumer(self._transport, options)
+            await self._check_still_open(transport_consumer)
             consumer = make_consumer(
-                self._transport, link, options, self._forget, state_writer, spilling
+                self._transport, transport_consumer, options, self._forget, state_writer, spilling
             )
         except BaseException:
             try:
@@ -531,10 +538,10 @@ class Client:
         )
         from .reader.reader import Reader, subscription_of  # lazy: see above
 
-        link = await self._transport.subscribe(subscription_of(options))
-        await self._check_still_open(link)
-        reader = Reader(link, options, on_closed=self._forget)
-        self._open[reader] = warn_unless_closed(reader, f"the reader of {link.topic}")
+        transport_consumer = await self._transport.subscribe(subscription_of(options))
+        await self._check_still_open(transport_consumer)
+        reader = Reader(transport_consumer, options, on_closed=self._forget)
+        self._open[reader] = warn_unless_closed(reader, f"the reader of {transport_consumer.topic}")
         return reader
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
@@ -589,10 +596,10 @@ class Client:
         if unclosed is not None:
             unclosed.detach()
 
-    async def _check_still_open(self, link: TransportProducer | TransportConsumer) -> None:
-        """Close a new link and raise ClosedError if the client was closed during the call."""
+    async def _check_still_open(self, opened: TransportProducer | TransportConsumer) -> None:
+        """Close a new producer or consumer, and raise ClosedError, if the client was closed."""
         if self._closed:
-            await link.close()
+            await opened.close()
             raise ClosedError("the client was closed meanwhile: create another")
 
     def _check_open(self) -> None:

@@ -49,13 +49,13 @@ class Held(NamedTuple):
         entry: The record of the message's entry.
         batch_index: Index in the batch; 0 if the message is the entry.
         failed: Delivery attempts that failed before this one, as in `redelivery_count`.
-        hand_over: Number of this delivery (`Entry.hand_over_number`).
+        delivery_number: Number of this delivery (`Entry.delivery_number`).
     """
 
     entry: Entry
     batch_index: int
     failed: int
-    hand_over: int
+    delivery_number: int
 
 
 class Message:
@@ -65,7 +65,7 @@ class Message:
     this message, also in a batch, plus redeliveries of the batch that other consumers requested.
     """
 
-    __slots__ = ("_count", "_entry", "_hand_over", "_id", "_index", "_raw", "_schema")
+    __slots__ = ("_count", "_delivery_number", "_entry", "_id", "_index", "_raw", "_schema")
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class Message:
         entry: Entry | None,
         index: int,
         count: int,
-        hand_over: int = 0,
+        delivery_number: int = 0,
     ) -> None:
         self._raw = raw
         self._schema = schema
         self._entry = entry
         self._index = index
         self._count = count
-        self._hand_over = hand_over
+        self._delivery_number = delivery_number
 
     @classmethod
     def of_entry(
@@ -101,7 +101,7 @@ class Message:
             message._entry = entry
             message._index = index
             message._count = count
-            message._hand_over = 0
+            message._delivery_number = 0
             add(message)
         return messages
 
@@ -205,17 +205,17 @@ class Message:
     def _make_id(self) -> MessageId:
         entry = self._entry
         assert entry is not None  # `of_reader` sets the id
-        source = entry.source
+        topic_state = entry.topic_state
         chunk = entry.first_chunk
         id_class: type[MessageId] = getattr(self._raw, "id_class", MessageId)
         return id_class(
-            source.partition,
+            topic_state.partition,
             entry.key[0],
             entry.key[1],
             self._index if entry.batched else -1,
             batch_size=entry.size if entry.batched else 0,
-            topic=source.topic,
-            first_chunk=chunk and id_class(source.partition, *chunk, topic=source.topic),
+            topic=topic_state.topic,
+            first_chunk=chunk and id_class(topic_state.partition, *chunk, topic=topic_state.topic),
         )
 
     def topic_name(self) -> str:
@@ -266,7 +266,7 @@ def held(message: Message) -> Held | None:
     entry = message._entry
     if entry is None:
         return None
-    return Held(entry, message._index, message._count, message._hand_over)
+    return Held(entry, message._index, message._count, message._delivery_number)
 
 
 def size_of(message: Message) -> int:

@@ -46,13 +46,13 @@ class Producer:
 
     def __init__(
         self,
-        link: TransportProducer,
+        transport_producer: TransportProducer,
         options: ProducerOptions,
         *,
         on_closed: Callable[[Producer], None] | None = None,
         event_publisher: ProducerEventPublisher | None = None,
     ) -> None:
-        self._link = link
+        self._transport_producer = transport_producer
         self._event_publisher = event_publisher
         self._schema = options.schema
         self._on_closed = on_closed
@@ -110,7 +110,7 @@ class Producer:
                 `send_timeout_millis`.
         """
         self._check_open()
-        return await self._link.publish(
+        return await self._transport_producer.publish(
             self._outgoing(
                 content,
                 properties,
@@ -152,7 +152,7 @@ class Producer:
             ClosedError: if the producer is closed.
         """
         self._check_open()
-        stored = self._link.publish(
+        stored = self._transport_producer.publish(
             self._outgoing(
                 content,
                 properties,
@@ -242,7 +242,7 @@ class Producer:
         """
         self._check_open()
         sending = list(self._pending_sends)
-        await self._link.flush()
+        await self._transport_producer.flush()
         if sending:
             await asyncio.wait(sending)
 
@@ -254,7 +254,7 @@ class Producer:
     async def _close(self) -> None:
         self._end()
         try:
-            await self._link.close()
+            await self._transport_producer.close()
         finally:
             self.abandon()
 
@@ -272,22 +272,22 @@ class Producer:
 
     def topic(self) -> str:
         """Return the full name of the topic."""
-        return self._link.topic
+        return self._transport_producer.topic
 
     def producer_name(self) -> str:
         """Return the name that was given, or the name that the broker chose."""
-        return self._link.producer_name
+        return self._transport_producer.producer_name
 
     def last_sequence_id(self) -> int:
         """Return the sequence id of the last stored message, or -1 if there is none.
 
         Messages of earlier producers with the same name count.
         """
-        return self._link.last_sequence_id
+        return self._transport_producer.last_sequence_id
 
     def is_connected(self) -> bool:
         """Return True if the producer is registered at the broker."""
-        return not self._closed and self._link.is_connected()
+        return not self._closed and self._transport_producer.is_connected()
 
     async def __aenter__(self) -> Self:
         self._check_open()
@@ -304,8 +304,8 @@ class Producer:
     def _bind_to_running_loop(self) -> None:
         """Move to the running loop if the own loop is closed; else check the loop."""
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
-            if self.affinity.over and running_loop() is not None:
-                self.affinity = self.affinity.moved()
+            if self.affinity.loop_is_closed and running_loop() is not None:
+                self.affinity = self.affinity.to_running_loop()
                 self._pending_sends.clear()  # their callbacks belonged to the closed loop
                 if self._event_publisher is not None:
                     self._event_publisher.moved(self.affinity.loop)

@@ -30,10 +30,10 @@ def state(tmp_path: Path) -> Path:
     """Create a state with two waiting messages of a batch and one of a partition."""
     path = tmp_path / "state"
     store = RocksStore(path, wall_now_ms=1_000)
-    orders = store.source(ORDERS, "billing")
+    orders = store.topic_store(ORDERS, "billing")
     orders.records.waits((7, 5, 0), DUE_MS, 3, 1_000, size=2)
     orders.records.waits((7, 5, 1), DUE_MS + 1_000, 1, 1_000, size=2)
-    refunds = store.source(REFUNDS, "audit", "a")
+    refunds = store.topic_store(REFUNDS, "audit", "a")
     refunds.records.waits((8, 0, -1), DUE_MS - 1_000, 1, 1_000)
     store.close()
     return path
@@ -78,7 +78,7 @@ def test_inspect_works_as_json_and_beside_a_live_owner(
     assert (code, found["waiting"], found["records"], found["unreadable"]) == (0, 3, 2, 0)
     assert found["owner"]["pid"] == os.getpid()
     assert (found["owner"]["closed"], found["owner"]["since_ms"]) == (False, 2_000)
-    orders, refunds = found["sources"]
+    orders, refunds = found["topics"]
     assert orders["attempts"] == {"1": 1, "3": 1}
     assert (refunds["topic"], refunds["consumer"], refunds["waiting"]) == (REFUNDS, "a", 1)
     assert refunds["earliest_ms"] == refunds["latest_ms"] == DUE_MS - 1_000
@@ -177,7 +177,7 @@ def test_a_dry_run_contacts_no_broker_and_moves_nothing(
     assert f"    to {ORDERS}-billing-RETRY\n" in out
     found = json.loads(run_command(capsys, *words, "--json", "--retry-topic", "late")[1])
     assert found["waiting"] == 3
-    assert {each["retry_topic"] for each in found["sources"]} == {
+    assert {each["retry_topic"] for each in found["topics"]} == {
         "persistent://public/default/late"
     }
 

@@ -331,10 +331,10 @@ made = loop.run_until_complete(main())
 if how == "loop-closed":
     loop.close()
 elif how == "message-after-loop":
-    made[1]._link._native.flush()
+    made[1]._transport_producer._native.flush()
     import _pulsar
     loop.close()
-    made[1]._link._native.send_async(
+    made[1]._transport_producer._native.send_async(
         _pulsar.MessageBuilder().content(b"late").build(), lambda *outcome: None
     )
     time.sleep(0.1)

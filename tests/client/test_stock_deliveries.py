@@ -61,7 +61,7 @@ def flat(natives: list[Native], *, one_queue: bool) -> list[tuple[Any, ...]]:
         for index, native in zip(delivery.indexes, delivery.messages, strict=True):
             said.append(
                 (
-                    sources.name(delivery.source),
+                    sources.name(delivery.topic_number),
                     delivery.ledger,
                     delivery.entry,
                     delivery.batch_size,

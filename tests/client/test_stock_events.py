@@ -30,7 +30,7 @@ async def test_a_consumer_that_the_library_closed_has_failed(
     events: list[encore.ConsumerEvent] = []
     async with make_client(transport="stock") as client:
         consumer = await client.subscribe(topic, "s", event_listener=events.append)
-        link = cast(StockConsumer, consumer._link)
+        link = cast(StockConsumer, consumer._transport_consumer)
         # The library never answers a receive that begins while it closes.
         await until(lambda: link._pump._receiving)
         await asyncio.sleep(0.2)
@@ -52,7 +52,7 @@ async def test_a_reader_that_the_library_closed_has_failed(
         reader = await client.create_reader(
             topic, encore.MessageId.earliest, event_listener=events.append
         )
-        cast(StockReader, reader._link)._native.close_async(ignore)
+        cast(StockReader, reader._transport_consumer)._native.close_async(ignore)
         await until(lambda: events)
         [event] = events
         assert isinstance(event, encore.Failed)

@@ -60,7 +60,7 @@ def test_requested_entries_that_are_not_redelivered_are_discarded() -> None:
     for entry in range(4):
         originals.keep(batch(0, entry), 0.0)
     for entry in (0, 1):
-        originals.asked(0, (1, entry), 1.0)
+        originals.note_requested(0, (1, entry), 1.0)
     originals.keep(batch(0, 1), 2.0)
     originals.compact(10.0)
     assert here(originals) == [(0, 0), (0, 1), (0, 2), (0, 3)]
@@ -72,7 +72,7 @@ def test_entries_not_redelivered_after_a_reconnect_are_discarded() -> None:
     originals = CppOriginals()
     for entry in range(4):
         originals.keep(batch(0, entry), 0.0)
-    originals.asked_all(1.0)
+    originals.note_all_requested(1.0)
     originals.keep(batch(0, 2), 2.0)
     originals.keep(batch(0, 9), 2.0)
     originals.compact(10.0)
@@ -138,7 +138,7 @@ def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
     assert known is not None
     originals.pop(0, (1, 3))
     assert originals.chunked_id(0, (1, 3)) is known
-    originals.asked_all(1.0)
+    originals.note_all_requested(1.0)
     originals.compact(20.0)
     assert len(originals) == 0
     assert originals.chunked_id(0, (1, 3)) is None  # bounded

@@ -10,7 +10,7 @@ import pytest
 from consumer_kit import TOPIC
 
 from pulsar_encore import Consumer
-from pulsar_encore.consumer.consumer_factory import assemble, open_link
+from pulsar_encore.consumer.consumer_factory import assemble, open_transport_consumer
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
@@ -35,7 +35,7 @@ def subscribe(transport: MemoryTransport) -> Callable[..., Awaitable[Consumer]]:
         options.setdefault("initial_position", InitialPosition.Earliest)
         options.setdefault("subscription_name", "s")
         checked = ConsumerOptions(topics=topics or (TOPIC,), pattern=None, **options)
-        link = await open_link(transport, checked)
+        link = await open_transport_consumer(transport, checked)
         return Consumer(assemble(link, checked))
 
     return begin

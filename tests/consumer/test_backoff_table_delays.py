@@ -76,7 +76,7 @@ async def test_nacks_grow_on_types_of_which_the_broker_counts_nothing(
         assert delay <= now_s() - began <= delay * 1.02 + 0.2
         assert message.redelivery_count() == count
     await consumer.acknowledge(message)
-    (state,) = parts_of(consumer).sources
+    (state,) = parts_of(consumer).topic_states
     assert not state.attempts.failures, "an ack forgets the attempts"
 
 

@@ -34,13 +34,19 @@ from pulsar_encore import (
     MessageNotHeldError,
     ReceiveTimeout,
 )
-from pulsar_encore.consumer.consumer_factory import assemble, open_link
+from pulsar_encore.consumer.consumer_factory import assemble, open_transport_consumer
 from pulsar_encore.consumer.delivery_handler import DeliveryHandler
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.consumer.topic_states import TopicStates
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.interface import AckPlan, Capabilities, Deliveries, Delivery, singly
+from pulsar_encore.transport.interface import (
+    AckPlan,
+    Capabilities,
+    Deliveries,
+    Delivery,
+    each_delivery,
+)
 
 
 def plans(transport: MemoryTransport) -> list[AckPlan]:
@@ -102,7 +108,7 @@ async def test_a_window_smaller_than_the_group_time_allows_does_not_stall() -> N
         initial_position=InitialPosition.Earliest,
         max_unacked_messages=100,
     )
-    consumer = Consumer(assemble(await open_link(transport, options), options))
+    consumer = Consumer(assemble(await open_transport_consumer(transport, options), options))
     for _ in range(2000):
         await consumer.acknowledge(await consumer.receive())
     assert now_s() < 0.5
@@ -588,7 +594,7 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
     hand_on = DeliveryHandler.on_deliveries
 
     def on_deliveries(self: DeliveryHandler, deliveries: Deliveries) -> None:
-        came.extend(copy(each) for each in singly(deliveries))
+        came.extend(copy(each) for each in each_delivery(deliveries))
         hand_on(self, deliveries)
 
     monkeypatch.setattr(DeliveryHandler, "on_deliveries", on_deliveries)
@@ -642,7 +648,7 @@ async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> N
     able, sent = {0: True, 1: False}, {0: 0, 1: 0}
 
     def ack(plan: AckPlan) -> None:
-        sent[plan.source] += len(plan.entries)
+        sent[plan.topic_number] += len(plan.entries)
 
     link: Any = SimpleNamespace(
         can_ack=able.__getitem__,

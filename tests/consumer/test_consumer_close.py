@@ -45,7 +45,7 @@ async def test_acks_made_while_disconnected_are_sent_before_it_closes(
     transport.reconnect()
     await closing
     assert transport.backlog(TOPIC, "s") == 0
-    assert not transport.links
+    assert not transport.consumers
 
 
 async def test_close_logs_acks_that_could_not_be_sent(
@@ -104,7 +104,7 @@ async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscri
         task.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     await settle()
-    assert not transport.links
+    assert not transport.consumers
 
 
 async def test_a_consumer_that_has_ended_for_good_closes_at_once_with_an_unsent_ack(
@@ -137,7 +137,7 @@ async def test_a_message_that_arrives_while_a_consumer_closes_starts_no_timer(
     for _ in range(2):
         await consumer.negative_acknowledge(await consumer.receive(), delay=1)
     await consumer.close()
-    (state,) = parts_of(consumer).sources
+    (state,) = parts_of(consumer).topic_states
     assert state.next_due() is not None
     parts_of(consumer).redelivery.waits(state)
     assert parts_of(consumer).redelivery._alarm._handle is None

@@ -601,13 +601,13 @@ async def test_a_full_disk_stops_nothing_and_is_said(
 ) -> None:
     put_numbers(host.transport, 20, batch=4)
     consumer = await host.start(state={"count_attempts": "before"})
-    assert consumer.statistics().state_trouble is None
+    assert consumer.statistics().state_failure is None
     async with full_disk(monkeypatch):
         for message in await receive_n(consumer, 20):
             await consumer.negative_acknowledge(message, delay=HOUR)
-        assert "no space left" in str(consumer.statistics().state_trouble)
+        assert "no space left" in str(consumer.statistics().state_failure)
     await asyncio.sleep(10)
-    assert consumer.statistics().state_trouble is None
+    assert consumer.statistics().state_failure is None
     begun = now_s()
     await host.kill()
     consumer = await host.start()
@@ -628,9 +628,9 @@ async def test_what_failed_is_written_at_the_first_look_that_finds_room(
     put_numbers(host.transport, 3_000, batch=100)
     consumer = await host.start(receiver_queue_size=3_000)
     await nacked_while_the_disk_was_full(consumer, monkeypatch, 3_000)
-    assert consumer.statistics().state_trouble is not None
+    assert consumer.statistics().state_failure is not None
     await asyncio.sleep(1.1)
-    assert consumer.statistics().state_trouble is None
+    assert consumer.statistics().state_failure is None
     with StateReader(host.path) as reader:
         assert len(list(reader.waiting())) == 3_000
 
@@ -663,9 +663,9 @@ async def test_an_fsync_that_fails_is_said(host: Host, monkeypatch: pytest.Monke
         await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
         assert await asyncio.to_thread(tried.wait, 10)
         deadline = time.monotonic() + 10
-        while consumer.statistics().state_trouble is None and time.monotonic() < deadline:
+        while consumer.statistics().state_failure is None and time.monotonic() < deadline:
             await asyncio.to_thread(time.sleep, 0.001)
-        assert "Input/output" in str(consumer.statistics().state_trouble)
+        assert "Input/output" in str(consumer.statistics().state_failure)
 
 
 async def test_a_disk_that_stays_full_keeps_no_consumer_from_closing(

@@ -634,7 +634,7 @@ async def test_a_consumer_that_is_closing_is_told_of_no_ack(
         again(sender)
 
     monkeypatch.setattr(AckSender, "_retry_acks", counted)
-    link = host.transport.links[-1]
+    link = host.transport.consumers[-1]
     close = link.close
 
     async def slowly() -> None:

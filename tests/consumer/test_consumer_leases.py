@@ -36,7 +36,7 @@ from pulsar_encore import (
     MessageId,
     WrongLoopError,
 )
-from pulsar_encore.consumer.consumer_factory import make_consumer, open_link
+from pulsar_encore.consumer.consumer_factory import make_consumer, open_transport_consumer
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import MemoryTransport
 
@@ -365,7 +365,7 @@ async def test_an_expiry_counts_towards_the_dead_letter_topic(
         initial_position=InitialPosition.Earliest,
         dead_letter_policy=DeadLetterPolicy(max_redeliver_count=2, dead_letter_topic=DEAD),
     )
-    link = await open_link(transport, options)
+    link = await open_transport_consumer(transport, options)
     consumer = make_consumer(transport, link, options, lambda _: None)
     reader = await subscribe(DEAD, subscription_name="d")
     attempts = [(await pop_one(consumer, lease=5)).attempt for _ in range(3)]

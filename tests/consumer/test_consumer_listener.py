@@ -104,7 +104,7 @@ async def test_a_listener_may_close_its_consumer(
     await subscribe(message_listener=listen)
     await asyncio.sleep(5)
     assert seen == [b"0"]
-    assert transport.links == []
+    assert transport.consumers == []
 
 
 async def test_receiving_beside_a_listener_is_refused(subscribe: Subscribe) -> None:
@@ -342,7 +342,7 @@ async def test_a_listener_may_end_its_consumer_in_any_way(
     )
     await asyncio.sleep(1)
     assert went_on == [b"0"]
-    assert transport.links == []
+    assert transport.consumers == []
     await client.close()
 
 

@@ -472,7 +472,7 @@ async def test_a_redelivery_that_is_refused_is_still_due(
     numbers = put_numbers(transport, 8, batch)
     options = {"unacked_messages_timeout_ms": 5000} if waits == "ack timeout" else {}
     consumer = await subscribe(receiver_queue_size=100, **options)
-    link = parts_of(consumer).link
+    link = parts_of(consumer).transport_consumer
     real, refused = link.redeliver, 0
 
     def refuses(*asked: Any) -> None:
@@ -504,7 +504,7 @@ async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
 ) -> None:
     put_numbers(transport, 2_000)
     consumer = await subscribe(receiver_queue_size=5_000)
-    link = parts_of(consumer).link
+    link = parts_of(consumer).transport_consumer
     real, tries, up = link.redeliver, 0, False
 
     def refuses(*asked: Any) -> None:

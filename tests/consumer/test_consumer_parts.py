@@ -169,6 +169,6 @@ async def test_a_client_closes_what_it_made(transport: MemoryTransport) -> None:
         waiting = asyncio.ensure_future(consumer.receive())
         await asyncio.sleep(0)
     assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], ClosedError)
-    assert transport.links == []
+    assert transport.consumers == []
     assert transport.backlog(TOPIC, "s") == 0
     assert now_s() < 1

@@ -222,7 +222,7 @@ async def test_close_cancelled_at_any_step_still_closes(
     await asyncio.gather(closing, return_exceptions=True)
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 2
-    assert transport.links == []
+    assert transport.consumers == []
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ async def test_closing_during_a_seek(transport: MemoryTransport, subscribe: Subs
     seeking = asyncio.ensure_future(consumer.seek(MessageId.earliest))
     await consumer.close()
     await asyncio.gather(seeking, return_exceptions=True)
-    assert transport.links == []
+    assert transport.consumers == []
 
 
 async def test_what_another_consumer_acked_of_a_batch_stays_acked(

@@ -259,7 +259,7 @@ async def test_one_message_of_the_same_cluster_ends_the_comparison(host: Host) -
     await nack_all(host, 150)
     await host.stop()
     store = RocksStore(host.path, wall_now_ms=0)
-    records = store.source(TOPIC, "s").records
+    records = store.topic_store(TOPIC, "s").records
     for (ledger, entry), record in records.entries_waiting()[1:]:
         records._write((ledger, entry), record._replace(fingerprint=1 << 24 | 1))
     store.close()
@@ -285,7 +285,7 @@ async def test_a_topic_that_was_made_again_while_a_consumer_waits(host: Host) ->
         await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
     durability = parts_of(consumer).state_writer
     assert durability is not None
-    (source,) = durability._sources.values()
+    (source,) = durability._topic_states.values()
     for key, record in source._records.entries_waiting():
         source._records._write(key, record._replace(fingerprint=1 << 24 | 1))
     host.transport.disconnect()
@@ -421,8 +421,8 @@ async def test_a_name_that_cannot_be_encoded_is_refused_by_name(host: Host, name
     store = RocksStore(host.path, wall_now_ms=0)
     for names in ((name, "s", ""), (TOPIC, name, ""), (TOPIC, "s", name)):
         with pytest.raises(ConfigurationError, match="lone surrogate"):
-            store.source(*names)
-    assert store.statistics().sources == 0
+            store.topic_store(*names)
+    assert store.statistics().topics == 0
     store.close()
 
 

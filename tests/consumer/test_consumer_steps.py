@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import BatchReceivePolicy, ClosedError, Consumer, LeaseLostError, MessageId
-from pulsar_encore.consumer.consumer_factory import assemble, open_link
+from pulsar_encore.consumer.consumer_factory import assemble, open_transport_consumer
 from pulsar_encore.consumer.delivery import batch_receiver as batches
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.leases import lease_table as leases_module
@@ -295,7 +295,7 @@ def test_prepared_messages_are_those_that_are_taken_one_by_one(
         assert payloads(got) == payloads(expected)
         assert len(whole) == len(single) and whole.taken <= number
         for consumer in consumers:
-            consumer._sources.by_number[0]._check()
+            consumer._topic_states.by_number[0]._check()
             await consumer.close()
 
     run(main())
@@ -310,4 +310,4 @@ async def _consumer(transport: MemoryTransport, name: str, count: int) -> Consum
         initial_position=InitialPosition.Earliest,
         receiver_queue_size=count,
     )
-    return Consumer(assemble(await open_link(transport, options), options))
+    return Consumer(assemble(await open_transport_consumer(transport, options), options))

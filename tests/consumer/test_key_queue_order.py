@@ -68,7 +68,7 @@ async def test_what_came_late_does_not_wait_for_what_failed_after_it() -> None:
     keyed.arrive(5, 6)
     ((lane, _),) = keyed.lanes.take(10, per_key=1)
     entry = lane.items[0][0]
-    keyed.source.stays(entry, 0, due_ms=LONG, bits=0)
+    keyed.source.hold_back(entry, 0, due_ms=LONG, bits=0)
     keyed.lanes.lease_ended(lane, entry, 0)
     assert keyed.take() == []
     keyed.arrive(4, 3)

@@ -85,7 +85,7 @@ def test_a_wait_that_cannot_end_is_found_out(partitions: int) -> None:
             await consumer.receive()
 
     with pytest.raises(Deadlock, match="timeout"):
-        run(main(), patience_s=0.01)
+        run(main(), deadlock_timeout_s=0.01)
 
 
 # The same each time
@@ -189,7 +189,7 @@ async def test_two_clients_share_one(transport: MemoryTransport) -> None:
             await one.close()  # all links are one transport's
             with pytest.raises(encore.ClosedError, match="shut down"):
                 await waiting
-    assert transport.links == []
+    assert transport.consumers == []
     assert await read(transport, 1) == [b"x"]
 
 
@@ -268,7 +268,7 @@ async def test_commands_say_what_they_are_about(transport: MemoryTransport) -> N
         assert of["SEND"].details.metadata.producer_name == "p"
         id_of = of["MESSAGE"].details.message_id
         assert (id_of.ledgerId, id_of.entryId) == place
-        assert (of["ACK"].details.source, of["ACK"].details.entries) == (0, [place])
+        assert (of["ACK"].details.topic_number, of["ACK"].details.entries) == (0, [place])
         assert [each.topic for each in transport.recorded("SEND_RECEIPT")] == [TOPIC]
         assert len(transport.recorded("CONNECT")) == 1
 

@@ -19,7 +19,7 @@ class Link:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def sources(self) -> range:
+    def topic_numbers(self) -> range:
         return range(len(self.names))
 
     def topic_of(self, source: int) -> tuple[str, int]:

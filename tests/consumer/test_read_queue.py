@@ -28,7 +28,7 @@ class Link:
     def consumed(self, source: int, messages: int) -> None:
         self.room[source] = self.room.get(source, 0) + messages
 
-    def sources(self) -> range:
+    def topic_numbers(self) -> range:
         return range(1)
 
     def topic_of(self, source: int) -> tuple[str, int]:

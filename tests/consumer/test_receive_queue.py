@@ -11,7 +11,7 @@ import pytest
 from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all
 
 from pulsar_encore import BatchReceivePolicy, Consumer, ConsumerType, MessageId, ReceiveTimeout
-from pulsar_encore.consumer.consumer_factory import assemble, open_link
+from pulsar_encore.consumer.consumer_factory import assemble, open_transport_consumer
 from pulsar_encore.consumer.delivery import receive_queue
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
@@ -70,7 +70,7 @@ async def queued(count: int, policy: BatchReceivePolicy) -> Consumer:
         receiver_queue_size=count,
         batch_receive_policy=policy,
     )
-    consumer = Consumer(assemble(await open_link(transport, options), options))
+    consumer = Consumer(assemble(await open_transport_consumer(transport, options), options))
     while consumer.statistics().queued < count:
         await asyncio.sleep(0.01)
     return consumer
@@ -139,7 +139,7 @@ async def test_waiting_for_a_batch_costs_a_step_for_each_message_that_comes(
             receiver_queue_size=messages,
             batch_receive_policy=BatchReceivePolicy(messages, 1_000_000, 0),
         )
-        consumer = Consumer(assemble(await open_link(transport, options), options))
+        consumer = Consumer(assemble(await open_transport_consumer(transport, options), options))
         waiting = asyncio.ensure_future(consumer.batch_receive())
         await asyncio.sleep(0)
         steps.count = 0

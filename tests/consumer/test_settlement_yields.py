@@ -15,7 +15,7 @@ class Sender(AckSender):
 
     def __init__(self, waiting: int, added: int, sends: int = 1_000) -> None:
         self.sources = SimpleNamespace(unsent_acks=waiting)
-        self._sources = cast(Any, self.sources)
+        self._topic_states = cast(Any, self.sources)
         self._refused = set()
         self.sent = 0
         self._sends = sends

@@ -44,7 +44,7 @@ def test_an_hour_takes_no_time_and_timers_keep_their_order() -> None:
 
 def test_a_wait_that_cannot_end_is_an_error() -> None:
     with pytest.raises(Deadlock, match="timeout"):
-        run(asyncio.Event().wait(), patience_s=0.01)
+        run(asyncio.Event().wait(), deadlock_timeout_s=0.01)
 
 
 def test_another_thread_is_waited_for() -> None:

@@ -26,10 +26,10 @@ class Link:
     def topic_of(self, source: int) -> tuple[str, int]:
         return self._sources.name(source)
 
-    def sources(self) -> range:
+    def topic_numbers(self) -> range:
         return range(len(self._sources))
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         return self._sources.find(topic, partition)
 
 

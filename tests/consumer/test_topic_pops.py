@@ -306,7 +306,7 @@ async def test_a_pop_that_waits_lets_others_pass_where_all_sources_share_the_roo
     monkeypatch.setattr(queue_module, "_MAX_PASSED", most)
     put(transport, TOPIC, *range(200))
     consumer = await consumer_of(subscribe, receiver_queue_size=10)
-    parts_of(consumer).queue.room_by_source = by_source
+    parts_of(consumer).queue.queue_per_topic = by_source
     await settle()
     assert len(parts_of(consumer).queue) <= 20
     assert await consumer.pop(wait=1, topic=OTHER) == []

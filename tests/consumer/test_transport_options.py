@@ -17,7 +17,7 @@ from pulsar_encore import (
     InitialPosition,
     MessageId,
 )
-from pulsar_encore.consumer.consumer_factory import open_link
+from pulsar_encore.consumer.consumer_factory import open_transport_consumer
 from pulsar_encore.options import (
     ConsumerOptions,
     ReaderOptions,
@@ -81,7 +81,7 @@ class Listening(MemoryTransport):
 async def subscribed(**options: Any) -> list[Subscription]:
     checked = ConsumerOptions(**{"topics": ("t",), "pattern": None, **options})
     transport = Listening()
-    await open_link(transport, checked)
+    await open_transport_consumer(transport, checked)
     return transport.told
 
 

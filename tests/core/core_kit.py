@@ -41,7 +41,7 @@ class Settling:
         sources: Any = SimpleNamespace(by_number={0: source})
         source.owner = sources
         capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
-        link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda *_: 0)
+        link: Any = SimpleNamespace(capabilities=capabilities, topic_number_of=lambda *_: 0)
         self.added = 0
         acks: Any = SimpleNamespace(added=self._add)
         redelivery: Any = Waiting(now)
@@ -66,7 +66,7 @@ class Waiting:
         self._now = now
 
     def wait(self, entry: Entry, index: int, delay_ms: int) -> None:
-        entry.source.nack(entry, index, self._now() + delay_ms, 0)
+        entry.topic_state.nack(entry, index, self._now() + delay_ms, 0)
 
     def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
         state.nack_unseen(key, self._now() + delay_ms, 0)

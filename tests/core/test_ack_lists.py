@@ -48,13 +48,13 @@ class World:
         if entry is None or chance < 0.05 or not entry.live:
             return
         assert entry.state[index] == QUEUED
-        entry.hand_over(index)
+        entry.deliver(index)
         if chance < 0.1:
             self.settling.ack(message)
         elif chance < 0.2:
             self.settling.nack(message, 1000)
         elif chance < 0.25:
-            entry.leave(index)
+            entry.begin_forwarding(index)
 
     def list_of(self, dice: Random) -> list[Message]:
         items = [each for each in self.messages if dice.random() < 0.9]

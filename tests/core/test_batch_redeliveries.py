@@ -158,7 +158,7 @@ def arrive(state: TopicState, count: int, ack_set: int = -1) -> Entry:
     entry, wanted = state.arrive(KEY, 3, count, left, ack_set)
     assert entry is not None
     for position in wanted:
-        entry.hand_over(left[position])
+        entry.deliver(left[position])
     return entry
 
 

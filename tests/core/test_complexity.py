@@ -76,7 +76,7 @@ def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[TopicState,
         entry, _ = source.arrive((1, number), batch, 0, range(batch or 1))
         assert entry is not None
         for index in range(entry.size):
-            entry.hand_over(index)
+            entry.deliver(index)
         entries.append(entry)
     return source, entries
 

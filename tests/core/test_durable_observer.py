@@ -43,6 +43,6 @@ def test_plain_messages_call_no_observer(
         entries.append(entry)
     for entry in entries:
         for index in range(entry.size):
-            assert entry.hand_over(index)
+            assert entry.deliver(index)
             source.ack(entry, index)
     assert source.unacked == 0

@@ -42,7 +42,7 @@ class Twin:
             admission = rewind.judge(key, 0)
             if admission is not Admission.ADMIT:
                 if admission is Admission.REWIND:
-                    self.state.rewound_beside()
+                    self.state.rewound_with_others()
                 return key, admission
         entry, wanted = self.state.arrive(key, 0, 0, (0,))
         if entry is None or not wanted:

@@ -19,21 +19,22 @@ from pulsar_encore.core.entry import Entry, ack_alone, drop_queued_alone, releas
 from pulsar_encore.core.message_states import (
     ACKED,
     AWAY,
+    FORWARDING,
     HELD,
-    LEAVING,
     NACKED,
     QUEUED,
     TRANSITIONS,
 )
 from pulsar_encore.core.topic_state import TopicState
 
-STATES = (AWAY, QUEUED, HELD, NACKED, LEAVING)
+STATES = (AWAY, QUEUED, HELD, NACKED, FORWARDING)
 COUNT = 80
 
 STEPS = st.lists(
     st.one_of(
         st.tuples(
-            st.sampled_from(["ack", "hand_over", "nack", "leave"]), st.integers(0, COUNT - 1)
+            st.sampled_from(["ack", "deliver", "nack", "begin_forwarding"]),
+            st.integers(0, COUNT - 1),
         ),
         st.tuples(st.sampled_from(["cumulative"]), st.integers(0, COUNT + 5)),
         st.tuples(st.sampled_from(["release", "lose", "seek", "come_again", "batch"]), st.just(0)),
@@ -74,12 +75,14 @@ def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[A
             arrive(COUNT + 1, 3)
         elif at < len(messages):
             entry, index = messages[at]
-            if step == "hand_over":
-                result = entry.hand_over(index)
-            elif step == "leave":
-                result = source.leave(entry, index)
+            if step == "deliver":
+                result = entry.deliver(index)
+            elif step == "begin_forwarding":
+                result = source.begin_forwarding(entry, index)
             elif step == "nack":
-                result = source.holds(entry, index, 0) and source.nack(entry, index, 1_000, 0)
+                result = source.is_latest_delivery(entry, index, 0) and source.nack(
+                    entry, index, 1_000, 0
+                )
             elif entry.live:
                 result = source.ack(entry, index)
         source._check()
@@ -104,7 +107,7 @@ def test_ending_them_together_is_ending_each(
     shared: bool, rising: bool, steps: list[tuple[str, int]]
 ) -> None:
     order = list(range(COUNT)) if rising else [*range(COUNT // 2, COUNT), *range(COUNT // 2)]
-    begin = [(step, at) for at in range(COUNT // 2) for step in ("hand_over",)]
+    begin = [(step, at) for at in range(COUNT // 2) for step in ("deliver",)]
     before = module._MANY
     try:
         module._MANY = 10**9  # type: ignore[misc]
@@ -122,11 +125,11 @@ def alone(state: int) -> Entry:
         return entry
     entry.queue_all()
     if state != QUEUED:
-        entry.hand_over(0)
+        entry.deliver(0)
     if state == NACKED:
         entry.nack(0)
-    if state == LEAVING:
-        entry.leave(0)
+    if state == FORWARDING:
+        entry.begin_forwarding(0)
     return entry
 
 
@@ -175,7 +178,7 @@ def test_no_step_of_many_makes_a_call_for_each(end: str, state: int) -> None:
     arrived = source.arrive_first([(1, number) for number in range(20_000)])
     if state == HELD:
         for entry in arrived:
-            entry.hand_over(0)
+            entry.deliver(0)
     work: dict[str, Callable[[], object]] = {
         "cumulative": lambda: source.ack_cumulative((1, 19_990), -1, 1),
         "release": source.release_all,

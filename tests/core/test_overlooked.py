@@ -187,7 +187,7 @@ def test_a_copy_by_a_reconnect_is_none_that_the_broker_counted() -> None:
     source.release_all()
     entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    entry.hand_over(0)
+    entry.deliver(0)
     source.disconnected()
     source.reconnected()
     assert source.arrive((1, 1), 0, 2, (0,)) == (entry, [])  # two looks elsewhere meanwhile

@@ -34,7 +34,7 @@ def test_a_second_rewind_for_a_hole_brings_what_the_first_had_skipped() -> None:
     rewind.settled((1, 0))
     assert judged(rewind, [2]) == [REWIND]
     assert judged(rewind, [1, 2]) == [ADMIT, ADMIT]
-    assert rewind.owed == 0
+    assert rewind.outstanding == 0
 
 
 def test_without_a_rewind_everything_is_handed_out() -> None:
@@ -46,7 +46,7 @@ def test_leftovers_are_dropped_until_the_stream_goes_back() -> None:
     rewind = rewound(range(3))
     assert judged(rewind, [3, 4]) == [DROP, DROP], "queued somewhere before the rewind"
     assert judged(rewind, range(6)) == [ADMIT] * 6
-    assert rewind.owed == 0
+    assert rewind.outstanding == 0
 
 
 def test_a_leftover_is_owed_as_well() -> None:
@@ -59,7 +59,7 @@ def test_a_leftover_is_owed_as_well() -> None:
 def test_past_something_owed_nothing_is_handed_out() -> None:
     rewind = rewound(range(4))
     assert judged(rewind, [0, 2, 3]) == [ADMIT, REWIND, DROP]
-    assert rewind.owed == 3
+    assert rewind.outstanding == 3
     assert judged(rewind, [0, 1, 2, 3]) == [ADMIT] * 4
 
 
@@ -143,7 +143,7 @@ def test_a_missing_entry_is_given_up_after_two_more_rewinds() -> None:
     assert judged(rewind, [2]) == [REWIND]
     assert judged(rewind, [2]) == [REWIND]
     assert judged(rewind, [2, 3, 4]) == [ADMIT] * 3
-    assert rewind.owed == 0
+    assert rewind.outstanding == 0
 
 
 def test_each_missing_entry_has_its_own_rewinds() -> None:
@@ -187,7 +187,7 @@ def test_a_batch_may_begin_where_its_acked_messages_end() -> None:
     rewind.settled_part((1, 0), 2)
     assert rewind.judge((1, 0), 2) is ADMIT
     rewind.settled_part((1, 7), 2)
-    assert rewind.owed == 0, "only what is owed changes"
+    assert rewind.outstanding == 0, "only what is owed changes"
 
 
 def test_a_second_rewind_during_the_first() -> None:
@@ -201,7 +201,7 @@ def test_a_second_rewind_during_the_first() -> None:
 def test_a_new_subscription_owes_no_entry() -> None:
     rewind = rewound(range(3))
     rewind.forget()
-    assert rewind.owed == 0
+    assert rewind.outstanding == 0
     assert judged(rewind, [5, 9, 2]) == [ADMIT] * 3
 
 

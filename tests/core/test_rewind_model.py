@@ -160,7 +160,7 @@ class Story:
             verdict = self.rewind.judge(key, indexes[0])
             if verdict is Admission.REWIND:
                 self.rewinds += 1
-                self.source.rewound_beside()
+                self.source.rewound_with_others()
                 self.asked += 1
             elif verdict is Admission.ADMIT:
                 self.arrive(key, size, indexes)
@@ -243,19 +243,19 @@ class Story:
 
     def lose_patience(self, rng: Random | None = None) -> None:
         """Nothing more comes, and not all that is owed came."""
-        if not self.is_silent() or not self.rewind.owed:
+        if not self.is_silent() or not self.rewind.outstanding:
             return
         if self.impatient == PATIENCE:
             assert self.gone, "given up, though it is there"
             self.rewind.give_up()
             return
         self.impatient += 1
-        self.source.rewound_beside()
+        self.source.rewound_with_others()
         self.asked += 1
 
     def calm(self, rng: Random | None = None) -> None:
         """All entries came, so later skips are judged separately."""
-        if self.is_silent() and not self.rewind.owed:
+        if self.is_silent() and not self.rewind.outstanding:
             self.impatient = 0
             self.skips_left = SKIPS
 
@@ -267,7 +267,7 @@ class Story:
             self.send_entries(len(self.log), split=False)
             self.deliver_some(len(self.pipe))
             if self.is_silent():
-                if not self.rewind.owed:
+                if not self.rewind.outstanding:
                     break
                 self.lose_patience()
         assert not self.expected(), f"{self.expected()} were never handed out"

@@ -479,7 +479,7 @@ def test_a_timed_out_message_leaves_the_window() -> None:
     source = source_state()
     entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    entry.hand_over(0)
+    entry.deliver(0)
     source.timeouts.add((1, 1, -1), 5, 0)
     assert source.unacked == 1
     assert source.release(source.timeouts.pop_due(5)) == [(1, [1])]
@@ -517,8 +517,8 @@ def test_what_is_gone_is_remembered_within_bounds() -> None:
     for number in range(10_500):
         entry, _ = source.arrive((1, number), 2, 0, (0, 1))
         assert entry is not None
-        entry.hand_over(0)
-        entry.hand_over(1)
+        entry.deliver(0)
+        entry.deliver(1)
         source.ack(entry, 0)
         source.nack(entry, 1, 0, 0)
         source.release(source.nacks.pop_due(1))
@@ -551,7 +551,7 @@ def test_a_nacked_message_that_is_acked_is_recognised_when_a_copy_comes() -> Non
     source.reconnected()
     entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    entry.hand_over(0)
+    entry.deliver(0)
     source.nack(entry, 0, 1_000, 0)
     source.ack_entry((1, 1))
     source.acks.take(0)
@@ -595,7 +595,7 @@ def test_what_the_transport_takes_long_to_ask_for_is_taken_earlier(waits: str) -
     entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
     assert source.next_due() is None
-    entry.hand_over(0)
+    entry.deliver(0)
     if waits == "nacks":
         source.nack(entry, 0, 1_000, 0)
     else:
@@ -613,7 +613,7 @@ def test_what_could_not_be_asked_for_is_due_again_and_its_attempt_counts_once() 
     batch, _ = source.arrive((1, 2), 3, 0, (0, 1, 2))
     assert plain is not None and batch is not None
     for entry in (plain, batch):
-        entry.hand_over(0)
+        entry.deliver(0)
         source.nack(entry, 0, 1_000, 0)
     for at in (1_000, 1_200, 1_400):
         due = source.take_nacks(at, 10)

@@ -41,8 +41,8 @@ def test_times_of_what_another_consumer_got_do_not_pile_up(
     state = in_order()
     for number in range(1_000):
         entry = arrived(state, number, size)
-        entry.hand_over(0)
-        assert state.stays(entry, 0, due_ms=1_000, bits=0)
+        entry.deliver(0)
+        assert state.hold_back(entry, 0, due_ms=1_000, bits=0)
         state.disconnected()  # and it comes no more
         state._check()
     assert len(state.snapshot()["held_back"]) <= 50
@@ -51,7 +51,7 @@ def test_times_of_what_another_consumer_got_do_not_pile_up(
 def test_a_nack_of_a_queued_message_delays_its_redelivery() -> None:
     state = in_order()
     entry = arrived(state, 1)
-    assert state.stays(entry, 0, due_ms=1_000, bits=0)
+    assert state.hold_back(entry, 0, due_ms=1_000, bits=0)
     state.disconnected()
     again = arrived(state, 1)
     assert state.not_before(again, 0) == 1_000
@@ -73,10 +73,10 @@ def test_whatever_happens_a_time_has_its_entry(seed: int) -> None:
         what = entry.state[index]
         match rng.randrange(10):
             case 0 | 1 if what == QUEUED:
-                state.comes_due(entry, index)
-                entry.hand_over(index)
+                state.end_hold_back(entry, index)
+                entry.deliver(index)
             case 2 | 3 | 4:
-                state.stays(entry, index, due_ms=rng.randrange(1_000), bits=0)
+                state.hold_back(entry, index, due_ms=rng.randrange(1_000), bits=0)
             case 5 if what != AWAY:
                 state.ack(entry, index)
             case 6 if what == HELD:
@@ -87,7 +87,7 @@ def test_whatever_happens_a_time_has_its_entry(seed: int) -> None:
                 state.release_all()
                 assert not state.snapshot()["held_back"]
             case 9 if rng.random() < 0.2:
-                state.stay_all()
+                state.requeue_all()
                 assert not state.snapshot()["held_back"] and not state.count(HELD)
             case _:
                 pass

@@ -18,14 +18,14 @@ from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.message_states import (
     ACKED,
     AWAY,
+    FORWARDING,
     HELD,
-    LEAVING,
     NACKED,
     QUEUED,
     TRANSITIONS,
 )
 
-STATES = (AWAY, QUEUED, HELD, NACKED, ACKED, LEAVING)
+STATES = (AWAY, QUEUED, HELD, NACKED, ACKED, FORWARDING)
 SIZE = 3  # the message in the middle makes the step; of bulk steps all do
 
 # How each step is made, of the message at index 1.
@@ -34,12 +34,12 @@ STEPS: dict[str, Callable[[Entry], object]] = {
     "queue_all": lambda entry: entry.queue_all(),
     "wait_on": lambda entry: entry.wait_on(1),
     "learn_acked": lambda entry: entry.learn_acked(0),
-    "hand_over": lambda entry: entry.hand_over(1),
-    "hand_over_all": lambda entry: entry.hand_over_all(range(1, 2)),
+    "deliver": lambda entry: entry.deliver(1),
+    "deliver_all": lambda entry: entry.deliver_all(range(1, 2)),
     "nack": lambda entry: entry.nack(1),
-    "leave": lambda entry: entry.leave(1),
-    "stay": lambda entry: entry.stay(1),
-    "offer_again": lambda entry: entry.offer_again(1),
+    "begin_forwarding": lambda entry: entry.begin_forwarding(1),
+    "forward_failed": lambda entry: entry.forward_failed(1),
+    "requeue": lambda entry: entry.requeue(1),
     "ack": lambda entry: entry.ack(1),
     "ack_held": lambda entry: entry.ack_held([1]),
     "ack_all": lambda entry: entry.ack_all(),
@@ -64,11 +64,11 @@ def entry_in(state: int) -> Entry:
     entry.queue_all()
     for index in range(SIZE):
         if state != QUEUED:
-            assert entry.hand_over(index)
+            assert entry.deliver(index)
         if state == NACKED:
             assert entry.nack(index)
-        if state == LEAVING:
-            assert entry.leave(index)
+        if state == FORWARDING:
+            assert entry.begin_forwarding(index)
     entry._check()
     return entry
 
@@ -92,13 +92,15 @@ def test_a_step_makes_of_a_state_what_its_row_says(step: str, before: int) -> No
     entry._check()
 
 
-@pytest.mark.parametrize("step", ["hand_over", "hand_over_all", "nack", "leave", "stay"])
+@pytest.mark.parametrize(
+    "step", ["deliver", "deliver_all", "nack", "begin_forwarding", "forward_failed"]
+)
 @pytest.mark.parametrize("before", STATES)
 def test_a_step_says_whether_it_was_made(step: str, before: int) -> None:
     assert STEPS[step](entry_in(before)) is (before in TRANSITIONS[step])
 
 
-@pytest.mark.parametrize("step", ["hand_over", "hand_over_all", "leave", "stay"])
+@pytest.mark.parametrize("step", ["deliver", "deliver_all", "begin_forwarding", "forward_failed"])
 def test_a_record_out_of_use_makes_no_step(step: str) -> None:
     for before in TRANSITIONS[step]:
         entry = entry_in(before)
@@ -146,7 +148,7 @@ def test_no_other_code_writes_a_state() -> None:
 def test_an_ack_of_the_source_is_the_step_of_the_table(before: int) -> None:
     source = source_state()
     entry = entry_in(before)
-    entry.source = source
+    entry.topic_state = source
     source.ack(entry, 1)
     assert entry.state[1] == TRANSITIONS["ack"].get(before, before)
     entry._check()
@@ -156,11 +158,11 @@ def test_an_ack_of_the_source_is_the_step_of_the_table(before: int) -> None:
 @pytest.mark.parametrize("before", STATES)
 def test_what_the_queue_hands_over_is_the_step_of_the_table(before: int, live: bool) -> None:
     entry = entry_in(before)
-    entry.source, entry.live = source_state(), live
+    entry.topic_state, entry.live = source_state(), live
     queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
     raw: Any = b"1"
     queue.push(entry, (1,), (raw,))
     message = queue.take()
-    legal = live and before in TRANSITIONS["hand_over"]
+    legal = live and before in TRANSITIONS["deliver"]
     assert (message is not None) is legal
-    assert entry.state[1] == (TRANSITIONS["hand_over"][before] if legal else before)
+    assert entry.state[1] == (TRANSITIONS["deliver"][before] if legal else before)

@@ -46,7 +46,7 @@ def waiting_in(path: Path) -> int:
 @contextmanager
 def opened(path: Path, topic: str = TOPIC) -> Iterator[TopicStore]:
     store = RocksStore(path, wall_now_ms=0)
-    source = store.source(topic, "billing")
+    source = store.topic_store(topic, "billing")
     yield source
     source.close()
     store.close()

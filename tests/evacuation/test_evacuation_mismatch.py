@@ -64,7 +64,7 @@ async def test_a_single_message_that_differs_stays_on_its_topic_and_its_record_i
     put_numbers(transport, 8)
     await host.leave_waiting(8, set(range(8)))
     store = RocksStore(host.path, wall_now_ms=0)
-    records = store.source(TOPIC, "billing").records
+    records = store.topic_store(TOPIC, "billing").records
     key, record = records.entries_waiting()[other]
     records._write(key, record._replace(fingerprint=1 << 24 | 1))
     store.close()
@@ -85,7 +85,7 @@ async def test_records_without_a_fingerprint_are_moved(
     put_numbers(transport, 8)
     await host.leave_waiting(8, set(range(8)))
     store = RocksStore(host.path, wall_now_ms=0)
-    records = store.source(TOPIC, "billing").records
+    records = store.topic_store(TOPIC, "billing").records
     for key, record in records.entries_waiting()[::2]:
         records._write(key, record._replace(fingerprint=0))
     store.close()

@@ -75,7 +75,7 @@ class Observed:
 
 def topic_of(store: RocksStore) -> TopicStore:
     """Return the topic store that all children use."""
-    return store.source("persistent://public/default/kills", "s")
+    return store.topic_store("persistent://public/default/kills", "s")
 
 
 class Child:

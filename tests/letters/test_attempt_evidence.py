@@ -11,7 +11,7 @@ from pulsar_encore import UnreadableError, letters
 from pulsar_encore.letters.attempt_limit import used_up
 from pulsar_encore.letters.letter_trust import is_letter
 from pulsar_encore.letters.reconsume_counts import (
-    parked_attempts,
+    overflowed_attempts,
     reconsume_attempt,
     reconsume_times,
 )
@@ -22,14 +22,14 @@ texts = st.text(max_size=40)
 @given(st.integers(0, 999_999_999))
 def test_counts_are_read_back(count: int) -> None:
     assert reconsume_times({letters.RECONSUME_TIMES: str(count)}) == count
-    assert parked_attempts({letters.PARKED_LOOKS: str(count)}) == count
+    assert overflowed_attempts({letters.PARKED_LOOKS: str(count)}) == count
 
 
 @given(st.dictionaries(texts, texts), st.one_of(texts, st.integers().map(str)))
 def test_a_count_is_never_negative_and_never_raises(given_: dict[str, str], text: str) -> None:
     count = reconsume_times({**given_, letters.RECONSUME_TIMES: text})
     assert 0 <= count < 10**9
-    assert parked_attempts(given_) == 0 or letters.PARKED_LOOKS in given_
+    assert overflowed_attempts(given_) == 0 or letters.PARKED_LOOKS in given_
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_parked_attempts_are_of_the_parked_letter_alone(
     properties = {letters.PARKED_LOOKS: "2", letters.PARKED_TIMES: times or "0"}
     if again is not None:
         properties[letters.RECONSUME_TIMES] = again
-    assert parked_attempts(properties) == counted
+    assert overflowed_attempts(properties) == counted
 
 
 @given(st.integers(0, 999_999), st.booleans())

@@ -86,7 +86,7 @@ class Run:
 
     async def begin(self, *numbers: int, destination: Destination = A) -> None:
         for number in numbers:
-            if await self.copies.room():
+            if await self.copies.wait_for_slot():
                 self.copies.begin(self.copy(number, destination), str(number))
 
 
@@ -110,7 +110,7 @@ async def test_an_entry_counts_with_all_of_its_messages() -> None:
     run = Run(limit=10)
     begin = now()
     for messages in (4, 4, 4, 50):
-        assert await run.copies.room(messages)
+        assert await run.copies.wait_for_slot(messages)
         run.copies.begin(asyncio.sleep(1), messages=messages)
     assert now() - begin == pytest.approx(2, abs=0.01), "50 messages exceed the limit alone"
     assert await run.copies.drain() == 0
@@ -191,7 +191,7 @@ async def test_the_first_error_of_any_work_ends_the_run_and_names_its_original()
     first = ClosedError("closed")
     run.copies.begin(fail(1, first), "one")
     run.copies.begin(fail(2, ZeroDivisionError()), "two")
-    assert not await run.copies.room()
+    assert not await run.copies.wait_for_slot()
     assert (run.copies.failure, run.copies.failed_at) == (first, "one")
     assert await run.copies.drain() == 0
     assert (run.copies.failure, run.copies.failed_at) == (first, "one")

@@ -285,10 +285,10 @@ async def test_one_part_that_fails_does_not_keep_the_other(
         with pytest.raises(encore.TransportError):
             await getattr(consumer, failing)()
     if failing == "close":
-        assert [link.topic for link in transport.links] == [TOPIC]
+        assert [link.topic for link in transport.consumers] == [TOPIC]
     else:
         assert "s" not in transport.state(RETRY).subscriptions
-    for link in list(transport.links):
+    for link in list(transport.consumers):
         await link.close()
     with contextlib.suppress(encore.TransportError):
         await client.close()

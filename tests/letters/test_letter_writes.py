@@ -19,12 +19,12 @@ from pulsar_encore.letters.letter_writer import (
     dead_letter_by_nack,
     dead_letter_by_reconsume,
     letter_properties,
-    parked_nack,
+    overflowed_nack,
     replayed_copy,
     retry_letter,
 )
 from pulsar_encore.letters.reconsume_counts import (
-    parked_attempts,
+    overflowed_attempts,
     reconsume_attempt,
     reconsume_times,
 )
@@ -122,7 +122,7 @@ def test_a_dead_letter_without_evidence_says_the_reason() -> None:
 
 
 def test_a_parked_nack_is_no_reconsume() -> None:
-    letter = parked_nack(
+    letter = overflowed_nack(
         ROW,
         AUTHOR,
         attempt=2,
@@ -141,7 +141,7 @@ def test_a_parked_nack_is_no_reconsume() -> None:
         letters.DELAY_TIME: "500",
         letters.FIRST_TIME: "900",
     }
-    assert parked_attempts(said(letter)) == 2
+    assert overflowed_attempts(said(letter)) == 2
 
 
 @pytest.mark.parametrize("keep_counters", [False, True])
@@ -172,7 +172,7 @@ def test_what_cannot_be_copied_is_refused_by_every_kind(row: Row) -> None:
     with pytest.raises(encore.NotSupportedError):
         dead_letter_by_nack(row, author, attempt=1, reason="nack", wall_now=0)
     with pytest.raises(encore.NotSupportedError):
-        parked_nack(row, author, attempt=1, delay_ms=0, deliver_at=0)
+        overflowed_nack(row, author, attempt=1, delay_ms=0, deliver_at=0)
     with pytest.raises(encore.NotSupportedError):
         replayed_copy(row, replay_id="r", keep_counters=True, refuse_byte_keys=True)
 
@@ -221,11 +221,11 @@ def test_properties_through_retries_dead_letter_and_replay() -> None:
 
 def test_a_parked_nack_counts_beside_its_reconsumes_and_for_itself_alone() -> None:
     first = again(ROW, 1_000)
-    parked = parked_nack(
+    parked = overflowed_nack(
         ROW.read_back(first, RETRY, 1), AUTHOR, attempt=2, delay_ms=5, deliver_at=5, first_failed=2
     )
     assert reconsume_times(said(parked)) == 1
-    assert parked_attempts(said(parked)) == 2
+    assert overflowed_attempts(said(parked)) == 2
     assert said(parked)[letters.FIRST_TIME] == "1000"  # the first failure was before the first nack
     after = again(ROW.read_back(parked, RETRY, 2), 3_000)
     assert reconsume_times(said(after)) == 2

@@ -13,7 +13,7 @@ from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
 from pulsar_encore.testing import run as run_in_virtual_time
 from pulsar_encore.testing.dialer import BrokerDialer, Cuts, whole
-from pulsar_encore.transport.interface import Deliveries, Delivery, singly
+from pulsar_encore.transport.interface import Deliveries, Delivery, each_delivery
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.native_transport import NativeTransport
@@ -49,7 +49,7 @@ def lookup_of(transport: NativeTransport) -> Lookup:
 
 def link_of(consumer: Consumer) -> Any:
     """Return the transport's part of a consumer; its `snapshot()` tells the state."""
-    return consumer._link
+    return consumer._transport_consumer
 
 
 class Rig:
@@ -120,7 +120,7 @@ class Collector:
         self.calls: list[tuple[Any, ...]] = []
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
-        self.deliveries += singly(deliveries)
+        self.deliveries += each_delivery(deliveries)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("on_"):

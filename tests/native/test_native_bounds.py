@@ -27,7 +27,7 @@ from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
 from pulsar_encore.transport.native.lookup import binary_lookup as binary
 from pulsar_encore.transport.native.service_options import of_options
-from pulsar_encore.values.message_id import MOST_IN_BATCH, MessageId
+from pulsar_encore.values.message_id import MAX_BATCH_SIZE, MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import BatchError, encode_batch, encode_body
@@ -64,7 +64,7 @@ def test_as_many_partitions_as_the_client_accepts_are_subscribed() -> None:
         rig = Rig(settings=ClientSettings(max_partitions=3))
         rig.service.catalogue.create_partitioned(TOPIC, 3)
         link, _ = await opened(rig)
-        assert len(link.sources()) == 3
+        assert len(link.topic_numbers()) == 3
 
     run(main())
 
@@ -88,7 +88,7 @@ def test_an_absurd_partition_count_allocates_nothing(
 
     async def main() -> None:
         rig = Rig()
-        ask = binary.Session.ask
+        ask = binary.Session.request
 
         async def lying(self: Any, make: Any, doing: str, timeout_s: float | None) -> Any:
             answer = await ask(self, make, doing, timeout_s)
@@ -96,7 +96,7 @@ def test_an_absurd_partition_count_allocates_nothing(
                 answer.partitions = 2**32 - 5
             return answer
 
-        monkeypatch.setattr(binary.Session, "ask", lying)
+        monkeypatch.setattr(binary.Session, "request", lying)
         tracemalloc.start()
         try:
             with pytest.raises(TopicLookupError, match="4294967291 partitions"):
@@ -247,7 +247,7 @@ def test_a_reader_skips_a_chunked_message_over_max_uncompressed_size(
         assert listener.payloads == [b"behind"]
         assert "disconnected" not in listener.names
         passed = [each for call in listener.calls if call[0] == "skipped" for each in call[2]]
-        assert SkipReason.BROKEN in {each.why for each in passed}
+        assert SkipReason.BROKEN in {each.reason for each in passed}
         assert link.is_connected()
 
     run(main())
@@ -260,7 +260,7 @@ def test_a_reader_skips_a_chunked_message_over_max_uncompressed_size(
 
 
 @pytest.mark.parametrize("where", ["batch_size", "batch_index"])
-@pytest.mark.parametrize("value", [MOST_IN_BATCH + 1, 2**31 - 1, 2**62])
+@pytest.mark.parametrize("value", [MAX_BATCH_SIZE + 1, 2**31 - 1, 2**62])
 async def test_an_id_with_an_absurd_batch_size_is_refused_and_allocates_nothing(
     where: str, value: int
 ) -> None:

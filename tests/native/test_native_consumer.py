@@ -682,7 +682,7 @@ def test_new_partitions_are_found_and_have_their_own_topic_state() -> None:
             rig.store(b"%d" % each, topic=f"{TOPIC}-partition-{each}")
         await settle()
         assert sorted(listener.payloads) == [b"0", b"1"]
-        assert {link.topic_of(each.source)[1] for each in listener.deliveries} == {0, 1}
+        assert {link.topic_of(each.topic_number)[1] for each in listener.deliveries} == {0, 1}
         with pytest.raises(OperationNotSupported):
             await link.last_message_id()
         rig.service.catalogue.create_partitioned(TOPIC, 3)

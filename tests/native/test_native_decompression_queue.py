@@ -157,8 +157,8 @@ def test_the_topics_of_a_consumer_share_the_memory_limit_in_order_of_their_reque
         taken: list[int] = []
         while listener.deliveries:
             delivery = listener.deliveries.pop(0)
-            taken.append(delivery.source)
-            link.consumed(delivery.source, 1)
+            taken.append(delivery.topic_number)
+            link.consumed(delivery.topic_number, 1)
             await settle()
             assert len(listener.deliveries) <= 2
         assert sorted(taken) == [0] * 4 + [1] * 4 + [2] * 4
@@ -569,12 +569,12 @@ def test_without_a_queue_each_message_is_requested() -> None:
         link, listener = await opened(rig, receiver_queue_size=0)
         taken = []
         for _ in range(3):
-            link.wanted(1)
+            link.request_messages(1)
             await settle()
             taken += numbers(listener)
             listener.deliveries.clear()
             link.consumed(0, 1)
-            link.wanted(0)
+            link.request_messages(0)
             await settle()
         assert taken == [0, 1, 2]
 

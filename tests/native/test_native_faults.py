@@ -222,13 +222,13 @@ def test_entries_that_are_no_messages_are_reported_to_a_reader() -> None:
         rig.store(b"b")
         link, listener = await read_from(rig, MessageId.earliest)
         assert listener.payloads == [b"a", b"xyz", b"b"]
-        assert unread_reports(listener) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
+        assert unread_reports(listener) == [(1, "MARKER"), (2, "CHUNK"), (3, "CHUNK")]
         await link.close()
         # A reader that begins between two chunks gets no message from the remaining chunks.
         first = listener.deliveries[0]
         link, listener = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
         assert listener.payloads == [b"b"]
-        assert unread_reports(listener)[:2] == [(3, "TORN"), (4, "TORN")]
+        assert unread_reports(listener)[:2] == [(3, "INCOMPLETE"), (4, "INCOMPLETE")]
         await link.close()
 
     run(main())

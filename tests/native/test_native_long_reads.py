@@ -131,7 +131,7 @@ def test_bytes_that_arrive_while_reading_is_paused_wait_behind_the_rest(cut: int
 def test_a_lost_connection_is_reported_after_the_bytes_that_were_read() -> None:
     async def main() -> None:
         session, handler, _ = opened()
-        answer = session.ask(
+        answer = session.request(
             lambda request_id: pb.CommandGetLastMessageId(consumer_id=1, request_id=request_id),
             "ask",
             None,

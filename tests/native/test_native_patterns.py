@@ -41,7 +41,7 @@ class Following:
 
     def topics(self) -> set[str]:
         """Return the topics of the received messages."""
-        return {self.link.topic_of(each.source)[0] for each in self.listener.deliveries}
+        return {self.link.topic_of(each.topic_number)[0] for each in self.listener.deliveries}
 
 
 def commands_in(rig: Rig, name: str) -> list[Any]:
@@ -71,7 +71,7 @@ def test_a_new_topic_is_subscribed_as_soon_as_it_exists() -> None:
         rig.store(b"no", topic=topic("c"))
         await settle(0.1)
         assert following.listener.payloads == [b"1", b"2"]
-        assert ("new_source", 1) in following.listener.calls
+        assert ("new_topic", 1) in following.listener.calls
         assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
         await following.link.close()
         await settle()
@@ -96,7 +96,7 @@ def test_all_partitions_of_a_matching_topic_are_subscribed_also_later_ones() -> 
             topic("a-partition-3"),
             topic("ab-partition-1"),
         }
-        assert len(following.link.sources()) == 6
+        assert len(following.link.topic_numbers()) == 6
 
     run(main())
 

@@ -296,7 +296,7 @@ def test_occasional_requests_keep_a_connection_open() -> None:
         pool = network.pool("pulsar://h")
         session = await pool.any_broker()
         for _ in range(10):
-            await session.ask(
+            await session.request(
                 lambda number: pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=number),
                 "ask",
                 5,
@@ -431,7 +431,7 @@ def test_brokers_behind_one_proxy_have_separate_connections_to_one_address() -> 
             if each.type == pb.BaseCommand.CONNECT
         ]
         assert asked == ["", "one:1", "two:2"]
-        way = pool.way_of(first_one)
+        way = pool.key_of(first_one)
         assert way is not None and way.proxy_to == "one:1"
 
     run(main())

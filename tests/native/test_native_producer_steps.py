@@ -111,7 +111,7 @@ def test_the_number_of_frames_also_limits_a_write() -> None:
     assert pending.to_write(1_000, 4) == [b"0", b"1", b"2", b"3"]
     assert pending.to_write(1_000, 4) == [b"4", b"5", b"6", b"7"]
     assert pending.to_write(1_000, 4) == [b"8", b"9"]
-    assert not pending.waits
+    assert not pending.has_unwritten
 
 
 @virtual

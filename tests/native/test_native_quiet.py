@@ -55,7 +55,7 @@ def test_without_a_keep_alive_and_a_period_there_is_no_timer() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(Deadlock):
-        run_in_virtual_time(main(), patience_s=0.5)
+        run_in_virtual_time(main(), deadlock_timeout_s=0.5)
 
 
 def test_new_partitions_are_looked_for_on_schedule_and_again_after_a_refusal() -> None:
@@ -69,16 +69,16 @@ def test_new_partitions_are_looked_for_on_schedule_and_again_after_a_refusal() -
         link.start(listener)
         rig.service.catalogue.create_partitioned(PARTS, 2)
         await asyncio.sleep(3600)
-        assert len(link.sources()) == 1
+        assert len(link.topic_numbers()) == 1
         rig.service.faults = FaultPlan(
             [Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError")]
         )
         rounds[0].due.set()
         await settle()
-        assert (len(link.sources()), rounds[0].asked_again) == (1, 1)
+        assert (len(link.topic_numbers()), rounds[0].asked_again) == (1, 1)
         rounds[0].due.set()
         await settle()
-        assert (len(link.sources()), rounds[0].asked_again) == (2, 1)
+        assert (len(link.topic_numbers()), rounds[0].asked_again) == (2, 1)
         await transport.close()
 
     run(main())
@@ -183,7 +183,7 @@ def test_a_retry_delay_can_be_ended_early() -> None:
         rig.dialer.drop()
         await settle(1)
         assert not link.is_connected()
-        rig.transport.hurry()
+        rig.transport.retry_now()
         await settle()
         assert link.is_connected()
         await rig.transport.close()

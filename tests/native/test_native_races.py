@@ -46,7 +46,7 @@ def test_a_run_that_contains_a_held_message_loses_no_message() -> None:
             held = messages[1].message_id()
             ledger, entry = held.ledger_id(), held.entry_id()
             again = PlainDeliveries(0)
-            again.places = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
+            again.positions = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
             again.messages = [messages[0]._raw] * 4
             consumer._parts.delivery_handler.on_deliveries([again])
             came = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
@@ -429,7 +429,7 @@ def test_a_reader_with_a_flapping_connection_holds_no_more_than_its_queue() -> N
                 rig.dialer.drop()
             await asyncio.sleep(1)
             place = next(iter(rig.transport._scopes.values()))
-            (link,) = place.links
+            (link,) = place.handles
             assert link.snapshot().topics[0].unconsumed <= 100  # type: ignore[union-attr]
             assert [(await reader.read_next()).data() for _ in range(2000)] == [
                 b"%d" % number for number in range(2000)

@@ -20,9 +20,9 @@ def test_hurry_may_be_called_again_before_the_attempt_begins() -> None:
         thing.attachment.again()
         await asyncio.sleep(20)
         tried = len(thing.at)
-        thing.attachment.hurry()
+        thing.attachment.retry_now()
         for _ in range(3):
-            thing.attachment.hurry()
+            thing.attachment.retry_now()
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
         assert len(thing.at) == tried + 1

@@ -107,7 +107,7 @@ def test_a_pool_on_a_closed_loop_severs_outdated_connections_too() -> None:
 def test_an_outdated_connection_is_tracked_until_it_ends() -> None:
     async def main() -> None:
         pool, old, new = await with_outdated(Minted(fresh=True))
-        assert pool.way_of(old) == pool.way_of(new) is not None
+        assert pool.key_of(old) == pool.key_of(new) is not None
         assert pool.sessions == [new]
         new.attach_producer(2, Handler())  # type: ignore[arg-type]
         await asyncio.sleep(21)
@@ -116,7 +116,7 @@ def test_an_outdated_connection_is_tracked_until_it_ends() -> None:
         old.detach_producer(1)
         old.close()
         await asyncio.sleep(41)
-        assert pool.way_of(old) is None
+        assert pool.key_of(old) is None
         await pool.refresh_credentials()
         assert pool.sessions == [] and not new.closed
         pool.shutdown()

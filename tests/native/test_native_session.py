@@ -168,7 +168,7 @@ def test_a_refusal_fails_its_request_and_keeps_the_connection() -> None:
 def test_a_request_without_an_answer_times_out_and_a_late_answer_is_ignored() -> None:
     async def main() -> None:
         session, _ = alone()
-        asked = session.ask(
+        asked = session.request(
             lambda request_id: pb.CommandLookupTopic(
                 topic=TOPIC, request_id=request_id, authoritative=False
             ),
@@ -188,7 +188,7 @@ def test_the_end_of_a_connection_fails_requests_and_notifies_each_handler_once()
     async def main() -> None:
         handler = Handler()
         session, _ = alone(handler)
-        asked = session.ask(
+        asked = session.request(
             lambda request_id: pb.CommandLookupTopic(
                 topic=TOPIC, request_id=request_id, authoritative=False
             ),

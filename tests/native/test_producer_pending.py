@@ -38,7 +38,7 @@ class PendingModel(RuleBasedStateMachine):
     @rule()
     def write(self) -> None:
         frames = []
-        while self.pending.waits:  # in several steps
+        while self.pending.has_unwritten:  # in several steps
             frames += self.pending.to_write(10)
         new = [each for each in self.waited if each.sequence_id not in self.wire]
         assert frames == [each.frame for each in new]

@@ -87,7 +87,7 @@ async def test_messages_pass_in_order_once_the_version_is_known() -> None:
     assert await rig.values() == [0, 1, 2]
     assert not rig.credits
     rig.arrive(3)
-    assert [each.source for each in rig.listener.deliveries] == [0, 1, 2, 3]
+    assert [each.topic_number for each in rig.listener.deliveries] == [0, 1, 2, 3]
 
 
 async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
@@ -99,11 +99,11 @@ async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
     assert message.value() is None
     rig.arrive(1)
     rig.arrive_null(2)  # it keeps the order behind a message that waits
-    assert [each.source for each in rig.listener.deliveries] == [0]
+    assert [each.topic_number for each in rig.listener.deliveries] == [0]
     rig.answered.set()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert [each.source for each in rig.listener.deliveries] == [0, 1, 2]
+    assert [each.topic_number for each in rig.listener.deliveries] == [0, 1, 2]
 
 
 async def test_a_lost_connection_drops_only_the_waiting_messages_of_its_topics() -> None:

@@ -64,7 +64,7 @@ def test_the_subscription_is_requested_until_the_previous_consumer_is_gone() -> 
     async def main() -> None:
         cursors = held(broker)
         assert await cursors.position(TOPIC, EARLIEST) == EARLIEST
-        assert cursors.was_there(TOPIC) is False
+        assert cursors.existed_before(TOPIC) is False
 
     run(main())
     assert [each.durable for each in broker.asked] == [False, True, True, True, True]

@@ -62,7 +62,7 @@ def test_brokers_that_never_answered_are_reported_within_the_operation_timeout(
     async def scenario() -> None:
         made, attempt, times = asked(took_s)
         with pytest.raises(TransportError):
-            await made.patiently(attempt, "plan")
+            await made.with_retries(attempt, "plan")
         assert len(times) == attempts
         assert times[-1] - times[0] < T
 
@@ -76,9 +76,9 @@ def test_brokers_that_answered_before_are_retried_as_often_as_the_options_allow(
         async def answer() -> int:
             return 7
 
-        assert await made.patiently(answer, "plan") == 7
+        assert await made.with_retries(answer, "plan") == 7
         with pytest.raises(TransportError):
-            await made.patiently(attempt, "plan")
+            await made.with_retries(attempt, "plan")
         assert len(times) == 4
 
     run(scenario())

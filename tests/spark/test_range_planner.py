@@ -44,7 +44,7 @@ def spans(draw: st.DrawFn) -> EntrySpan:
 
 def entries(span: EntrySpan) -> list[tuple[int, int]]:
     """Return the positions of all entries of a range, whole or in part."""
-    stretches = span.stretches()
+    stretches = span.ranges()
     assert stretches is not None
     return [
         (each.ledger, entry) for each in stretches for entry in range(each.first, each.last + 1)
@@ -217,7 +217,7 @@ def test_with_more_topics_than_entries_no_topic_is_starved() -> None:
 
 def test_a_range_that_cannot_be_counted_is_read_to_its_end() -> None:
     unknown = EntrySpan(Position(1, 5), Position(3, 7))
-    assert unknown.stretches() is None
+    assert unknown.ranges() is None
     assert admit({"t": unknown}, Quota(entries=2)) == {"t": Position(3, 7)}
     assert split(unknown, 4) == [(unknown.start, unknown.end)]
     # The web service gives no counts within a ledger.

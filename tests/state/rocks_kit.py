@@ -20,8 +20,8 @@ def opened(path: Path, *, now: int = 0, **options: Any) -> RocksStore:
     return RocksStore(path, wall_now_ms=now, **options)
 
 
-def source_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> TopicStore:
-    return store.source(topic, "s", **options)
+def topic_store_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> TopicStore:
+    return store.topic_store(topic, "s", **options)
 
 
 def nack(source: TopicStore, key: MessageKey, due_ms: int, bits: int = 0) -> None:
@@ -60,6 +60,6 @@ def after_kill(path: Path, **options: Any) -> Iterator[TopicStore]:
     """Yield the topic store as the next owner after a kill would see it."""
     store = opened(killed(path))
     try:
-        yield source_of(store, **options)
+        yield topic_store_of(store, **options)
     finally:
         store.close()

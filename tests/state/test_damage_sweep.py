@@ -30,7 +30,7 @@ class Engine:
         self.blobs = self.store = None
         if kind == "RocksStore":
             self.store = RocksStore(path, wall_now_ms=0)
-            self.records = self.store.source("t", "s").records
+            self.records = self.store.topic_store("t", "s").records
             return
         self.blobs = (RocksBlobs if kind == "RocksBlobs" else DirectoryBlobs)(path)
         self.spilling = SpillingIndex(self.blobs, min_index_count_per_bucket=150)
@@ -50,7 +50,7 @@ class Engine:
     def flush_tables(self) -> None:
         """Make RocksDB write tables, and its MANIFEST with them."""
         if self.store is not None:
-            self.store.one_batch().database.flush()
+            self.store.batched_writes().database.flush()
         elif isinstance(self.blobs, RocksBlobs):
             self.blobs._db.flush()
 

@@ -40,7 +40,7 @@ else:
 def take(kind: str, path: Path) -> RocksStore | RocksBlobs | DirectoryBlobs:
     if kind == "RocksStore":
         store = RocksStore(path, wall_now_ms=0)
-        store.source("t", "s").records.waits((1, 1, -1), 5, 1, 0)
+        store.topic_store("t", "s").records.waits((1, 1, -1), 5, 1, 0)
         return store
     blobs = (RocksBlobs if kind == "RocksBlobs" else DirectoryBlobs)(path)
     blobs.open()
@@ -108,14 +108,14 @@ def test_a_directory_under_another_name_is_the_same(tmp_path: Path, kind: str, h
             return
         if kind == "RocksStore" and how != "hard links":  # shared, as under its first name
             second = RocksStore(name, wall_now_ms=0)
-            assert not second.alone
+            assert not second.is_sole_user
             second.close()
         else:
             with pytest.raises(StateInUseError, match=str(os.getpid())):
                 take(kind, name)
         if kind == "RocksStore":
             with StateReader(name) as reader:  # reading needs no lock
-                assert len(list(reader.sources())) == 1
+                assert len(list(reader.topics())) == 1
     finally:
         if how == "bind":
             subprocess.run(["umount", "--lazy", str(name)], check=True)

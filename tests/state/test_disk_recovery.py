@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rocks_kit import after_kill, opened, source_of
+from rocks_kit import after_kill, opened, topic_store_of
 from spilling_kit import UnsyncedBlobs
 
 from pulsar_encore.errors import StoreError
@@ -90,15 +90,15 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
     """The retry needs no other write, and the failure is reported meanwhile."""
     monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
     store = opened(tmp_path / "s", durability="power")
-    source_of(store).records.waits((1, 1, -1), 100, 1, 0)
+    topic_store_of(store).records.waits((1, 1, -1), 100, 1, 0)
     await store.synced()
     monkeypatch.setattr(Database, "sync", fsync_fails(times))
-    source_of(store).records.waits((1, 2, -1), 100, 1, 0)
+    topic_store_of(store).records.waits((1, 2, -1), 100, 1, 0)
     with pytest.raises(StoreError, match="Input/output"):
         await store.synced()
-    assert "Input/output" in str(store.trouble)
+    assert "Input/output" in str(store.failure)
     async with asyncio.timeout(20):
-        while store.trouble is not None:
+        while store.failure is not None:
             await asyncio.sleep(0.01)
         await store.synced()
     assert store.statistics().syncs >= times + 2
@@ -112,7 +112,7 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
 ) -> None:
     """Without an event loop, only `close` can reopen the database."""
     store = opened(tmp_path / "s", durability="power")
-    records = source_of(store).records
+    records = topic_store_of(store).records
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fsync_fails(1))
         syncer = store._opened.syncer
@@ -120,10 +120,10 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
         records.waits((1, 2, -1), 100, 1, 0)
         with pytest.raises(StoreError):
             syncer.point().result(20)
-        assert store.trouble is not None
-        assert store.mend()
+        assert store.failure is not None
+        assert store.reopen()
         syncer.point().result(20)
-        assert store.trouble is None
+        assert store.failure is None
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fsync_fails(1))
         records.waits((1, 3, -1), 100, 1, 0)
@@ -131,7 +131,7 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
             syncer.point().result(20)
         store.close()
     store = opened(tmp_path / "s")
-    assert all(source_of(store).records.recall(1, entry) for entry in (2, 3))
+    assert all(topic_store_of(store).records.recall(1, entry) for entry in (2, 3))
     store.close()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocks_kit import opened, source_of
+from rocks_kit import opened, topic_store_of
 
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
@@ -97,9 +97,9 @@ def test_two_concurrent_opens_share_the_directory(tmp_path: Path, slow: Gate) ->
         with thread(begin):
             slow.open()
     one, other = made
-    assert one._core is other._core and not one.alone
+    assert one._core is other._core and not one.is_sole_user
     one.close()
-    assert other.alone
+    assert other.is_sole_user
     other.close()
     assert not stores._slots
 
@@ -152,7 +152,7 @@ def test_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.Mon
     gate, sync = Gate(), Database.sync
     with monkeypatch.context() as patch:
         store = opened(tmp_path / "state", durability="power")
-        records = source_of(store).records
+        records = topic_store_of(store).records
         core: Any = store._core
 
         def syncs(database: Database) -> None:
@@ -162,12 +162,12 @@ def test_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.Mon
         patch.setattr(Database, "sync", syncs)
         records.started([DeliveredRecord(1, 1)], 0)
         assert gate.reached.wait(LONG_S)
-        core.syncer.trouble = StoreError("the fsync before failed")
-        assert not store.mend()
+        core.syncer.failure = StoreError("the fsync before failed")
+        assert not store.reopen()
         gate.open()
         patch.setattr(Database, "sync", sync)
     core.syncer.point().result(LONG_S)
-    core.syncer.trouble = StoreError("the fsync before failed")
-    assert store.mend()
-    core.syncer.trouble = None
+    core.syncer.failure = StoreError("the fsync before failed")
+    assert store.reopen()
+    core.syncer.failure = None
     store.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocks_kit import after_kill, opened, source_of
+from rocks_kit import after_kill, opened, topic_store_of
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.state.rocks import AttemptRecords, DeliveredRecord, RocksStore
@@ -32,11 +32,11 @@ def store(path: Path) -> Iterator[RocksStore]:
 
 
 def before(store: RocksStore) -> AttemptRecords:
-    return source_of(store).records
+    return topic_store_of(store).records
 
 
 def lazy(store: RocksStore) -> AttemptRecords:
-    return source_of(store, count_attempts="lazy").records
+    return topic_store_of(store, count_attempts="lazy").records
 
 
 def test_an_attempt_that_killed_the_process_is_counted(store: RocksStore, path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_clock_set_back_does_not_delay_flush(store: RocksStore) -> None:
 
 
 def test_the_buffer_is_bounded(store: RocksStore) -> None:
-    records = source_of(store, count_attempts="lazy", most_buffered=10).records
+    records = topic_store_of(store, count_attempts="lazy", max_buffered=10).records
     for entry in range(25):
         records.started([DeliveredRecord(1, entry)], 0)
     assert records.buffered == 10
@@ -176,7 +176,7 @@ def test_a_new_entry_does_not_read_the_disk(
 ) -> None:
     records = before(store)
     records.started([DeliveredRecord(1, entry) for entry in range(0, 100, 2)], 0)
-    database = store.one_batch().database
+    database = store.batched_writes().database
     monkeypatch.setattr(database, "get", lambda *_: pytest.fail("looked at the disk"))
     assert all(records.recall(1, entry) is None for entry in range(1, 100, 2))
     assert records.recall(2, 0) is None
@@ -229,21 +229,21 @@ def test_a_seek_forgets_everything(store: RocksStore, path: Path) -> None:
 
 
 def test_the_next_consumer_of_a_process_has_the_records_of_the_last_one(store: RocksStore) -> None:
-    source = source_of(store, count_attempts="lazy")
+    source = topic_store_of(store, count_attempts="lazy")
     source.records.started([DeliveredRecord(1, 1)], 0)
     source.close()
-    found = source_of(store).records.recall(1, 1)
+    found = topic_store_of(store).records.recall(1, 1)
     assert found is not None and found.unfinished and found.attempts == 1
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"count_attempts": "never"}, {"stay_buffer_ms": -1}, {"most_buffered": 0}],
+    [{"count_attempts": "never"}, {"stay_buffer_ms": -1}, {"max_buffered": 0}],
     ids=str,
 )
 def test_options_out_of_range_raise(store: RocksStore, options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
-        source_of(store, **options)
+        topic_store_of(store, **options)
 
 
 masks = st.integers(0, 2**70 - 1) | st.integers(0, 70).map(lambda n: (1 << n) - 1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocks_kit import TOPIC, after_kill, keys_of, killed, nack, opened, source_of
+from rocks_kit import TOPIC, after_kill, keys_of, killed, nack, opened, topic_store_of
 
 from pulsar_encore.errors import (
     ClosedError,
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 def filled(path: Path, entries: int = 50) -> None:
     """Make a directory that was closed in order."""
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     source.records.started([DeliveredRecord(1, entry) for entry in range(entries)], 0)
     for entry in range(entries):
         nack(source, (1, entry, -1), 1000 + entry)
@@ -66,7 +66,7 @@ OWNER = """
 import sys, time
 from pulsar_encore.state.rocks import RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=1_800_000_000_000)
-store.source("t", "s").records.waits((1, 1, -1), 5, 0, 0)
+store.topic_store("t", "s").records.waits((1, 1, -1), 5, 0, 0)
 print(flush=True)
 time.sleep(60)
 """
@@ -90,7 +90,7 @@ def test_a_second_process_gets_an_error_that_names_the_owner(path: Path) -> None
     start = time.perf_counter()
     store = opened(path)
     assert time.perf_counter() - start < 2
-    assert keys_of(store.source("t", "s")) == [(1, 1, -1)]
+    assert keys_of(store.topic_store("t", "s")) == [(1, 1, -1)]
     store.close()
 
 
@@ -99,7 +99,7 @@ def test_an_orderly_open_and_close_logs_nothing(
 ) -> None:
     for durability in ("kill", "power"):
         store = opened(path, durability=durability)
-        nack(source_of(store), (1, 1, -1), 5)
+        nack(topic_store_of(store), (1, 1, -1), 5)
         store.close()
         with StateReader(path) as reader:
             assert len(list(reader.waiting())) == 1
@@ -108,10 +108,10 @@ def test_an_orderly_open_and_close_logs_nothing(
 
 def test_a_process_opens_a_directory_once_for_all_consumers(path: Path) -> None:
     one, other = opened(path), opened(path)
-    nack(source_of(one), (1, 1, -1), 5)
+    nack(topic_store_of(one), (1, 1, -1), 5)
     one.close()
     one.close()
-    assert source_of(other, "persistent://public/default/u").number == 1
+    assert topic_store_of(other, "persistent://public/default/u").number == 1
     assert other.statistics().waiting == 1
     other.close()
     with pytest.raises(ClosedError):
@@ -121,14 +121,14 @@ def test_a_process_opens_a_directory_once_for_all_consumers(path: Path) -> None:
 
 def test_consumers_of_one_subscription_share_its_state(path: Path) -> None:
     store, other = opened(path), opened(path)
-    source = source_of(store)
-    assert source_of(other) is source
-    assert store.source(TOPIC, "s", "another owner") is not source
+    source = topic_store_of(store)
+    assert topic_store_of(other) is source
+    assert store.topic_store(TOPIC, "s", "another owner") is not source
     nack(source, (1, 1, -1), 5)
     source.close()
     assert (1, 1, -1) in keys_of(source)  # the other consumer still has it
     source.close()
-    assert source_of(store) is not source
+    assert topic_store_of(store) is not source
     store.close()
     other.close()
     source.close()  # does nothing: the store is closed
@@ -136,9 +136,9 @@ def test_consumers_of_one_subscription_share_its_state(path: Path) -> None:
 
 def test_another_thread_gets_an_error(path: Path) -> None:
     store = opened(path)
-    source_of(store)
+    topic_store_of(store)
     with ThreadPoolExecutor(1) as thread:
-        refused = thread.submit(source_of, store).exception()
+        refused = thread.submit(topic_store_of, store).exception()
     assert isinstance(refused, StateInUseError) and "another thread" in str(refused)
     store.close()
 
@@ -155,14 +155,14 @@ def test_a_claim_holds_until_close(path: Path) -> None:
         store.close()
         thread.submit(other.claim).result()
         with pytest.raises(StateInUseError):
-            source_of(other)
+            topic_store_of(other)
     other.close()
 
 
 def test_a_deleted_subscription_is_forgotten(path: Path) -> None:
     store = opened(path)
     for topic in (TOPIC, f"{TOPIC}-partition-1", "persistent://public/default/u"):
-        source = source_of(store, topic)
+        source = topic_store_of(store, topic)
         source.records.waits((1, 1, -1), 50, 1, 0)
         if topic != TOPIC:
             source.close()
@@ -182,7 +182,7 @@ DAY = 24 * HOUR
 def entries_known_at(path: Path, now: int, entries: range = range(1, 5)) -> list[int]:
     """Return the entries that have a record when the directory is opened."""
     store = opened(path, now=now)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     known = [entry for entry in entries if records.recall(1, entry) is not None]
     store.close()
     return known
@@ -190,7 +190,7 @@ def entries_known_at(path: Path, now: int, entries: range = range(1, 5)) -> list
 
 def test_records_of_messages_that_never_come_are_removed(path: Path) -> None:
     store = opened(path)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     records.started([DeliveredRecord(1, 1), DeliveredRecord(1, 2)], 0)
     records.waits((1, 3, -1), 90 * DAY, 1, 0)
     records.started([DeliveredRecord(1, 4)], 20 * DAY)
@@ -206,7 +206,7 @@ def test_a_message_redelivered_for_months_keeps_its_count(path: Path) -> None:
     now = 1_700_000_000_000
     for day in range(1, 30):
         store = opened(path, now=now)
-        source = source_of(store)
+        source = topic_store_of(store)
         known = source.records.recall(1, 1)
         assert (known.attempts if known is not None else 0) == day - 1
         source.records.started([DeliveredRecord(1, 1, attempt=day)], now)
@@ -219,10 +219,10 @@ def test_a_message_redelivered_for_months_keeps_its_count(path: Path) -> None:
 
 def test_a_message_that_waited_for_months_keeps_its_count(path: Path) -> None:
     store = opened(path)
-    source_of(store).records.waits((1, 1, -1), 60 * DAY, 7, 0)
+    topic_store_of(store).records.waits((1, 1, -1), 60 * DAY, 7, 0)
     store.close()
     store = opened(path, now=DAY)
-    source = source_of(store)
+    source = topic_store_of(store)
     source.records.flush(61 * DAY)
     assert source.records.recall(1, 1) is not None
     source.records.passed([(1, 1, -1)])  # queued, and not delivered yet
@@ -237,13 +237,13 @@ def test_due_times_of_deleted_topics_are_removed(
 ) -> None:
     monkeypatch.setattr("pulsar_encore.state.rocks.store_loader.MAX_REMOVED", 1_000)
     store = opened(path)
-    gone = source_of(store)
+    gone = topic_store_of(store)
     for entry in range(1_500):
         gone.records.waits((1, entry, -1), DAY, 1, 0)
     for each in range(50):
-        daily = source_of(store, f"persistent://public/default/daily-{each}")
+        daily = topic_store_of(store, f"persistent://public/default/daily-{each}")
         daily.records.waits((9, each, -1), DAY, 1, 0)
-    late = source_of(store, "persistent://public/default/late")
+    late = topic_store_of(store, "persistent://public/default/late")
     late.records.waits((3, 3, -1), 100 * DAY, 1, 0)
     store.close()
 
@@ -251,15 +251,15 @@ def test_due_times_of_deleted_topics_are_removed(
         store = opened(path, now=now, **options)
         statistics = store.statistics()
         store.close()
-        return statistics.sources, statistics.waiting, statistics.entries
+        return statistics.topics, statistics.waiting, statistics.entries
 
     assert left(31 * DAY) == (52, 1551, 1551)
-    assert left(62 * DAY, tidies=False) == (52, 1551, 1551)
+    assert left(62 * DAY, remove_stale=False) == (52, 1551, 1551)
     assert left(62 * DAY) == (52, 1551, 1551)  # only one opening shows this time so far
     assert left(63 * DAY) == (52, 551, 551)  # the limit of one opening
     assert left(63 * DAY) == (1, 1, 1)
     store = opened(path, now=63 * DAY)
-    again = source_of(store)
+    again = topic_store_of(store)
     assert again.records.waiting == 0 and not again.records
     again.records.waits((1, 1, -1), 90 * DAY, 1, 62 * DAY)
     store.close()
@@ -273,7 +273,7 @@ def test_a_clock_ahead_at_some_openings_removes_nothing(path: Path, ahead: int) 
     """The process may even be started several times before the clock is right again."""
     now = 1_700_000_000_000
     store = opened(path, now=now)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     records.waits((1, 1, -1), now + HOUR, 3, now)
     records.started([DeliveredRecord(1, 2, attempt=3)], now)
     store.close()
@@ -281,7 +281,7 @@ def test_a_clock_ahead_at_some_openings_removes_nothing(path: Path, ahead: int) 
         assert entries_known_at(path, now + ahead) == [1, 2]
     store = opened(path, now=now)
     for entry in (1, 2):
-        found = source_of(store).records.recall(1, entry)
+        found = topic_store_of(store).records.recall(1, entry)
         assert found is not None and found.attempts == 3
         assert found.due_ms == (now + HOUR if entry == 1 else None)
     store.close()
@@ -294,7 +294,7 @@ def test_conflicting_options_raise(path: Path) -> None:
     with pytest.raises(ConfigurationError, match="durability"):
         opened(path, durability="never")
     with pytest.raises(ConfigurationError, match="NUL"):
-        store.source("a\0b", "s")
+        store.topic_store("a\0b", "s")
     store.close()
 
 
@@ -411,7 +411,7 @@ def test_an_unreadable_record_does_not_affect_others(path: Path) -> None:
     database.write(writes)
     database.close()
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     assert store.statistics().unreadable == 2
     assert source.records.recall(1, 3) is None
     assert len(keys_of(source)) == 49
@@ -464,18 +464,18 @@ def test_corruption_is_an_error_and_not_a_silent_loss(path: Path, damage: str) -
             opened(path)
         assert "salvage" in str(caught.value)
     store = opened(path, salvage=True)
-    source = source_of(store)
+    source = topic_store_of(store)
     nack(source, (9, 9, -1), 5)
     assert keys_of(source)[0] == (9, 9, -1)
     store.close()
     store = opened(path)
-    assert keys_of(source_of(store))[0] == (9, 9, -1)
+    assert keys_of(topic_store_of(store))[0] == (9, 9, -1)
     store.close()
 
 
 def test_a_changed_log_is_an_error_and_earlier_records_can_be_salvaged(path: Path) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     for entry in range(1000):
         nack(source, (1, entry, -1), 1000 + entry)
     copy = killed(path)
@@ -484,7 +484,7 @@ def test_a_changed_log_is_an_error_and_earlier_records_can_be_salvaged(path: Pat
     with pytest.raises(StateDamagedError, match="Nothing was deleted"):
         opened(copy)
     store = opened(copy, salvage=True)
-    keys = keys_of(source_of(store))
+    keys = keys_of(topic_store_of(store))
     assert 300 < len(keys) < 700
     assert keys == [(1, entry, -1) for entry in range(len(keys))]
     assert [each.name for each in copy.iterdir() if "damaged" in each.name] == ["db.damaged-1"]
@@ -507,7 +507,7 @@ def test_everything_can_be_salvaged_if_only_the_manifest_is_corrupted(
     filled(path, 3000)
     DAMAGE[damage](path)
     store = opened(path, salvage=True)
-    source = source_of(store)
+    source = topic_store_of(store)
     assert [entry for _, entry, _ in keys_of(source)] == list(range(3000))
     assert all(source.records.recall(1, entry) is not None for entry in range(0, 3000, 100))
     store.close()
@@ -528,7 +528,7 @@ def test_a_cut_manifest_is_an_error_and_can_be_salvaged(path: Path, share: float
         with pytest.raises(StateDamagedError, match="salvage"):
             opened(path)
     store = opened(path, salvage=True)
-    assert len(keys_of(source_of(store))) == 50
+    assert len(keys_of(topic_store_of(store))) == 50
     store.close()
 
 
@@ -547,12 +547,12 @@ def test_any_corrupted_table_is_an_error_and_can_be_salvaged(path: Path, damage:
         with pytest.raises(StateDamagedError, match="salvage"):
             opened(copy)
         store = opened(copy, salvage=True)
-        source = source_of(store)
+        source = topic_store_of(store)
         found.append(len(keys_of(source)) + len(source.records))
         nack(source, (9, 9, -1), 5)
         store.close()
         store = opened(copy)
-        assert (9, 9, -1) in keys_of(source_of(store))
+        assert (9, 9, -1) in keys_of(topic_store_of(store))
         store.close()
     assert sorted(found) == [0, 0, 100]
 
@@ -561,7 +561,7 @@ def test_any_corrupted_table_is_an_error_and_can_be_salvaged(path: Path, damage:
 def test_a_lost_log_is_an_error_and_the_tables_can_be_salvaged(path: Path, damage: str) -> None:
     filled(path)
     store = opened(path)
-    nack(source_of(store), (2, 1, -1), 5000)
+    nack(topic_store_of(store), (2, 1, -1), 5000)
     copy = killed(path)
     store.close()
     for log in (copy / "db").glob("*.log"):
@@ -569,7 +569,7 @@ def test_a_lost_log_is_an_error_and_the_tables_can_be_salvaged(path: Path, damag
     with pytest.raises(StateDamagedError, match="are lost"):
         opened(copy)
     store = opened(copy, salvage=True)
-    assert [key[0] for key in keys_of(source_of(store))] == 50 * [1]
+    assert [key[0] for key in keys_of(topic_store_of(store))] == 50 * [1]
     store.close()
 
 
@@ -634,7 +634,7 @@ def test_a_failed_or_killed_salvage_can_be_repeated(
         with pytest.raises(StateDamagedError, match="salvage"):
             opened(each)
         store = opened(each, salvage=True)
-        assert len(keys_of(source_of(store))) == 3000
+        assert len(keys_of(topic_store_of(store))) == 3000
         store.close()
 
 
@@ -642,7 +642,7 @@ def test_both_ends_of_a_corrupted_table_can_be_salvaged(path: Path) -> None:
     filled(path, 20_000)
     flip(largest(path, "*.sst"))
     store = opened(path, salvage=True)
-    source = source_of(store)
+    source = topic_store_of(store)
     entries = [entry for _, entry, _ in keys_of(source)]
     assert 7_500 < len(entries) < 20_000
     assert entries[0] == 0 and entries[-1] == 19_999
@@ -652,14 +652,14 @@ def test_both_ends_of_a_corrupted_table_can_be_salvaged(path: Path) -> None:
 def test_a_cut_log_loses_only_its_end(path: Path) -> None:
     """A loss of power cuts the log, as documented for `durability="kill"`."""
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     for entry in range(1000):
         nack(source, (1, entry, -1), 1000 + entry)
     copy = killed(path)
     store.close()
     cut(largest(copy, "*.log"), 0.5)
     store = opened(copy)
-    keys = keys_of(source_of(store))
+    keys = keys_of(topic_store_of(store))
     assert keys == [(1, entry, -1) for entry in range(len(keys))] and len(keys) > 300
     store.close()
 
@@ -673,13 +673,13 @@ def full_disk(store: RocksStore) -> Iterator[None]:
         raise StoreError("No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.one_batch().database, "write", fails)
+        patch.setattr(store.batched_writes().database, "write", fails)
         yield
 
 
 def test_failed_writes_stay_in_memory(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     for entry in range(20):
         nack(source, (1, entry, -1), 100)
     with full_disk(store):
@@ -690,13 +690,13 @@ def test_failed_writes_stay_in_memory(path: Path, caplog: pytest.LogCaptureFixtu
             source.records.started([DeliveredRecord(1, 1, attempt=3)], 0)
         found = source.records.recall(1, 1)
         assert found is not None and found.attempts == 3
-        assert isinstance(store.trouble, StoreError)
+        assert isinstance(store.failure, StoreError)
         assert store.statistics().unwritten > 0 and store.statistics().failures == 4
         assert len(caplog.records) == 1  # not for each
         with after_kill(path) as old:
             assert old.records.waiting == 20
     source.records.started([DeliveredRecord(1, 2)], 0)  # any write retries the others
-    assert store.trouble is None and store.statistics().unwritten == 0
+    assert store.failure is None and store.statistics().unwritten == 0
     with after_kill(path) as new:
         assert sorted(keys_of(new)) == [(1, 0, -1), (1, 20, -1)]
         kept = new.records.recall(1, 1)
@@ -709,19 +709,19 @@ def test_lost_changes_stay_reported_after_the_disk_recovers(
 ) -> None:
     monkeypatch.setattr("pulsar_encore.state.rocks.write_journal._MAX_UNWRITTEN", 10)
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     with full_disk(store):
         for entry in range(15):
             nack(source, (1, entry, -1), 100)
     assert store.flush()
-    assert store.statistics().lost == 5 and "5 changes" in str(store.trouble)
+    assert store.statistics().lost == 5 and "5 changes" in str(store.failure)
     assert caplog.text.count("state is lost") == 1
     store.close()
 
 
 def test_close_reports_changes_that_are_lost(path: Path) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     with full_disk(store):
         nack(source, (1, 1, -1), 100)
         with pytest.raises(StoreError, match=r"1 changes .* are lost"):
@@ -731,13 +731,13 @@ def test_close_reports_changes_that_are_lost(path: Path) -> None:
 
 def test_close_writes_all_failed_changes_if_the_disk_has_space(path: Path) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     with full_disk(store):
         for entry in range(2_500):
             nack(source, (1, entry, -1), 100)
     store.close()
     store = opened(path)
-    assert source_of(store).records.waiting == 2_500
+    assert topic_store_of(store).records.waiting == 2_500
     store.close()
 
 
@@ -745,16 +745,16 @@ def test_a_disk_that_has_space_again_needs_no_reopen(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     with full_disk(store):
         for entry in range(2_500):
             nack(source, (1, entry, -1), 100)
-        assert not store.flush() and store.refuses
-    assert not store.flush() and not store.refuses  # a call retries only so many
+        assert not store.flush() and store.last_write_failed
+    assert not store.flush() and not store.last_write_failed  # a call retries only so many
     with monkeypatch.context() as patch:
         patch.setattr("pulsar_encore.state.rocks.database.library", None)
-        assert store.mend()
-    assert store.trouble is None
+        assert store.reopen()
+    assert store.failure is None
     with after_kill(path) as found:
         assert found.records.waiting == 2_500
     store.close()
@@ -762,9 +762,9 @@ def test_a_disk_that_has_space_again_needs_no_reopen(
 
 def test_a_failing_write_does_not_slow_down_with_the_backlog(path: Path) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     with full_disk(store):
-        with store.one_batch():
+        with store.batched_writes():
             for entry in range(100_000):
                 nack(source, (1, entry, -1), 100 + entry % 10_000)
         begun = time.process_time()
@@ -775,7 +775,7 @@ def test_a_failing_write_does_not_slow_down_with_the_backlog(path: Path) -> None
         source.records.clear()
         assert time.process_time() - begun < 2  # about a minute with such a scan of 10,000 ranges
         nack(source, (3, 1, -1), 100)
-    assert store.mend()
+    assert store.reopen()
     with after_kill(path) as found:
         assert keys_of(found) == [(3, 1, -1)]
     store.close()
@@ -786,11 +786,11 @@ import resource, sys
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=0)
-source = store.source(sys.argv[2], "s")
+source = store.topic_store(sys.argv[2], "s")
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, most))
 entry = 0
-while store.trouble is None:
+while store.failure is None:
     source.records.waits((1, entry, -1), 100 + entry, 0, 0)
     entry += 1
 for _ in range(100):
@@ -801,7 +801,7 @@ try:
 except StoreError:
     entry += 1_000_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-print(entry, store.mend(), store.statistics().unwritten, flush=True)
+print(entry, store.reopen(), store.statistics().unwritten, flush=True)
 import os, signal
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -814,7 +814,7 @@ def test_mend_recovers_from_a_full_disk(path: Path) -> None:
     entries, mended, unwritten = out.split()
     assert (mended, unwritten) == (b"True", b"0")
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     assert source.records.waiting == int(entries) - 1_000_000 > 1000
     found = source.records.recall(2, 1)
     assert found is not None and found.attempts == 1
@@ -823,16 +823,16 @@ def test_mend_recovers_from_a_full_disk(path: Path) -> None:
 
 def test_a_failed_mend_can_be_retried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     with full_disk(store):
         nack(source, (1, 1, -1), 100)
         with monkeypatch.context() as patch:
             patch.setattr("pulsar_encore.state.rocks.database.library", None)
             with pytest.raises(TypeError):
-                store.mend()
+                store.reopen()
         nack(source, (1, 2, -1), 100)
         assert source.records.recall(1, 1) is not None
-    assert store.mend()
+    assert store.reopen()
     with after_kill(path) as found:
         assert found.records.waiting == 2
     store.close()
@@ -842,7 +842,7 @@ def test_a_closed_database_raises_for_reads_and_close(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path)
-    database = store.one_batch().database
+    database = store.batched_writes().database
     database.close()
     with pytest.raises(StoreError, match=re.escape(str(path))):
         next(database.scan(DUE))
@@ -853,11 +853,11 @@ def test_a_closed_database_raises_for_reads_and_close(
 def test_close_reports_a_failed_mend(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(path)
     with full_disk(store):
-        nack(source_of(store), (1, 1, -1), 100)
+        nack(topic_store_of(store), (1, 1, -1), 100)
         with monkeypatch.context() as patch:
             patch.setattr("pulsar_encore.state.rocks.database.library", None)
             with pytest.raises(TypeError):
-                store.mend()
+                store.reopen()
         with pytest.raises(StoreError, match="was closed, but"):
             store.close()
     opened(path).close()
@@ -868,7 +868,7 @@ import resource, sys
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=0)
-source = store.source(sys.argv[2], "s")
+source = store.topic_store(sys.argv[2], "s")
 for entry in range(1000):
     source.records.started([DeliveredRecord(1, entry, 10, 0b11, 5)], 0)
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -876,7 +876,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
 failed = 0
 for call in (
     lambda: source.records.started([DeliveredRecord(1, 8, 10, 1, 6)], 0),
-    store.mend,
+    store.reopen,
     lambda: source.records.started([DeliveredRecord(1, 7, 10, 1, 6)], 0),
 ):
     try:
@@ -885,7 +885,7 @@ for call in (
         failed += 1
 counts = [source.records.recall(1, 9, index).attempts for index in (0, 1)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-print(failed, store.mend(), *counts, flush=True)
+print(failed, store.reopen(), *counts, flush=True)
 import os, signal
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -897,7 +897,7 @@ def test_mend_does_not_close_a_database_on_a_full_disk(path: Path) -> None:
     assert child.returncode == -signal.SIGKILL, error.decode()
     assert out.split() == [b"3", b"True", b"5", b"5"]
     store = opened(path)
-    counts = [counts_of(source_of(store), entry) for entry in (7, 8, 9)]
+    counts = [counts_of(topic_store_of(store), entry) for entry in (7, 8, 9)]
     assert counts == [[6, 5], [6, 5], [5, 5]]
     store.close()
 
@@ -912,7 +912,7 @@ def test_a_database_that_cannot_be_reopened_is_readable_and_locked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     source.records.started([DeliveredRecord(1, entry, 2, 0b11, 5) for entry in range(1000)], 0)
     begin = Database.__init__
 
@@ -926,13 +926,13 @@ def test_a_database_that_cannot_be_reopened_is_readable_and_locked(
         patch.setattr(Database, "__init__", to_read_only)
         for _ in range(2):
             with pytest.raises(StoreError, match="too many open"):
-                store.mend()
+                store.reopen()
             assert counts_of(source, 7) == [5, 5]
             with python(OWNER, path) as other:
                 assert b"StateInUseError" in other.communicate()[1]
-        assert "too many open" in str(store.trouble)
-    source.records.started([DeliveredRecord(1, 7, 2, 0b1, 6)], 0) if store.mend() else None
-    assert store.trouble is None and counts_of(source, 7) == [6, 5]
+        assert "too many open" in str(store.failure)
+    source.records.started([DeliveredRecord(1, 7, 2, 0b1, 6)], 0) if store.reopen() else None
+    assert store.failure is None and counts_of(source, 7) == [6, 5]
     with after_kill(path) as found:
         assert counts_of(found, 7) == [6, 5] and found.records.waiting == 1
     store.close()
@@ -951,12 +951,12 @@ def unreadable(text: str = "Input/output error") -> Iterator[None]:
 @pytest.mark.parametrize("count_attempts", ["before", "lazy"])
 def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attempts: str) -> None:
     store = opened(path)
-    source_of(store).records.started(
+    topic_store_of(store).records.started(
         [DeliveredRecord(1, entry, 3, 0b111, 5) for entry in range(8)], 1000
     )
     store.close()
     store = opened(path)
-    source = source_of(store, count_attempts=count_attempts)
+    source = topic_store_of(store, count_attempts=count_attempts)
     records = source.records
     with unreadable():
         for entry in range(7):
@@ -967,7 +967,7 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attem
                 else nullcontext()
             ):
                 records.started([DeliveredRecord(1, entry, 3, 0b1, 1)], 50_000)
-        assert "Input/output" in str(store.trouble)
+        assert "Input/output" in str(store.failure)
         records.waits((1, 1, 1), 70_000, 7, 50_000, size=3)
         records.settled(1, 2, 0b10)
         records.settled(1, 3)
@@ -975,7 +975,7 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attem
         records.flush(90_000)
         assert records.buffered > 0
     records.flush(91_000)
-    assert store.trouble is None and records.buffered == 0
+    assert store.failure is None and records.buffered == 0
     for known in (source, None):
         with nullcontext(known) if known is not None else after_kill(path) as found:
             assert counts_of(found, 0) == counts_of(found, 5) == counts_of(found, 7) == [5, 5]
@@ -989,7 +989,7 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attem
 def test_a_record_unreadable_until_close_keeps_its_count(path: Path) -> None:
     filled(path, 3)
     store = opened(path)
-    source = source_of(store)
+    source = topic_store_of(store)
     with unreadable():
         with pytest.raises(StoreError):
             source.records.started([DeliveredRecord(1, 1, attempt=7)], 0)
@@ -997,7 +997,7 @@ def test_a_record_unreadable_until_close_keeps_its_count(path: Path) -> None:
         assert store.statistics().lost == 1
     store.close()
     store = opened(path)
-    assert counts_of(source_of(store), 1)[0] == 1
+    assert counts_of(topic_store_of(store), 1)[0] == 1
     store.close()
 
 
@@ -1014,10 +1014,10 @@ async def test_one_fsync_covers_several_writes(path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Database, "sync", counted)
     store = await RocksStore.open(path, wall_now_ms=0, durability="power")
-    source = source_of(store)
+    source = topic_store_of(store)
     for entry in range(300):
         nack(source, (1, entry, -1), 100)
-    at = store.one_batch().database.sequence
+    at = store.batched_writes().database.sequence
     await store.synced()
     assert synced[-1] >= at
     await store.synced()  # no new writes
@@ -1030,7 +1030,7 @@ async def test_a_failed_fsync_is_reported(
 ) -> None:
     monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
     store = opened(path, durability="power")
-    source = source_of(store)
+    source = topic_store_of(store)
     await store.synced()
 
     def fails(database: Database) -> None:
@@ -1042,10 +1042,10 @@ async def test_a_failed_fsync_is_reported(
         for _ in range(3):
             with pytest.raises(StoreError, match="Input"):
                 await asyncio.wait_for(store.synced(), 10)
-            assert "Input" in str(store.trouble)
+            assert "Input" in str(store.failure)
         assert caplog.text.count("may not survive a loss of power") == 1  # not for each
     await asyncio.wait_for(store.synced(), 10)
-    assert store.trouble is None and "survives a loss of power again" in caplog.text
+    assert store.failure is None and "survives a loss of power again" in caplog.text
     await store.aclose()
 
 
@@ -1063,7 +1063,7 @@ async def test_close_ends_pending_waits_for_an_fsync(
         raise StoreError("Input/output error")
 
     store = opened(path, durability="power")
-    source = source_of(store)
+    source = topic_store_of(store)
     await store.synced()
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fails)
@@ -1088,13 +1088,13 @@ async def test_synced_raises_after_a_failed_mend(
 ) -> None:
     store = opened(path, durability="power")
     with full_disk(store), monkeypatch.context() as patch:
-        nack(source_of(store), (1, 1, -1), 100)
+        nack(topic_store_of(store), (1, 1, -1), 100)
         patch.setattr("pulsar_encore.state.rocks.database.library", None)
         with pytest.raises(TypeError):
-            store.mend()
+            store.reopen()
         with pytest.raises(StoreError, match="No space"):
             await asyncio.wait_for(store.synced(), 10)
-    assert store.mend()
+    assert store.reopen()
     await asyncio.wait_for(store.synced(), 10)
     store.close()
 
@@ -1110,12 +1110,12 @@ async def test_synced_does_not_wait_with_durability_kill(path: Path) -> None:
 
 def test_a_reader_sees_a_directory_in_use(path: Path) -> None:
     store = opened(path, now=1_800_000_000_000)
-    source, other = source_of(store), source_of(store, "persistent://public/default/u")
+    source, other = topic_store_of(store), topic_store_of(store, "persistent://public/default/u")
     source.records.started([DeliveredRecord(1, 1, 10, 0b11), DeliveredRecord(2, 1)], 7)
     source.records.waits((2, 1, -1), 500, 1, 7)
     other.records.waits((3, 1, -1), 400, 2, 7)
     with StateReader(path) as reader:
-        assert [each[1:] for each in reader.sources()] == [
+        assert [each[1:] for each in reader.topics()] == [
             (TOPIC, "s", ""),
             ("persistent://public/default/u", "s", ""),
         ]

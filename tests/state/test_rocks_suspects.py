@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rocks_kit import after_kill, opened, source_of
+from rocks_kit import after_kill, opened, topic_store_of
 
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state.rocks import MOST_DIFFERENT, AttemptRecords, DeliveredRecord, RocksStore
+from pulsar_encore.state.rocks import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks.database import Database
 
 OLD, NEW, NEWEST = 7 << 24 | 1, 9 << 24 | 5, 11 << 24 | 3
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     """Make a directory in which entries 0 to 9 wait for an hour, after 5 attempts each."""
     path = tmp_path / "state"
     store = opened(path)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     for entry in range(10):
         records.waits((1, entry, -1), HOUR, 5, 0, fingerprint=OLD)
     store.close()
@@ -58,7 +58,7 @@ def delivered(records: AttemptRecords, entry: int, attempt: int = 1) -> None:
 def test_a_suspect_record_is_not_used_and_not_changed(
     store: RocksStore, path: Path, count_attempts: str
 ) -> None:
-    records = source_of(store, count_attempts=count_attempts).records
+    records = topic_store_of(store, count_attempts=count_attempts).records
     for entry in range(6):
         assert not records.compare(1, entry, NEW)
         assert records.recall(1, entry) is None
@@ -76,13 +76,13 @@ def test_a_suspect_record_is_not_used_and_not_changed(
     found = {entry: records.recall(1, entry) for entry in range(6)}
     counts = {entry: (each.attempts, each.due_ms) for entry, each in found.items() if each}
     assert counts == {0: (1, None), 1: (1, 5000), 2: (1, 5000), 3: (1, None), 5: (1, None)}
-    assert records.buffered == 0 and records.apart == 0
-    assert store.trouble is None
+    assert records.buffered == 0 and records.unmerged == 0
+    assert store.failure is None
     records._check()
 
 
 def test_a_match_deletes_suspect_records_that_are_as_new(store: RocksStore, path: Path) -> None:
-    records = source_of(store).records
+    records = topic_store_of(store).records
     for entry in range(3):
         assert not records.compare(1, entry, NEW)
         delivered(records, entry)
@@ -102,7 +102,7 @@ def test_a_match_deletes_suspect_records_that_are_as_new(store: RocksStore, path
 
 
 def test_a_match_with_a_record_of_this_owner_proves_nothing(store: RocksStore, path: Path) -> None:
-    records = source_of(store).records
+    records = topic_store_of(store).records
     delivered(records, 20)  # an id without a record
     assert records.compare(1, 20, NEW)
     assert not records.compare(1, 0, NEW)
@@ -115,10 +115,10 @@ def test_a_match_with_a_record_of_this_owner_proves_nothing(store: RocksStore, p
 def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
     """An owner that was connected to the wrong cluster wrote the newer record."""
     store = opened(path)
-    delivered(source_of(store).records, 20)
+    delivered(topic_store_of(store).records, 20)
     store.close()
     store = opened(path)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     assert records.compare(1, 20, NEW) and records.matched == 1
     assert not records.compare(1, 0, NEW)
     assert records.trusts((1, 1)) is False
@@ -127,7 +127,7 @@ def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
     store.close()
     # At the right cluster, that record is deleted.
     store = opened(path)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     assert not records.compare(1, 20, OLD)
     assert records.knows((1, 20))
     assert records.compare(1, 0, OLD)
@@ -138,12 +138,12 @@ def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
 def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> None:
     """Records of format 1, and of messages that are nacked by id, have no fingerprint."""
     store = opened(path)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     records.waits((1, 20, -1), HOUR, 3, 0)
     assert records.compare(1, 20, OLD) and records.matched == 0
     store.close()
     store = opened(path)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     found = records.recall(1, 20)
     assert found is not None and (found.attempts, found.due_ms) == (3, HOUR)
     assert not records.compare(1, 20, NEW)
@@ -151,7 +151,7 @@ def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> 
 
 
 def test_fresh_drops_suspect_records_without_a_match(store: RocksStore, path: Path) -> None:
-    records = source_of(store).records
+    records = topic_store_of(store).records
     assert not records.compare(1, 0, NEW)
     delivered(records, 0)
     records.drop_mismatched()
@@ -163,13 +163,13 @@ def test_fresh_drops_suspect_records_without_a_match(store: RocksStore, path: Pa
 
 
 def test_the_next_owner_of_the_process_has_suspect_records_again(store: RocksStore) -> None:
-    source = source_of(store)
+    source = topic_store_of(store)
     for entry in range(5):
         assert not source.records.compare(1, entry, NEW)
         delivered(source.records, entry)
     assert source.records.waiting == 5
     source.close()
-    source = source_of(store)
+    source = topic_store_of(store)
     assert source.records.waiting == 10
     assert all(source.records.compare(1, entry, OLD) for entry in range(10))
     found = source.records.recall(1, 0)
@@ -182,7 +182,7 @@ def test_the_next_owner_of_the_process_has_suspect_records_again(store: RocksSto
 def test_a_cumulative_ack_keeps_suspect_records(
     store: RocksStore, path: Path, count_attempts: str
 ) -> None:
-    records = source_of(store, count_attempts=count_attempts).records
+    records = topic_store_of(store, count_attempts=count_attempts).records
     assert not records.compare(1, 3, NEW)
     delivered(records, 3)
     delivered(records, 20)
@@ -197,20 +197,20 @@ def test_a_cumulative_ack_keeps_suspect_records(
 
 def test_a_hundred_suspect_records_are_another_cluster(tmp_path: Path) -> None:
     store = opened(tmp_path / "state")
-    records = source_of(store).records
-    for entry in range(2 * MOST_DIFFERENT):
+    records = topic_store_of(store).records
+    for entry in range(2 * MAX_DIFFERENT):
         records.waits((1, entry, -1), HOUR, 1, 0, fingerprint=OLD)
     store.close()
     store = opened(tmp_path / "state")
-    records = source_of(store).records
-    for entry in range(MOST_DIFFERENT):
+    records = topic_store_of(store).records
+    for entry in range(MAX_DIFFERENT):
         assert not records.foreign
         records.compare(1, entry, NEW)
         records.settled(1, entry)
     assert records.foreign
     store.close()
     store = opened(tmp_path / "state")
-    assert source_of(store).records.waiting == 2 * MOST_DIFFERENT
+    assert topic_store_of(store).records.waiting == 2 * MAX_DIFFERENT
     store.close()
 
 
@@ -229,7 +229,7 @@ def test_an_unread_record_is_not_merged_with_another_message(
     store: RocksStore, path: Path, decided: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its 5 attempts would dead-letter the new message without a delivery."""
-    records = source_of(store).records
+    records = topic_store_of(store).records
     if decided == "match":
         assert records.compare(1, 9, OLD)
     elif decided == "fresh":
@@ -239,7 +239,7 @@ def test_an_unread_record_is_not_merged_with_another_message(
         with pytest.raises(StoreError):
             delivered(records, 0)
     records.flush(2)
-    assert records.mismatched == 1 and store.trouble is None
+    assert records.mismatched == 1 and store.failure is None
     found = records.recall(1, 0)
     assert found is not None and (found.attempts, found.due_ms) == (1, None)
     assert on_disk(path) == {**KEPT, 0: KEPT[0] if decided == "no" else (NEW, 1, None)}
@@ -248,7 +248,7 @@ def test_an_unread_record_is_not_merged_with_another_message(
 def test_an_unread_record_keeps_the_fuller_fingerprint(
     store: RocksStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records = source_of(store).records
+    records = topic_store_of(store).records
     bare = OLD >> 24 << 24  # a transport that does not provide the sequence id
     with unreadable(monkeypatch):
         assert records.compare(1, 0, bare)
@@ -261,7 +261,7 @@ def test_an_unread_record_keeps_the_fuller_fingerprint(
 def test_a_due_time_that_passed_does_not_come_back_while_the_disk_cannot_be_read(
     store: RocksStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records = source_of(store).records
+    records = topic_store_of(store).records
     with unreadable(monkeypatch):
         records.recall(1, 0)
         records.waits((1, 0, -1), 5000, 1, 1, fingerprint=OLD)

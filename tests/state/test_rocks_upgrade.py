@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rocks_kit import TOPIC, keys_of, killed, opened, source_of, waiting
+from rocks_kit import TOPIC, keys_of, killed, opened, topic_store_of, waiting
 
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateFormatError
@@ -82,7 +82,7 @@ def path(tmp_path: Path) -> Path:
 def check(path: Path) -> None:
     """Check that everything is there, in the present format."""
     store = opened(path, now=NOW)
-    source = source_of(store)
+    source = topic_store_of(store)
     assert waiting(source) == WAITING
     assert store.statistics().waiting == 4 and store.statistics().unreadable == 0
     found = {entry: source.records.recall(1, entry) for entry in (1, 2, 9)}
@@ -96,7 +96,7 @@ def check(path: Path) -> None:
     source.records.waits((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
     store.close()
     store = opened(path, now=NOW)
-    records = source_of(store).records
+    records = topic_store_of(store).records
     assert not records.compare(1, 1, 2 << 24 | 1) and records.mismatched == 1
     assert records.recall(1, 1) is None
     store.close()
@@ -155,7 +155,7 @@ def test_an_upgrade_keeps_unreadable_rows(path: Path) -> None:
     database.write(writes)
     database.close()
     store = opened(path, now=NOW)
-    assert keys_of(source_of(store)) == [key for _, key in WAITING if key[1] != 1]
+    assert keys_of(topic_store_of(store)) == [key for _, key in WAITING if key[1] != 1]
     store.close()
     database = Database(path / "db", read_only=True)
     assert len(list(database.scan(DUE))) == 3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rocks_kit import opened, source_of
+from rocks_kit import opened, topic_store_of
 
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 
@@ -44,7 +44,10 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("salvage") / "state"
     for generation in range(GENERATIONS):
         store = opened(path)
-        source, other = source_of(store), source_of(store, "persistent://public/default/u")
+        source, other = (
+            topic_store_of(store),
+            topic_store_of(store, "persistent://public/default/u"),
+        )
         entries = range(generation, GENERATIONS * EACH, GENERATIONS)
         for each in (source, other):
             each.records.started([DeliveredRecord(1, entry, attempt=2) for entry in entries], 0)
@@ -57,7 +60,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generations_lost(store: RocksStore) -> set[int]:
     lost: set[int] = set()
     for topic in ("persistent://public/default/t", "persistent://public/default/u"):
-        source = source_of(store, topic)
+        source = topic_store_of(store, topic)
         for entry in range(GENERATIONS * EACH):
             known = source.records.recall(1, entry)
             if known is None or (known.attempts, known.due_ms) != (2, 1000 + entry):

@@ -51,9 +51,9 @@ class Topic:
     ) -> tuple[JoinedMessage | None, int, list[tuple[tuple[int, ...], ChunkFate]]]:
         """Return the joined message, the permits, and the discarded chunks by entry numbers."""
         found = self.assembler.add(chunk, now_ms=self.now_ms)
-        let_go = [(tuple(entry for _, entry in one.places), one.fate) for one in found.let_go]
-        assert all(one.uuid and one.reason for one in found.let_go)
-        return found.joined, found.credit, let_go
+        let_go = [(tuple(entry for _, entry in one.places), one.fate) for one in found.discarded]
+        assert all(one.uuid and one.reason for one in found.discarded)
+        return found.joined, found.permits, let_go
 
 
 def test_a_message_is_joined_when_its_last_chunk_arrives() -> None:
@@ -71,11 +71,11 @@ def test_a_message_is_joined_when_its_last_chunk_arrives() -> None:
 @pytest.mark.parametrize("sealed", [(0, 1, 2), (0,), (2,)])
 def test_chunks_that_stay_encrypted_can_exceed_the_announced_size(sealed: tuple[int, ...]) -> None:
     topic = Topic()
-    chunks = [topic.chunk("a", index, sealed=index in sealed, total=5) for index in range(3)]
+    chunks = [topic.chunk("a", index, encrypted=index in sealed, total=5) for index in range(3)]
     for chunk in chunks[:2]:
         assert topic.add(chunk) == (None, 1, [])
     joined, credit, let_go = topic.add(chunks[2])
-    assert joined == JoinedMessage(b"a0a1a2", ((7, 0), (7, 1), (7, 2)), sealed=True)
+    assert joined == JoinedMessage(b"a0a1a2", ((7, 0), (7, 1), (7, 2)), encrypted=True)
     assert (credit, let_go) == (0, [])
 
 
@@ -192,7 +192,7 @@ def test_a_chunk_with_a_too_large_total_size_also_discards_the_kept_chunks() -> 
 def test_only_the_first_refusal_of_a_message_is_marked_as_first() -> None:
     topic = Topic(max_bytes=1200)
     chunks = [topic.chunk("a", i, total=1500, payload=bytes(500)) for i in range(3)]
-    let_go = [one for each in chunks for one in topic.assembler.add(each, now_ms=0).let_go]
+    let_go = [one for each in chunks for one in topic.assembler.add(each, now_ms=0).discarded]
     assert [one.is_first for one in let_go] == [True, False, False]
     assert "1500 bytes" in let_go[0].reason and "max_uncompressed_size" in let_go[0].reason
 
@@ -295,10 +295,10 @@ def test_every_entry_has_one_fate(data: st.DataObject) -> None:
         found = topic.assembler.add(chunk, now_ms=0)
         shown[chunk.place] += 1
         held.add(chunk.place)
-        assert found.credit == (0 if found.joined else 1)
+        assert found.permits == (0 if found.joined else 1)
         for places in [
             *([found.joined.places] if found.joined else []),
-            *(one.places for one in found.let_go),
+            *(one.places for one in found.discarded),
         ]:
             assert held.issuperset(places) and len(set(places)) == len(places)
             held.difference_update(places)
@@ -353,7 +353,7 @@ def test_the_rules_equal_those_of_a_simple_model(data: st.DataObject) -> None:
     ends: list[tuple[tuple[Place, ...], str]] = []
     for chunk in shown:
         found = topic.assembler.add(chunk, now_ms=0)
-        ends += [(one.places, one.fate.value) for one in found.let_go]
+        ends += [(one.places, one.fate.value) for one in found.discarded]
         ends += [(found.joined.places, "joined")] if found.joined else []
     assert ends == naively(shown)
 

@@ -89,13 +89,13 @@ class Link:
     def start(self, sink: Any) -> None:
         self.sink = sink
 
-    def sources(self) -> range:
+    def topic_numbers(self) -> range:
         return range(1)
 
     def topic_of(self, source: int) -> tuple[str, int]:
         return TOPIC, -1
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int:
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int:
         return 0
 
     def is_connected(self) -> bool:
@@ -108,7 +108,7 @@ class Link:
         return self.line is not Line.DOWN and not self.seeking
 
     def ack(self, plan: AckPlan) -> None:
-        if not self.can_ack(plan.source):
+        if not self.can_ack(plan.topic_number):
             raise TransportError("not connected", result="NotConnected", retryable=True)
         self.plans.append(plan)
         self._send("ack", plan)

@@ -129,7 +129,7 @@ class FleetWorld:
                         batch.count,
                         batch.increases - batch.requests,
                         batch.increases - batch.deliveries,
-                        batch.elsewhere,
+                        batch.by_others,
                     ),
                     tuple(each.queue),
                     tuple((at, it.number, it.failed) for at, it in sorted(each.held.items())),
@@ -208,7 +208,7 @@ class FleetWorld:
         index, entry = each.queue.pop(0), each.entry()
         if entry is None or entry.state[index] != QUEUED:
             return
-        entry.hand_over(index)
+        entry.deliver(index)
         self.attempts[index] += 1
         count = each.state.attempts.count(entry, index)
         each.held[index] = Attempt(self.attempts[index], count)
@@ -253,7 +253,7 @@ class FleetWorld:
                     f"healthy message {index} was dead-lettered at its first failure, after "
                     f"{self.redeliveries} redeliveries of its entry"
                 )
-        entry.leave(index)
+        entry.begin_forwarding(index)
         each.state.ack(entry, index)
         self._send_acks(each)
 

@@ -45,11 +45,11 @@ _CONSTANT = {
     # How records are ended and freed if there are many.
     EntryTable: {"_dispose", "alone", "away", "live_alone"},
     Entry: {
-        "source",
+        "topic_state",
         "size",
         "batched",
         "key",
-        "hand_overs",
+        "delivery_numbers",
         "redelivered",
         "failed",
         "causes",
@@ -137,7 +137,7 @@ def _look(look: Look, source: TopicState) -> Any:
     record = None
     if not known:  # the rest of its record
         record = (bool(entry.live), entry.era == source.era, entry.unacked, bytes(entry.state))
-    turns = entry.hand_over_number(look.spot[1]) - look.message._hand_over
+    turns = entry.delivery_number(look.spot[1]) - look.message._delivery_number
     flags = look.nacked, look.leaving, look.current, look.void
     return look.spot, flags, known, record, min(turns, 2)
 

@@ -22,7 +22,7 @@ from pulsar_encore.consumer.consumer import Consumer
 from pulsar_encore.consumer.consumer_factory import assemble
 from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.core.message_key import DueBatch, MessageKey
-from pulsar_encore.core.message_states import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED
+from pulsar_encore.core.message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message
@@ -218,7 +218,7 @@ class App:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
         self.consumer._fair_yield.clock = lambda: -math.inf  # no call ever has to let a loop run
-        self.source: TopicState = parts.sources.by_number[0]
+        self.source: TopicState = parts.topic_states.by_number[0]
         nacks, timeouts = self.source.nacks, self.source.timeouts
         assert isinstance(nacks, PlainIndex) and isinstance(timeouts, PlainIndex)
         self.nacks, self.timeouts = nacks, timeouts
@@ -663,7 +663,7 @@ class World:
 
     def _leave(self, app: App, spot: Spot, number: int) -> None:
         look = app.find(spot, number)
-        app.settlement.leave(look.message, cumulative=False)
+        app.settlement.begin_forwarding(look.message, cumulative=False)
         look.leaving = True
 
     def _forwarded(self, app: App, spot: Spot, number: int) -> None:
@@ -762,20 +762,20 @@ class World:
         key, index = spot
         source, link = app.source, app.link
         entry = source.find(key)
-        words = {QUEUED: "queued", NACKED: "waiting", ACKED: "acked", LEAVING: "leaving"}
+        words = {QUEUED: "queued", NACKED: "waiting", ACKED: "acked", FORWARDING: "leaving"}
         if entry is not None:
             state = entry.state[index]
             if state in words:
                 yield words[state]
             elif state == HELD and any(each.spot == spot and each.in_hand for each in app.looks):
                 yield "held"
-            elif state == AWAY and source.rewind is not None and source.rewind.owed:
+            elif state == AWAY and source.rewind is not None and source.rewind.outstanding:
                 yield "owed"
         elif (*key, -1) in source.nacks:
             yield "waiting"
         elif source.acks.covers(key) or spot in app.acked:
             yield "acked"
-        elif source.rewind is not None and source.rewind.owed:
+        elif source.rewind is not None and source.rewind.outstanding:
             yield "owed"
         if any((each.ledger, each.entry) == key and index in each.indexes for each in link.down):
             yield "on its way"

@@ -70,13 +70,13 @@ def found(plan: Plan) -> Found:
 def by_counts(patch: pytest.MonkeyPatch) -> None:
     """Looks are told apart by the broker's redelivery count, as they once were."""
     patch.setattr(
-        Message, "_hand_over", property(lambda self: self._count, lambda self, turn: None)
+        Message, "_delivery_number", property(lambda self: self._count, lambda self, turn: None)
     )
 
     def holds(self: TopicState, entry: Entry, index: int, turn: int) -> bool:
         return bool(entry.live) and self.attempts.count(entry, index) == turn
 
-    patch.setattr(TopicState, "holds", holds)
+    patch.setattr(TopicState, "is_latest_delivery", holds)
 
 
 def test_the_swallowed_nack_is_one_of_the_orders() -> None:
@@ -100,9 +100,9 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
     def admit(self: TopicState, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
         for index in indexes:
             if entry.state[index] == HELD:
-                entry.hand_overs = {
-                    **(entry.hand_overs or {}),
-                    index: entry.hand_over_number(index) + 1,
+                entry.delivery_numbers = {
+                    **(entry.delivery_numbers or {}),
+                    index: entry.delivery_number(index) + 1,
                 }
         return real(self, entry, indexes, now_ms)
 

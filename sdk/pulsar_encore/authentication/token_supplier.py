@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol
 from weakref import ref
 
-from ..eventloop.process import at_end, keep_for_ever
+from ..eventloop.process import at_exit, keep_for_ever
 
 Supplier = Callable[[], str | Awaitable[str]]
 
@@ -142,7 +142,7 @@ async def as_coroutine(result: Awaitable[object]) -> object:
 
 
 # Runs after the exit handlers of the program, which may close its clients.
-@at_end
+@at_exit
 def _release_all() -> None:
     deadline = time.monotonic() + _EXIT_WAIT_S
     for deleted, native_ref in list(_library_objects.items()):

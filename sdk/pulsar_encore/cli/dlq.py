@@ -29,7 +29,7 @@ from ..deadletters import (
     printable,
 )
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
-from ..errors import ConfigurationError, EncoreError, TransportError, named
+from ..errors import ConfigurationError, EncoreError, TransportError, exception_of_result
 from ..values.topic_names import full_name
 from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
@@ -263,7 +263,7 @@ def _run(
                 if error.result not in _UNREACHABLE or not client.answered:
                     raise
                 # The transport's advice names options that this command does not have.
-                raise named(
+                raise exception_of_result(
                     error.result,
                     f"{cluster.url} no longer answers: check that the broker is still up, "
                     "and that the address that it gives its clients can be reached from here "

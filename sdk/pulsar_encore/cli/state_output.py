@@ -51,9 +51,9 @@ def found_json(found: StateFound) -> str:
     return _json(
         {
             **asdict(found),
-            "sources": [
+            "topics": [
                 {**asdict(each), "attempts": dict(sorted(each.attempts.items()))}
-                for each in found.sources
+                for each in found.topics
             ],
             "waiting": found.waiting,
             "records": found.records,
@@ -67,7 +67,7 @@ def found_text(found: StateFound) -> str:
     lines.append(f"records    {found.records} entries")
     if found.unreadable:
         lines.append(f"unreadable {found.unreadable}: keys or records that are corrupted")
-    for each in found.sources:
+    for each in found.topics:
         lines += ["", _source(each.topic, each.subscription, each.consumer)]
         due = f", due {when(each.earliest_ms)} to {when(each.latest_ms)}" if each.waiting else ""
         lines.append(f"  {each.waiting} waiting{due}")
@@ -95,7 +95,7 @@ def plan_json(plan: Sequence[TopicPlan]) -> str:
     return _json(
         {
             "waiting": sum(each.waiting for each in plan),
-            "sources": [asdict(each) for each in plan],
+            "topics": [asdict(each) for each in plan],
         }
     )
 

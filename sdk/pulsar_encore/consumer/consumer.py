@@ -78,11 +78,11 @@ _T = TypeVar("_T")
 class ConsumerParts:
     """The connected parts of one consumer."""
 
-    link: TransportConsumer
+    transport_consumer: TransportConsumer
     options: ConsumerOptions
     status: ConsumerStatus
     fair_yield: FairYield
-    sources: TopicStates
+    topic_states: TopicStates
     queue: ReceiveQueue
     batches: BatchReceiver
     acks: AckSender
@@ -126,7 +126,7 @@ class Consumer:
         self, parts: ConsumerParts, *, on_closed: Callable[[Consumer], None] | None = None
     ) -> None:
         self._parts = parts
-        self._link = parts.link
+        self._transport_consumer = parts.transport_consumer
         self._options = parts.options
         self._on_closed = on_closed
         self.affinity: LoopAffinity = LoopAffinity("consumer")
@@ -139,16 +139,16 @@ class Consumer:
         )
         # Cached for the fast path of `acknowledge`.
         self._done, self._done_last = calls.done, calls.done_last
-        self._sources = parts.sources
+        self._topic_states = parts.topic_states
         # `acknowledge` acks messages of this owner on its fast path. None with ack receipts,
         # because then the call has to wait.
-        self._fast_ack_owner: TopicStates | None = parts.sources if receipts is None else None
+        self._fast_ack_owner: TopicStates | None = parts.topic_states if receipts is None else None
         self._queue = parts.queue
         self._acks = parts.acks
         self._settlement = parts.settlement
         self._nack_handler = parts.nack_handler
         self._leases = parts.leases
-        self._choices = TopicChoices(parts.link, parts.options.topics)
+        self._choices = TopicChoices(parts.transport_consumer, parts.options.topics)
         self._listener: Listener | None = None
         options = parts.options
         self._no_receiving = options.ordered_leases or options.message_listener is not None
@@ -156,7 +156,7 @@ class Consumer:
         self._background: set[asyncio.Task[Any]] = set()
         # True if acks can no longer be sent, so `close` does not wait for them.
         self._cannot_send = False
-        parts.link.start(parts.delivery_handler)
+        parts.transport_consumer.start(parts.delivery_handler)
         if parts.options.message_listener is not None:
             self._listener = Listener(
                 self, parts.queue, parts.options.message_listener, parts.fair_yield
@@ -366,7 +366,7 @@ class Consumer:
             if (
                 entry is not None
                 and entry.live
-                and (state := entry.source).owner is self._fast_ack_owner
+                and (state := entry.topic_state).owner is self._fast_ack_owner
             ):
                 unsent = state.ack(entry, message._index)
                 if unsent:
@@ -574,7 +574,7 @@ class Consumer:
 
     async def _seek(self, position: MessageId | int) -> None:
         try:
-            await self._link.seek(position)
+            await self._transport_consumer.seek(position)
         finally:
             self._leases.sweep()
 
@@ -586,7 +586,7 @@ class Consumer:
         """
         self._check_open()
         try:
-            return await self._link.last_message_id()
+            return await self._transport_consumer.last_message_id()
         except OperationNotSupported as error:
             raise OperationNotSupported(
                 "get_last_message_id is for one topic without partitions: ask a consumer of each "
@@ -600,7 +600,7 @@ class Consumer:
         await self._finish(self._unsubscribe())
 
     async def _unsubscribe(self) -> None:
-        await self._link.unsubscribe()
+        await self._transport_consumer.unsubscribe()
         self._cannot_send = True
         try:
             self._leases.forget()
@@ -623,28 +623,28 @@ class Consumer:
         return self._listener
 
     def topic(self) -> str:
-        return self._link.topic
+        return self._transport_consumer.topic
 
     def subscription_name(self) -> str:
-        return self._link.subscription_name
+        return self._transport_consumer.subscription_name
 
     def consumer_name(self) -> str:
-        return self._link.consumer_name
+        return self._transport_consumer.consumer_name
 
     def is_connected(self) -> bool:
-        return self._status.refusal is None and self._link.is_connected()
+        return self._status.refusal is None and self._transport_consumer.is_connected()
 
     def statistics(self) -> Statistics:
         """Return the counts of messages, leases and acks, and the state of the connection."""
         parts, state_writer = self._parts, self._parts.state_writer
         return snapshot(
-            self._sources,
+            self._topic_states,
             parts.window,
             parts.event_publisher,
             self.is_connected(),
-            parts.link.capabilities.name,
+            parts.transport_consumer.capabilities.name,
             len(parts.leases),
-            None if state_writer is None else state_writer.trouble,
+            None if state_writer is None else state_writer.failure,
             None if parts.spilling is None else parts.spilling.statistics(),
             None if state_writer is None else state_writer.statistics(),
         )
@@ -674,7 +674,7 @@ class Consumer:
         it is cancelled, and the message is redelivered.
         """
         if not self.affinity.is_here():
-            if self.affinity.over:  # a closed loop can neither send nor wait
+            if self.affinity.loop_is_closed:  # a closed loop can neither send nor wait
                 self.abandon()
                 return
             self.affinity.check()
@@ -708,7 +708,7 @@ class Consumer:
                     ending.push_async_callback(self._parts.spilling.close)
                 if self._parts.state_writer is not None:
                     ending.push_async_callback(self._parts.state_writer.close)
-                ending.push_async_callback(self._link.close)
+                ending.push_async_callback(self._transport_consumer.close)
                 ending.callback(self._queue.drop)
                 why = ClosedError("the consumer was closed before the broker confirmed")
                 ending.callback(self._end_acks, why)
@@ -722,7 +722,7 @@ class Consumer:
             lambda: self._leases.close(why),
             self._parts.event_publisher.close,
             self._parts.redelivery.close,
-            self._link.stop_flow,
+            self._transport_consumer.stop_flow,
             self._queue.drop,
             lambda: self._queue.fail(why),
         )
@@ -740,7 +740,7 @@ class Consumer:
         deadline = self._loop.time() + _CLOSE_S
         if not self._cannot_send:
             await self._acks.flush_in_turns()
-        while not ((self._acks.flush() and not self._sources.lost_acks) or self._cannot_send):
+        while not ((self._acks.flush() and not self._topic_states.lost_acks) or self._cannot_send):
             if self._status.dead or self._loop.time() >= deadline:
                 ended = "after its subscription had ended for good"
                 logger.warning(
@@ -749,8 +749,8 @@ class Consumer:
                     self.topic(),
                     self.subscription_name(),
                     ended if self._status.dead else "while disconnected",
-                    self._sources.unsent_acks,
-                    self._sources.lost_acks,
+                    self._topic_states.unsent_acks,
+                    self._topic_states.lost_acks,
                 )
                 return
             await asyncio.sleep(_CLOSE_RETRY_S)

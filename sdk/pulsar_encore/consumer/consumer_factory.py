@@ -64,7 +64,9 @@ _SHARED_FIELDS: Final = {each.name for each in fields(Subscription)} & {
 }
 
 
-async def open_link(transport: Transport, options: ConsumerOptions) -> TransportConsumer:
+async def open_transport_consumer(
+    transport: Transport, options: ConsumerOptions
+) -> TransportConsumer:
     """Subscribe to the topics and, if there is one, to the retry letter topic.
 
     Raises:
@@ -114,7 +116,7 @@ def _several(options: ConsumerOptions) -> bool:
 
 def make_consumer(
     transport: Transport,
-    link: TransportConsumer,
+    transport_consumer: TransportConsumer,
     options: ConsumerOptions,
     on_closed: Callable[[Consumer], None],
     state_writer: StateWriter | None = None,
@@ -122,13 +124,17 @@ def make_consumer(
 ) -> Consumer:
     topics = None
     if options.dead_letter_policy is not None:
-        topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)
-    parts = assemble(link, options, topics, state_writer=state_writer, spilling=spilling)
+        topics = LetterTopics(
+            options, options.dead_letter_policy, transport_consumer.consumer_name, transport
+        )
+    parts = assemble(
+        transport_consumer, options, topics, state_writer=state_writer, spilling=spilling
+    )
     return Consumer(parts, on_closed=on_closed)
 
 
 def assemble(
-    link: TransportConsumer,
+    transport_consumer: TransportConsumer,
     options: ConsumerOptions,
     topics: LetterTopics | None = None,
     new_index: Callable[[], DueIndex] = TimeBucketIndex,
@@ -148,11 +154,11 @@ def assemble(
         begin_hooks.append(state_writer.begin_unwritten)
     if options.unacked_messages_timeout_ms is not None:
         begin_hooks.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
-    wanted = None if options.receiver_queue_size else link.wanted
+    wanted = None if options.receiver_queue_size else transport_consumer.request_messages
     disposal = Disposal(loop)
     queue = ReceiveQueue(
         options.schema,
-        link.consumed,
+        transport_consumer.consumed,
         fair_yield,
         status.failed,
         _all_of(begin_hooks),
@@ -160,28 +166,32 @@ def assemble(
         one_write,
         disposal.add,
     )
-    queue.room_by_source = link.capabilities.room_by_source
+    queue.queue_per_topic = transport_consumer.capabilities.queue_per_topic
     durable_of = None if state_writer is None else state_writer.of
     new_nacks = None if spilling is None else spilling.new
-    sources = TopicStates(link, options, loop, new_index, durable_of, disposal.add, new_nacks)
+    topic_states = TopicStates(
+        transport_consumer, options, loop, new_index, durable_of, disposal.add, new_nacks
+    )
     if state_writer is not None:
-        state_writer.start(sources)
+        state_writer.start(topic_states)
         for topic in state_writer.topics():
             # Acks of another consumer of the directory concern this one before its first message.
-            sources.expect(topic)
-    acks = AckSender(link, sources, options, loop, queue)
-    redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
-    window = UnackedWindowMonitor(link, sources, options.max_unacked_messages)
-    ownership = Ownership(sources, link)
-    settlement = Settlement(ownership, link, acks, redelivery)
+            topic_states.expect(topic)
+    acks = AckSender(transport_consumer, topic_states, options, loop, queue)
+    redelivery = Redelivery(
+        transport_consumer, topic_states, options, loop, alarm, acks, queue, rng
+    )
+    window = UnackedWindowMonitor(transport_consumer, topic_states, options.max_unacked_messages)
+    ownership = Ownership(topic_states, transport_consumer)
+    settlement = Settlement(ownership, transport_consumer, acks, redelivery)
     verdicts = _verdicts(options, rng)
     forwarder = arrivals = last = None
     if topics is not None:
-        forwarder = Forwarder(topics, settlement, link.consumer_name, VERSION)
+        forwarder = Forwarder(topics, settlement, transport_consumer.consumer_name, VERSION)
         last = LastAttempts(verdicts, forwarder, options.schema)
         redelivery.last = last
         arrivals = ArrivalFilter(options, verdicts, forwarder, queue, redelivery, loop, last)
-    nack_handler = NackHandler(ownership, verdicts, redelivery, sources, loop, forwarder, last)
+    nack_handler = NackHandler(ownership, verdicts, redelivery, topic_states, loop, forwarder, last)
     receipts = acks.receipts if options.ack_receipt_enabled else None
     writer = restored_leases = None
     if state_writer is not None:
@@ -208,12 +218,12 @@ def assemble(
         named: tuple[str, ...] = (options.pattern,)
     else:
         named = tuple(full_name(each) for each in options.topics)
-    event_publisher = EventPublisher(link, options.event_listener, loop, named=named)
+    event_publisher = EventPublisher(transport_consumer, options.event_listener, loop, named=named)
     if topics is not None:
         topics.new_announcer = event_publisher.letter_announcer
     delivery_handler = DeliveryHandler(
-        link,
-        sources,
+        transport_consumer,
+        topic_states,
         queue,
         acks,
         window,
@@ -228,11 +238,11 @@ def assemble(
     policy = options.batch_receive_policy or BatchReceivePolicy()
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), fair_yield)
     return ConsumerParts(
-        link=link,
+        transport_consumer=transport_consumer,
         options=options,
         status=status,
         fair_yield=fair_yield,
-        sources=sources,
+        topic_states=topic_states,
         queue=queue,
         batches=batches,
         acks=acks,

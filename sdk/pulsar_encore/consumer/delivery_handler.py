@@ -51,8 +51,8 @@ class DeliveryHandler:
 
     def __init__(
         self,
-        link: TransportConsumer,
-        sources: TopicStates,
+        transport_consumer: TransportConsumer,
+        topic_states: TopicStates,
         queue: ReceiveQueue,
         acks: AckSender,
         window: UnackedWindowMonitor,
@@ -62,8 +62,8 @@ class DeliveryHandler:
         arrivals: ArrivalFilter | None = None,
         state_writer: StateWriter | None = None,
     ) -> None:
-        self._link = link
-        self._sources = sources
+        self._transport_consumer = transport_consumer
+        self._topic_states = topic_states
         self._queue = queue
         self._acks = acks
         self._window = window
@@ -86,8 +86,8 @@ class DeliveryHandler:
             if isinstance(each, PlainDeliveries):
                 queued = self._queue_plain(each)
                 arrived += queued
-                if queued < len(each.places):  # the next message needs its own check
-                    singly = each.singly(queued)
+                if queued < len(each.positions):  # the next message needs its own check
+                    singly = each.each_delivery(queued)
             for delivery in singly:
                 arrived += self._queue_entry(delivery, now)
                 if self._foreign is not None:
@@ -105,7 +105,7 @@ class DeliveryHandler:
 
     def _end(self, error: StateMismatchError) -> None:
         """End the consumer and drop its queue: all queued messages would wrongly count as new."""
-        states = self._sources.of(None)
+        states = self._topic_states.of(None)
         for state in states:
             state.disconnected()
         self._queue.drop(states)
@@ -113,10 +113,10 @@ class DeliveryHandler:
 
     def _queue_plain(self, run: PlainDeliveries) -> int:
         """Queue the leading plain messages that need no own check; return how many."""
-        state = self._sources.by_number[run.source]
+        state = self._topic_states.by_number[run.topic_number]
         entries: list[Entry] = []
         if self._arrivals is None:
-            entries = state.arrive_first(run.places)
+            entries = state.arrive_first(run.positions)
         count = len(entries)
         if count:
             if state.durable is not None:
@@ -127,9 +127,9 @@ class DeliveryHandler:
 
     def _queue_entry(self, delivery: Delivery, now: int) -> int:
         """Queue the wanted messages of an entry; return how many."""
-        state = self._sources.by_number[delivery.source]
+        state = self._topic_states.by_number[delivery.topic_number]
         if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
-            self._link.consumed(delivery.source, len(delivery.indexes))
+            self._transport_consumer.consumed(delivery.topic_number, len(delivery.indexes))
             self._queue.want()
             return 0
         indexes, messages = delivery.indexes, delivery.messages
@@ -156,7 +156,7 @@ class DeliveryHandler:
             indexes, messages = self._arrivals.admit(state, entry, indexes, messages)
         count = len(indexes)
         if count < delivered:
-            self._link.consumed(delivery.source, delivered - count)
+            self._transport_consumer.consumed(delivery.topic_number, delivered - count)
             self._queue.want()
         if entry is None or not count:
             return 0
@@ -172,76 +172,76 @@ class DeliveryHandler:
             self._redelivery.rewind_again(state)
         return admission is Admission.ADMIT
 
-    def on_connected(self, only: Container[int] | None = None) -> None:
-        states = self._sources.record_change("connected", only)
+    def on_connected(self, topics: Container[int] | None = None) -> None:
+        states = self._topic_states.record_change("connected", topics)
         self._acks.connected(states)
         self._redelivery.connected(states)
-        self._event_publisher.connected(only)
+        self._event_publisher.connected(topics)
 
-    def on_disconnected(self, only: Container[int] | None = None) -> None:
-        states = self._sources.record_change("disconnected", only)
+    def on_disconnected(self, topics: Container[int] | None = None) -> None:
+        states = self._topic_states.record_change("disconnected", topics)
         self._acks.disconnected(states)
         for state in states:
             state.disconnected()
         self._queue.drop(states)
-        self._event_publisher.disconnected(only)
+        self._event_publisher.disconnected(topics)
 
-    def on_uncertain(self, only: Container[int] | None = None) -> None:
-        states = self._sources.record_change("doubtful", only)
+    def on_uncertain(self, topics: Container[int] | None = None) -> None:
+        states = self._topic_states.record_change("doubtful", topics)
         self._acks.doubtful(states)
         for state in states:  # a copy may belong to the reconnect, which the broker does not count
             state.window.all_requested = False
-        self._event_publisher.doubtful(only)
+        self._event_publisher.doubtful(topics)
 
     def on_all_requested(
-        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+        self, unseen: Sequence[Delivery], topics: Container[int] | None = None
     ) -> None:
-        for state in self._sources.of(only):
+        for state in self._topic_states.of(topics):
             if state.shared:
                 state.window.all_requested = True
         for each in unseen:
-            state, key = self._sources.by_number[each.source], (each.ledger, each.entry)
+            state, key = self._topic_states.by_number[each.topic_number], (each.ledger, each.entry)
             if each.batch_size > 1:
                 state.attempts.batch_asked(key)
             else:
                 state.ignore_copy(key, 1)
 
-    def on_seek(self, only: Container[int] | None = None) -> None:
-        states = self._sources.record_change("sought", only)
+    def on_seek(self, topics: Container[int] | None = None) -> None:
+        states = self._topic_states.record_change("sought", topics)
         for state in states:
             state.reset()
         self._acks.receipts.sought(states)
-        self._event_publisher.sought(only)
+        self._event_publisher.sought(topics)
         self._queue.drop(states)
 
-    def on_end_of_topic(self, source: int) -> None:
-        self._event_publisher.end_of_topic(source)
+    def on_end_of_topic(self, topic_number: int) -> None:
+        self._event_publisher.end_of_topic(topic_number)
 
-    def on_active_changed(self, source: int, active: bool) -> None:
-        self._event_publisher.active_changed(source, active)
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
+        self._event_publisher.active_changed(topic_number, active)
 
-    def on_new_source(self, source: int) -> None:
-        self._event_publisher.new_source(source)
+    def on_new_topic(self, topic_number: int) -> None:
+        self._event_publisher.new_topic(topic_number)
 
-    def on_removed(self, source: int) -> None:
-        self._event_publisher.removed(source)
+    def on_removed(self, topic_number: int) -> None:
+        self._event_publisher.removed(topic_number)
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         """Do nothing: the transport acks the skipped entries of a durable subscription."""
 
-    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        self._event_publisher.retrying(source, notice)
+    def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
+        self._event_publisher.retrying(topic_number, notice)
 
-    def on_failed(self, error: Exception, source: int | None = None) -> None:
-        if isinstance(error, ShutDownError) and self._sources.unsent_acks:
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
+        if isinstance(error, ShutDownError) and self._topic_states.unsent_acks:
             logger.warning(
                 "%s/%s: the client was shut down, or its event loop ends, and the consumer was not "
                 "closed: acks of %d entries were not sent, and their messages are delivered again. "
                 "Await close() of the consumer or of the client first",
-                self._link.topic,
-                self._link.subscription_name,
-                self._sources.unsent_acks,
+                self._transport_consumer.topic,
+                self._transport_consumer.subscription_name,
+                self._topic_states.unsent_acks,
             )
         self._queue.fail(error)
         self._acks.receipts.fail(error)
-        self._event_publisher.failed(error, source)
+        self._event_publisher.failed(error, topic_number)

@@ -153,14 +153,14 @@ class EventPublisher:
 
     def __init__(
         self,
-        link: TransportConsumer,
+        transport_consumer: TransportConsumer,
         listener: EventListener | None,
         loop: asyncio.AbstractEventLoop,
         component: Component = "consumer",
         *,
         named: tuple[str, ...] = (),
     ) -> None:
-        self._link = link
+        self._transport_consumer = transport_consumer
         self._named = named
         self._named_are_lost = False  # `Disconnected` was sent for them, and no `Connected` yet
         self._events = EventDispatcher(listener, loop)
@@ -176,10 +176,10 @@ class EventPublisher:
 
     # Calls of the transport
 
-    def connected(self, only: Container[int] | None) -> None:
+    def connected(self, topics: Container[int] | None) -> None:
         """Report reconnected topics. A connection after a seek is not reported."""
-        self._forget_retries(only)
-        back = {each for each in self._lost if only is None or each in only}
+        self._forget_retries(topics)
+        back = {each for each in self._lost if topics is None or each in topics}
         self._lost -= back
         if self._named_are_lost:
             self._named_are_lost = False
@@ -187,35 +187,39 @@ class EventPublisher:
         elif back and self._events.has_listener:
             self._events.send(Connected(self._topics(back), self._component))
 
-    def disconnected(self, only: Container[int] | None) -> None:
+    def disconnected(self, topics: Container[int] | None) -> None:
         """Report a lost connection. The broker reports the active consumer again later."""
-        for source in [each for each in self._active if only is None or each in only]:
-            del self._active[source]
-        self.doubtful(only)
+        for topic_number in [each for each in self._active if topics is None or each in topics]:
+            del self._active[topic_number]
+        self.doubtful(topics)
 
-    def doubtful(self, only: Container[int] | None) -> None:
+    def doubtful(self, topics: Container[int] | None) -> None:
         """Report that at least one of these topics lost its connection."""
-        self._lost.update(self._sources(only))
-        topics = self._topics(only) if self._events.has_listener else ()
-        self._named_are_lost = self._events.has_listener and not topics
+        self._lost.update(self._topic_numbers(topics))
+        names = self._topics(topics) if self._events.has_listener else ()
+        self._named_are_lost = self._events.has_listener and not names
         if self._events.has_listener:
-            self._events.send(Disconnected(topics or self._named, self._component))
+            self._events.send(Disconnected(names or self._named, self._component))
 
-    def retrying(self, source: int | None, notice: RetryNotice) -> None:
+    def retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
         event = _retrying(notice, self._component)
-        if source is not None:  # otherwise `TopicAdded` reports the success
-            self._lost.add(source)
-            self._retrying[source] = event
+        if topic_number is not None:  # otherwise `TopicAdded` reports the success
+            self._lost.add(topic_number)
+            self._retrying[topic_number] = event
         self._events.send(event)
 
-    def failed(self, error: Exception, source: int | None) -> None:
+    def failed(self, error: Exception, topic_number: int | None) -> None:
         """Report that the transport has failed for good, because of one topic or as a whole.
 
         Several topics may fail at the same time: the first one is reported. A `ShutDownError` is no
         failure, because the application shut the client down or ended the event loop.
         """
         if self.failure is None and not isinstance(error, ShutDownError):
-            topic = self._link.topic if source is None else self._topic(source)
+            topic = (
+                self._transport_consumer.topic
+                if topic_number is None
+                else self._topic(topic_number)
+            )
             self.failure = Failed(topic, error, self._component)
             self._retrying.clear()
             self._events.send(self.failure)
@@ -225,33 +229,33 @@ class EventPublisher:
         self._letters.append(event_publisher)
         return event_publisher
 
-    def active_changed(self, source: int, active: bool) -> None:
+    def active_changed(self, topic_number: int, active: bool) -> None:
         """Failover: report a change of the active consumer. Brokers repeat the command."""
-        if self._active.get(source) is not active:
-            self._active[source] = active
+        if self._active.get(topic_number) is not active:
+            self._active[topic_number] = active
             event = BecameActive if active else BecameInactive
-            self._events.send(event(self._topic(source)))
+            self._events.send(event(self._topic(topic_number)))
 
-    def end_of_topic(self, source: int) -> None:
-        if source not in self._ended:
-            self._ended.add(source)
-            self._events.send(EndOfTopic(self._topic(source)))
+    def end_of_topic(self, topic_number: int) -> None:
+        if topic_number not in self._ended:
+            self._ended.add(topic_number)
+            self._events.send(EndOfTopic(self._topic(topic_number)))
 
-    def new_source(self, source: int) -> None:
-        self._events.send(TopicAdded(self._topic(source), self._component))
+    def new_topic(self, topic_number: int) -> None:
+        self._events.send(TopicAdded(self._topic(topic_number), self._component))
 
-    def removed(self, source: int) -> None:
-        self._removed.add(source)
-        self._ended.discard(source)
-        self._lost.discard(source)
-        self._retrying.pop(source, None)
-        self._active.pop(source, None)
-        self._events.send(TopicRemoved(self._topic(source), self._component))
+    def removed(self, topic_number: int) -> None:
+        self._removed.add(topic_number)
+        self._ended.discard(topic_number)
+        self._lost.discard(topic_number)
+        self._retrying.pop(topic_number, None)
+        self._active.pop(topic_number, None)
+        self._events.send(TopicRemoved(self._topic(topic_number), self._component))
 
-    def sought(self, only: Container[int] | None) -> None:
+    def sought(self, topics: Container[int] | None) -> None:
         """Forget that these topics have ended, because a seek may bring messages again."""
-        self._forget_retries(only)
-        self._ended = {each for each in self._ended if not (only is None or each in only)}
+        self._forget_retries(topics)
+        self._ended = {each for each in self._ended if not (topics is None or each in topics)}
 
     # State of the topics
 
@@ -262,11 +266,13 @@ class EventPublisher:
     @property
     def inactive_topics(self) -> tuple[str, ...]:
         """Return the Failover topics that another consumer is active on."""
-        return self._names(source for source, active in self._active.items() if not active)
+        return self._names(
+            topic_number for topic_number, active in self._active.items() if not active
+        )
 
     @property
     def all_ended(self) -> bool:
-        return bool(self._ended) and self._ended.issuperset(self._sources(None))
+        return bool(self._ended) and self._ended.issuperset(self._topic_numbers(None))
 
     @property
     def retries(self) -> tuple[Retrying, ...]:
@@ -274,24 +280,24 @@ class EventPublisher:
         letters = (event for each in self._letters for event in each.retrying.values())
         return (*self._retrying.values(), *letters)
 
-    def _forget_retries(self, only: Container[int] | None) -> None:
-        for source in [each for each in self._retrying if only is None or each in only]:
-            del self._retrying[source]
+    def _forget_retries(self, topics: Container[int] | None) -> None:
+        for topic_number in [each for each in self._retrying if topics is None or each in topics]:
+            del self._retrying[topic_number]
 
-    def _topics(self, only: Container[int] | None) -> tuple[str, ...]:
-        return self._names(self._sources(only))
+    def _topics(self, topics: Container[int] | None) -> tuple[str, ...]:
+        return self._names(self._topic_numbers(topics))
 
-    def _sources(self, only: Container[int] | None) -> Iterator[int]:
-        """Yield the topics of `only`, or all, without removed ones."""
-        for source in self._link.sources():
-            if source not in self._removed and (only is None or source in only):
-                yield source
+    def _topic_numbers(self, topics: Container[int] | None) -> Iterator[int]:
+        """Yield the topics of `topics`, or all, without removed ones."""
+        for topic_number in self._transport_consumer.topic_numbers():
+            if topic_number not in self._removed and (topics is None or topic_number in topics):
+                yield topic_number
 
-    def _names(self, sources: Iterable[int]) -> tuple[str, ...]:
-        return tuple(map(self._topic, sources))
+    def _names(self, topic_numbers: Iterable[int]) -> tuple[str, ...]:
+        return tuple(map(self._topic, topic_numbers))
 
-    def _topic(self, source: int) -> str:
-        return self._link.topic_of(source)[0]
+    def _topic(self, topic_number: int) -> str:
+        return self._transport_consumer.topic_of(topic_number)[0]
 
     def close(self) -> None:
         self._events.close()

@@ -54,8 +54,8 @@ class _Listed:
         return self._at < len(self._messages)
 
     def ack_next(self) -> None:
-        source, self._at = self._settlement.ack_row(self._messages, self._at)
-        self.acked.add(source)
+        topic_state, self._at = self._settlement.ack_row(self._messages, self._at)
+        self.acked.add(topic_state)
 
 
 class SettlementCalls:
@@ -122,7 +122,7 @@ class SettlementCalls:
             ForkedError: in a child of the consumer's process.
         """
         self._affinity.check_process()
-        if running_loop() is not None or self._affinity.over:
+        if running_loop() is not None or self._affinity.loop_is_closed:
             self._affinity.check()
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
         if not self._mailbox.post(_run_call, outcome, call, *args):

@@ -3,7 +3,7 @@
 `StateWriter` and `TopicStateWriter` (a `core.Durable`) convert the loop's clock, which does not
 survive a restart, to the wall clock. Invariants: the store is open before the first message arrives
 and is closed after the last one is settled. A failing store stops no message and is reported in
-`statistics().state_trouble`.
+`statistics().state_failure`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..eventloop.alarm import now_ms, wall_now_ms
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
 from ..state.rocks import (
-    MOST_DIFFERENT,
+    MAX_DIFFERENT,
     DeliveredRecord,
     RocksStore,
     StoreStatistics,
@@ -69,7 +69,7 @@ class StateWriter:
         #: True if a delivery is on disk before the application receives the message.
         self.before: bool = before
         self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
-        self._sources: dict[str, TopicStateWriter] = {}
+        self._topic_states: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
         self._held = _LongHeld()
         self._sweeping = False
@@ -135,20 +135,22 @@ class StateWriter:
         if self._store is None:
             return None
         try:
-            source = self._store.source(topic, self._options.subscription_name)
+            topic_store = self._store.topic_store(topic, self._options.subscription_name)
         except EncoreError as error:
             logger.error("%s: what waits is in memory only: %s", topic, error)
             return None
         if self._fresh:
-            source.records.drop_mismatched()
-        there = self._sources.pop(topic, None)
+            topic_store.records.drop_mismatched()
+        there = self._topic_states.pop(topic, None)
         if there is not None:
             there.close()
-        made = self._sources[topic] = TopicStateWriter(source, self._loop, self.watch, self)
+        made = self._topic_states[topic] = TopicStateWriter(
+            topic_store, self._loop, self.watch, self
+        )
         return made
 
-    def mismatched(self, source: TopicStore) -> None:
-        topic, records = source.name[0], source.records
+    def mismatched(self, topic_store: TopicStore) -> None:
+        topic, records = topic_store.name[0], topic_store.records
         if records.mismatched == 1:
             logger.warning(
                 "%s: a message has the id of another one that the state in %s knows: the cluster "
@@ -161,7 +163,7 @@ class StateWriter:
             self.fail(
                 StateMismatchError(
                     f"the state in {self._path} is of another cluster, or the topic {topic} was "
-                    f"deleted and made again: all of the first {MOST_DIFFERENT} entries (messages "
+                    f"deleted and made again: all of the first {MAX_DIFFERENT} entries (messages "
                     "or batches) differ from those whose ids it knows. Their records are kept. Use "
                     "another directory for this cluster, or RocksState(..., "
                     'on_mismatch="fresh") to drop what it knows'
@@ -176,7 +178,7 @@ class StateWriter:
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
         """Write that messages of an entry are about to be delivered (`count_attempts="before"`)."""
-        state: TopicState = entry.source
+        state: TopicState = entry.topic_state
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
             state.special = True
@@ -184,21 +186,21 @@ class StateWriter:
 
     def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
         """Notify the other consumers of this process of a delivery (`count_attempts="lazy"`)."""
-        state: TopicState = entry.source
+        state: TopicState = entry.topic_state
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
             durable.tell_attempts(entry, state, indexes)
 
     def one_write(self) -> AbstractContextManager[object]:
         assert self._store is not None
-        return self._store.one_batch()
+        return self._store.batched_writes()
 
     # Writing
 
     @property
-    def trouble(self) -> str | None:
-        trouble = None if self._store is None else self._store.trouble
-        return None if trouble is None else str(trouble)
+    def failure(self) -> str | None:
+        failure = None if self._store is None else self._store.failure
+        return None if failure is None else str(failure)
 
     def statistics(self) -> StoreStatistics | None:
         return None if self._store is None else self._store.statistics()
@@ -207,7 +209,7 @@ class StateWriter:
         self._timer = None
         if self._store is None:
             return
-        for durable in self._sources.values():
+        for durable in self._topic_states.values():
             durable.write_buffered()
         for state in self._states:
             state.consider()
@@ -216,7 +218,7 @@ class StateWriter:
             self._swept_at = self._loop.time()
             self._sweeping = True
             self._write_held(self._held.held_since_last(self._states))
-        if self._store.late and self._store.trouble is None:
+        if self._store.has_deferred_deletes and self._store.failure is None:
             # One write for all acks of a second, and none for messages that are acked at once.
             self._store.flush()
         self._retry_writes(self._store)
@@ -226,7 +228,7 @@ class StateWriter:
 
     def _pause(self, store: RocksStore) -> float | None:
         """Return the delay before the next poll, in s; None if none is needed."""
-        if store.trouble is not None or any(each.unwritten for each in self._sources.values()):
+        if store.failure is not None or any(each.unwritten for each in self._topic_states.values()):
             return _POLL_S
         return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
 
@@ -235,7 +237,7 @@ class StateWriter:
         if self._store is None:
             return
         burst = list(islice(held, _BURST))
-        with self._store.one_batch():
+        with self._store.batched_writes():
             for state, entry, mask in burst:
                 if isinstance(state.durable, TopicStateWriter) and entry.live:
                     still = [index for index in set_bits(mask) if entry.state[index] == HELD]
@@ -248,10 +250,10 @@ class StateWriter:
             self._sweeping = False
 
     def _retry_writes(self, store: RocksStore) -> None:
-        if store.trouble is None or store.flush():
+        if store.failure is None or store.flush():
             self._failed_polls = 0
             return
-        if not store.refuses:
+        if not store.last_write_failed:
             self._failed_polls = 0
             if not self._catching_up:
                 self._catching_up = True
@@ -260,14 +262,14 @@ class StateWriter:
         self._failed_polls += 1
         if self._failed_polls % _REPAIR_POLLS == 0:
             try:
-                store.mend()
+                store.reopen()
             except StoreError as error:
                 logger.warning("state is kept in memory still: %s", error)
 
     def _catch_up(self) -> None:
         """Write the changes of failed writes in steps, because the disk accepts writes again."""
         store = self._store
-        self._catching_up = store is not None and not store.flush() and not store.refuses
+        self._catching_up = store is not None and not store.flush() and not store.last_write_failed
         if self._catching_up:
             self._loop.call_soon(self._catch_up)
 
@@ -286,7 +288,7 @@ class StateWriter:
             read.add(options.retry_letter_topic)
 
         def is_ours(topic: str) -> bool:
-            return topic in self._sources or topic in read or base_name(topic) in read
+            return topic in self._topic_states or topic in read or base_name(topic) in read
 
         for state in self._states:
             state.end_durability()  # otherwise pending changes would be written again
@@ -304,7 +306,7 @@ class StateWriter:
         store = self._detach_store(acked=True)
         if store is not None:
             try:
-                while not (store.alone or store.flush() or store.refuses):  # noqa: ASYNC110
+                while not (store.is_sole_user or store.flush() or store.last_write_failed):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             finally:
                 # If no other consumer uses the store, its closing thread writes the rest.
@@ -332,7 +334,7 @@ class StateWriter:
             return
         entries = ((state, entry) for state in self._states for entry in state.held())
         while burst := list(islice(entries, _BURST)):
-            with self._store.one_batch():
+            with self._store.batched_writes():
                 for state, entry in burst:
                     held = [at for at, what in enumerate(entry.state) if what == HELD]
                     if held and isinstance(state.durable, TopicStateWriter):
@@ -346,13 +348,13 @@ class StateWriter:
             self._timer.cancel()
         store, self._store = self._store, None
         if acked:
-            for durable in self._sources.values():
+            for durable in self._topic_states.values():
                 durable.forget_dead_lettered(math.inf)
         for state in self._states:
             state.end_durability()
-        for durable in self._sources.values():
+        for durable in self._topic_states.values():
             durable.close()
-        self._sources.clear()
+        self._topic_states.clear()
         if store is not None:
             store.flush()  # another consumer uses the store, and may not poll
         return store
@@ -363,7 +365,7 @@ class TopicStateWriter:
 
     def __init__(
         self,
-        source: TopicStore,
+        topic_store: TopicStore,
         loop: asyncio.AbstractEventLoop,
         changed: Callable[[], None],
         writer: StateWriter,
@@ -371,9 +373,9 @@ class TopicStateWriter:
         self._changed = changed
         self._writer = writer
         self._state: TopicState | None = None  # set by `_topic_state` on first use
-        source.sharers.add(self)
-        self._source = source
-        self._records = source.records
+        topic_store.users.add(self)
+        self._topic_store = topic_store
+        self._records = topic_store.records
         self._loop = loop
         self._dead_lettered: set[EntryKey] = (
             set()
@@ -387,16 +389,16 @@ class TopicStateWriter:
     def knows(self, key: EntryKey) -> bool:
         if self._records.knows(key):
             return True
-        return any(each.attempts_in_hands(key) for each in self._sharers())
+        return any(each.held_attempts(key) for each in self._sharers())
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
         same = self._records.compare(*key, fingerprint)
-        self._source.wake()
+        self._topic_store.wake()
         if same:
             return True
         self._dead_lettered.discard(key)
         self._arriving.pop(key, None)
-        self._writer.mismatched(self._source)
+        self._writer.mismatched(self._topic_store)
         self._removed()
         return False
 
@@ -415,7 +417,7 @@ class TopicStateWriter:
                     if due_ms > wall:
                         dues[max(index, 0)] = due_ms - wall + now + 1
         for each in self._sharers():
-            for index, count in each.attempts_in_hands(key).items():
+            for index, count in each.held_attempts(key).items():
                 attempts[index] = max(attempts.get(index, 0), count)
         return Recall(attempts, dues)
 
@@ -505,7 +507,7 @@ class TopicStateWriter:
         self._changed()
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
-        if any(each.in_hands(key) for each in self._source.sharers):
+        if any(each.is_held(key) for each in self._topic_store.users):
             return None
         due_ms = self._records.leased_until(key, attempt) if self.trusts(key[:2]) else None
         wall, now = wall_now_ms(self._loop), now_ms(self._loop)
@@ -516,11 +518,11 @@ class TopicStateWriter:
 
     def compared(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
-        self._source.waiters.add(future)
-        future.add_done_callback(self._source.waiters.discard)
+        self._topic_store.waiters.add(future)
+        future.add_done_callback(self._topic_store.waiters.discard)
         return future
 
-    def waits_anywhere(
+    def set_due_at_owner(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
         comes_ms = due_ms + (self._revive_ms(key) if leased else 0)
@@ -535,20 +537,20 @@ class TopicStateWriter:
         self._changed()
 
     def _sharers(self) -> list[StoreUser]:
-        sharers = self._source.sharers
-        return [each for each in sharers if each is not self] if len(sharers) > 1 else []
+        users = self._topic_store.users
+        return [each for each in users if each is not self] if len(users) > 1 else []
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """Change the due time of a message that waits at this consumer."""
         state = self._topic_state()
         if state is not None:
-            state.moved(key, due_ms, bits)
+            state.set_due(key, due_ms, bits)
             self._writer.rearm(state)
 
-    def in_hands(self, key: MessageKey) -> bool:
+    def is_held(self, key: MessageKey) -> bool:
         """Return True if the application holds a message of this consumer."""
         state = self._topic_state()
-        return state is not None and state.in_hands(key)
+        return state is not None and state.is_held(key)
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
         """Count another consumer's attempt for the copies that may be queued here."""
@@ -556,10 +558,10 @@ class TopicStateWriter:
         if state is not None:
             state.attempted_elsewhere(key, mask, attempt)
 
-    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+    def held_attempts(self, key: EntryKey) -> dict[int, int]:
         """Return the attempts, by batch index, at messages that the application holds."""
         state = self._topic_state()
-        return {} if state is None else state.attempts_in_hands(key)
+        return {} if state is None else state.held_attempts(key)
 
     def _topic_state(self) -> TopicState | None:
         if self._state is None:
@@ -570,7 +572,7 @@ class TopicStateWriter:
         # Rounded up, because both clocks were rounded down.
         return max(due_ms - now_ms(self._loop) + wall_now_ms(self._loop) + 1, 0)
 
-    def acked_anywhere(self, message_id: MessageId) -> None:
+    def ack_at_owner(self, message_id: MessageId) -> None:
         for each in self._sharers():
             each.acked(message_id)
 
@@ -624,14 +626,14 @@ class TopicStateWriter:
         self._dead_lettered.clear()
         self._arriving.clear()
         self._records.clear()
-        self._source.wake()
+        self._topic_store.wake()
 
     def _removed(self) -> None:
         """Schedule a write if deletes are pending.
 
         After a kill, `evacuate` would send again every message with a record on disk.
         """
-        if self._source.late:
+        if self._topic_store.has_deferred_deletes:
             self._changed()
 
     def write_buffered(self) -> None:
@@ -667,9 +669,9 @@ class TopicStateWriter:
         return self._records.buffered > 0 or len(self._arriving) > 0
 
     def close(self) -> None:
-        self._source.wake()
-        self._source.sharers.discard(self)
-        self._source.close()
+        self._topic_store.wake()
+        self._topic_store.users.discard(self)
+        self._topic_store.close()
 
 
 class _LongHeld:

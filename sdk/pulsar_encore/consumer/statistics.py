@@ -35,7 +35,7 @@ class Statistics:
         inactive_topics: On Failover, full names of topics and partitions whose messages another
             consumer receives. Empty on the stock transport.
         leased: Active leases. Their messages are part of `in_flight`.
-        state_trouble: Why due times or attempts that belong on disk are only in memory (such as a
+        state_failure: Why due times or attempts that belong on disk are only in memory (such as a
             full disk), or may be lost in a power cut with `durability="power"`. None if everything
             is written, and without `state`.
         retrying: The last `Retrying` event of each topic whose attempts to attach fail, letter
@@ -65,7 +65,7 @@ class Statistics:
     ended_topics: tuple[str, ...] = ()
     inactive_topics: tuple[str, ...] = ()
     leased: int = 0
-    state_trouble: str | None = None
+    state_failure: str | None = None
     retrying: tuple[Retrying, ...] = ()
     failure: Failed | None = None
     nack_index: NackIndexStatistics | None = None
@@ -78,33 +78,33 @@ class Statistics:
 
 
 def snapshot(
-    sources: TopicStates,
+    topic_states: TopicStates,
     window: UnackedWindowMonitor,
     event_publisher: EventPublisher,
     connected: bool,
     transport: str,
     leased: int = 0,
-    state_trouble: str | None = None,
+    state_failure: str | None = None,
     nack_index: NackIndexStatistics | None = None,
     store: StoreStatistics | None = None,
 ) -> Statistics:
     """Return the counts over all topics of a consumer, now."""
-    queued = sources.count(QUEUED)
+    queued = topic_states.count(QUEUED)
     return Statistics(
         queued=queued,
         # Messages that are HELD or forwarded: the rest of the unacked ones. This saves another walk
         # over all messages.
-        in_flight=sources.unacked - sources.nacked - queued,
-        nacked=sources.nacked,
-        unsent_acks=sources.unsent_acks,
-        unacked=sources.unacked,
+        in_flight=topic_states.unacked - topic_states.nacked - queued,
+        nacked=topic_states.nacked,
+        unsent_acks=topic_states.unsent_acks,
+        unacked=topic_states.unacked,
         unacked_window=window.size,
         connected=connected,
         transport=transport,
         ended_topics=event_publisher.ended_topics,
         inactive_topics=event_publisher.inactive_topics,
         leased=leased,
-        state_trouble=state_trouble,
+        state_failure=state_failure,
         retrying=event_publisher.retries,
         failure=event_publisher.failure,
         nack_index=nack_index,

@@ -56,7 +56,7 @@ class TopicStates:
 
     def __init__(
         self,
-        link: TransportConsumer,
+        transport_consumer: TransportConsumer,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         new_index: Callable[[], DueIndex] = TimeBucketIndex,
@@ -64,7 +64,7 @@ class TopicStates:
         dispose: Callable[[dict[Any, Any] | list[Any]], None] | None = None,
         new_nacks: Callable[[str], DueIndex] | None = None,
     ) -> None:
-        self._link = link
+        self._transport_consumer = transport_consumer
         self._new_nacks = new_nacks
         self._options = options
         self._loop = loop
@@ -78,13 +78,13 @@ class TopicStates:
 
     def expect(self, topic: str) -> None:
         """Create the state of a topic or partition, if this consumer reads it."""
-        number = self._link.source_of(topic, partition_of(topic))
+        number = self._transport_consumer.topic_number_of(topic, partition_of(topic))
         if number is not None:
             _ = self.by_number[number]
 
     def _new(self, number: int) -> TopicState:
-        topic, partition = self._link.topic_of(number)
-        options, able = self._options, self._link.capabilities
+        topic, partition = self._transport_consumer.topic_of(number)
+        options, able = self._options, self._transport_consumer.capabilities
         shared = options.is_shared(topic)
         state = TopicState(
             self,
@@ -132,7 +132,7 @@ class TopicStates:
 
         Some transports cannot rewind one Exclusive or Failover topic alone.
         """
-        one = self._link.capabilities.rewind_one_source
+        one = self._transport_consumer.capabilities.rewind_one_topic
         return [each for each in self if state is None or each is state or not (one or each.shared)]
 
     # Changes of several topics

@@ -25,15 +25,17 @@ class UnackedWindowMonitor:
         size: Unacked messages at which the broker stops delivering.
     """
 
-    def __init__(self, link: TransportConsumer, sources: TopicStates, size: int) -> None:
-        self._link = link
-        self._sources = sources
+    def __init__(
+        self, transport_consumer: TransportConsumer, topic_states: TopicStates, size: int
+    ) -> None:
+        self._transport_consumer = transport_consumer
+        self._topic_states = topic_states
         self.size = size
         self._warned = False
 
     def watch(self) -> None:
         """Warn if the window is nearly full and no warning was logged before."""
-        if self._warned or self._sources.unacked < self.size * _WARN_SHARE:
+        if self._warned or self._topic_states.unacked < self.size * _WARN_SHARE:
             return
         self._warned = True
         logger.warning(
@@ -41,8 +43,8 @@ class UnackedWindowMonitor:
             "broker stops delivering to this consumer. Ways out: shorter nack delays, fewer "
             "messages held at once, more consumers, or a larger maxUnackedMessagesPerConsumer at "
             "the broker (tell it here too, as max_unacked_messages).",
-            self._link.topic,
-            self._link.subscription_name,
-            self._sources.unacked,
+            self._transport_consumer.topic,
+            self._transport_consumer.subscription_name,
+            self._topic_states.unacked,
             self.size,
         )

@@ -48,7 +48,7 @@ class Failures(NamedTuple):
 class _Redeliveries:
     """The broker's redelivery count of one batch, split by the consumers that requested them.
 
-    Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up the
+    Any ack of a part of the entry resets the broker's count to 0. `by_others` therefore adds up the
     increases and never goes down. If in doubt, an increase counts as this consumer's, so that a
     message on a single consumer never has an attempt too many. A delivery may be in flight while
     this consumer requests a redelivery or acks. So requests and acks are not matched with single
@@ -59,17 +59,17 @@ class _Redeliveries:
         increases: Sum of the increases of the broker's count that deliveries have shown.
         deliveries: Deliveries to this consumer.
         requests: Redeliveries that this consumer requested.
-        elsewhere: Redeliveries that other consumers requested, seen in deliveries.
+        by_others: Redeliveries that other consumers requested, seen in deliveries.
     """
 
-    __slots__ = ("count", "deliveries", "elsewhere", "increases", "requests")
+    __slots__ = ("by_others", "count", "deliveries", "increases", "requests")
 
     def __init__(self, deliveries: int) -> None:
         self.count = 0
         self.increases = 0
         self.deliveries = deliveries
         self.requests = 0
-        self.elsewhere = 0
+        self.by_others = 0
 
     def delivered(self, count: int) -> None:
         """Note a delivery of the entry with this redelivery count."""
@@ -81,7 +81,7 @@ class _Redeliveries:
         # This delivery is one of them: the broker reads the count when it writes the entry to the
         # connection, and may have received a request for this very delivery before.
         own = min(self.requests, self.deliveries)
-        self.elsewhere = max(self.elsewhere, self.increases - own)
+        self.by_others = max(self.by_others, self.increases - own)
 
 
 class Attempts:
@@ -130,7 +130,7 @@ class Attempts:
                 return 0
             redeliveries = self._new_batch(key, deliveries=0)
         redeliveries.delivered(redelivery_count)
-        return redeliveries.elsewhere
+        return redeliveries.by_others
 
     def batch_asked(self, key: EntryKey) -> None:
         """Count a redelivery of a batch that this consumer requests."""
@@ -140,7 +140,7 @@ class Attempts:
     def elsewhere_of(self, key: EntryKey) -> int:
         """Return the redeliveries of a batch that other consumers requested."""
         redeliveries = self.batches.get(key)
-        return 0 if redeliveries is None else redeliveries.elsewhere
+        return 0 if redeliveries is None else redeliveries.by_others
 
     def _new_batch(self, key: EntryKey, *, deliveries: int) -> _Redeliveries:
         if len(self.batches) >= MOST_SHARED_BATCHES:

@@ -113,7 +113,7 @@ class Durable(Protocol):
         """Return an awaitable that ends when `trusts` may have changed, or on close."""
         ...
 
-    def waits_anywhere(
+    def set_due_at_owner(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
         """Let a message that was delivered in another process wait, at whichever consumer it waits.
@@ -122,7 +122,7 @@ class Durable(Protocol):
         """
         ...
 
-    def acked_anywhere(self, message_id: MessageId) -> None:
+    def ack_at_owner(self, message_id: MessageId) -> None:
         """Ack a message by id, at whichever consumer it waits."""
         ...
 

@@ -17,7 +17,7 @@ from .durable import Durable, Recall
 from .entry import Entry, EntryKey
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
 from .message_key import MessageKey
-from .message_states import HELD, LEAVING
+from .message_states import FORWARDING, HELD
 
 _LAST: Final = (1 << 63) - 1
 
@@ -145,7 +145,7 @@ class DurableObserver(Observer):
 
     def acked(self, entry: Entry, index: int, before: int) -> None:
         mask = 1 << index if entry.unacked else None
-        if before == LEAVING:
+        if before == FORWARDING:
             self._durable.buried(entry.key, 1 << index, mask is None)
         else:
             self._durable.settled(entry.key, mask)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
-from .message_states import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, TRANSITIONS
+from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED, TRANSITIONS
 from .packed_entries import Packed
 
 EntryKey = tuple[int, int]
@@ -42,7 +42,7 @@ class Entry:
     """State of the messages of one entry.
 
     Attributes:
-        source: The topic state that this entry belongs to.
+        topic_state: The topic state that this entry belongs to.
         key: (ledger, entry).
         size: Messages in the entry, 1 for an unbatched message.
         batched: True if the messages have a batch index, also in a batch of one.
@@ -52,7 +52,8 @@ class Entry:
         redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
             consumers requested. See `Attempts`.
         failed: For a batch: attempts that failed here, by index, if not 0. Written by `Attempts`.
-        hand_overs: Deliveries to the application that have ended, by index, if not 0. The number
+        delivery_numbers: Deliveries to the application that have ended, by index, if not 0. The
+        number
             tells one delivery from the next. The broker's count cannot, because it also changes
             while a message is held here.
         live: False if the record is out of use; its messages are then found by key. A packed record
@@ -72,23 +73,23 @@ class Entry:
         "batched",
         "came_as",
         "causes",
+        "delivery_numbers",
         "era",
         "failed",
         "first_chunk",
-        "hand_overs",
         "key",
         "live",
         "redelivered",
         "size",
-        "source",
         "state",
+        "topic_state",
         "unacked",
         "unsent_part",
     )
 
     def __init__(
         self,
-        source: Any,
+        topic_state: Any,
         key: EntryKey,
         size: int,
         batched: bool,
@@ -96,7 +97,7 @@ class Entry:
         first_chunk: EntryKey | None = None,
         era: int = 0,
     ) -> None:
-        self.source: Any = source
+        self.topic_state: Any = topic_state
         self.era: int = era
         self.key: EntryKey = key
         self.size: int = size
@@ -106,7 +107,7 @@ class Entry:
         self.active: int = 0
         self.redelivered: int = redelivered
         self.failed: dict[int, int] | None = None
-        self.hand_overs: dict[int, int] | None = None
+        self.delivery_numbers: dict[int, int] | None = None
         self.live: bool | list[bool] = True
         self.unsent_part: bool = False
         self.causes: int = 0
@@ -116,19 +117,21 @@ class Entry:
     # Arrival
 
     @classmethod
-    def alone(cls, source: Any, key: EntryKey, era: int, live: list[bool], causes: int) -> Entry:
+    def alone(
+        cls, topic_state: Any, key: EntryKey, era: int, live: list[bool], causes: int
+    ) -> Entry:
         """Create the QUEUED record of an unbatched message that was never delivered before.
 
         `__init__` and `queue_all` in one step, because every such message needs it.
         """
         entry: Entry = object.__new__(cls)
-        entry.source = source
+        entry.topic_state = topic_state
         entry.era = era
         entry.key = key
         entry.state = bytearray(_QUEUED)
         entry.size = entry.unacked = entry.active = 1
         entry.redelivered = 0
-        entry.failed = entry.hand_overs = entry.first_chunk = None
+        entry.failed = entry.delivery_numbers = entry.first_chunk = None
         entry.batched = entry.unsent_part = False
         entry.came_as = NO_FINGERPRINT
         entry.live = live
@@ -160,14 +163,14 @@ class Entry:
 
     # At the application
 
-    def hand_over(self, index: int) -> bool:
+    def deliver(self, index: int) -> bool:
         """Deliver a message to the application; return False if it is no longer QUEUED."""
         if self.state[index] == QUEUED and self.live:
             self.state[index] = HELD
             return True
         return False
 
-    def hand_over_all(self, indexes: range) -> bool:
+    def deliver_all(self, indexes: range) -> bool:
         """Deliver consecutive messages.
 
         Returns:
@@ -186,16 +189,16 @@ class Entry:
         self.state[index] = NACKED
         return True
 
-    def leave(self, index: int) -> bool:
+    def begin_forwarding(self, index: int) -> bool:
         """Begin to forward a message; return False if it is not here."""
-        if not self.live or self.state[index] not in TRANSITIONS["leave"]:
+        if not self.live or self.state[index] not in TRANSITIONS["begin_forwarding"]:
             return False
-        self.state[index] = LEAVING
+        self.state[index] = FORWARDING
         return True
 
-    def stay(self, index: int) -> bool:
+    def forward_failed(self, index: int) -> bool:
         """Hold a message again whose forward failed; return False if it was acked meanwhile."""
-        if not self.live or self.state[index] != LEAVING:
+        if not self.live or self.state[index] != FORWARDING:
             return False
         self.state[index] = HELD
         return True
@@ -228,11 +231,11 @@ class Entry:
         self.unacked = self.active = 0
         return settled
 
-    def offer_again(self, index: int) -> bool:
+    def requeue(self, index: int) -> bool:
         """Queue a held message again; return False if it is not HELD."""
-        if not self.live or self.state[index] not in TRANSITIONS["offer_again"]:
+        if not self.live or self.state[index] not in TRANSITIONS["requeue"]:
             return False
-        self._end_hand_over(index)
+        self._end_delivery(index)
         self.state[index] = QUEUED
         return True
 
@@ -243,7 +246,7 @@ class Entry:
         released = 0
         for index in set_bits(mask):
             if index < self.size and self.state[index] in TRANSITIONS["release"]:
-                self._end_hand_over(index)
+                self._end_delivery(index)
                 released |= 1 << index
         self.active -= released.bit_count()
         return released
@@ -255,19 +258,19 @@ class Entry:
             Mask of the messages that were HELD or NACKED.
         """
         size = self.size
-        if self.hand_overs is None and self.state == _HELD * size:  # nearly always
-            self.hand_overs = dict.fromkeys(range(size), 1)
+        if self.delivery_numbers is None and self.state == _HELD * size:  # nearly always
+            self.delivery_numbers = dict.fromkeys(range(size), 1)
             self.state = bytearray(size)
             self.active = 0
             return (1 << size) - 1
         released = 0
         for index, state in enumerate(self.state):
             if state in (HELD, NACKED):
-                self._end_hand_over(index)
+                self._end_delivery(index)
                 released |= 1 << index
             elif state == QUEUED:
                 self.state[index] = AWAY
-        self.active = self.state.count(LEAVING)
+        self.active = self.state.count(FORWARDING)
         return released
 
     def drop_queued(self) -> int:
@@ -277,17 +280,17 @@ class Entry:
         self.active -= dropped
         return dropped
 
-    def _end_hand_over(self, index: int) -> None:
+    def _end_delivery(self, index: int) -> None:
         """End the current delivery: a message that refers to it is out of date."""
-        ended = self.hand_overs
+        ended = self.delivery_numbers
         if ended is None:
-            ended = self.hand_overs = {}
+            ended = self.delivery_numbers = {}
         ended[index] = ended.get(index, 0) + 1
         self.state[index] = AWAY
 
-    def hand_over_number(self, index: int) -> int:
+    def delivery_number(self, index: int) -> int:
         """Return the number of the current or the next delivery of a message."""
-        return 0 if self.hand_overs is None else self.hand_overs.get(index, 0)
+        return 0 if self.delivery_numbers is None else self.delivery_numbers.get(index, 0)
 
     # Records
 
@@ -310,9 +313,9 @@ class Entry:
         return Packed(self.size, acked, nacked, self.failed or {})
 
     @classmethod
-    def of_packed(cls, source: Any, key: EntryKey, packed: Packed, era: int = 0) -> Entry:
+    def of_packed(cls, topic_state: Any, key: EntryKey, packed: Packed, era: int = 0) -> Entry:
         """Create a record from the result of `to_packed`."""
-        entry = cls(source, key, packed.size, True, era=era)
+        entry = cls(topic_state, key, packed.size, True, era=era)
         digits = f"{packed.acked:0{packed.size}b}".encode()
         entry.state = bytearray(digits[::-1].translate(_ACKED_OR_AWAY))
         for index in set_bits(packed.nacked):
@@ -327,7 +330,7 @@ class Entry:
     def lowest_unacked(self) -> int:
         """Return the first index that is neither ACKED nor LEAVING, or the size."""
         for index, state in enumerate(self.state):
-            if state not in (ACKED, LEAVING):
+            if state not in (ACKED, FORWARDING):
                 return index
         return self.size
 
@@ -354,7 +357,7 @@ class Entry:
 
     def _check(self) -> None:
         """Walk the counters; for tests."""
-        active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, LEAVING))
+        active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, FORWARDING))
         assert self.active == active, self.key
         assert self.unacked == self.size - self.state.count(ACKED), self.key
 
@@ -395,7 +398,7 @@ def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]
         if entry.size == 1:
             state = entry.state
             what = state[0]
-            if what == LEAVING:
+            if what == FORWARDING:
                 continue
             if what == QUEUED:
                 queued.append(entry.key)

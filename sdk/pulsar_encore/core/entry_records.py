@@ -46,7 +46,7 @@ class EntryTable:
         alone: Each record is a single message.
 
     Args:
-        source: The topic state that the entries belong to.
+        topic_state: The topic state that the entries belong to.
         attempts: Attempts of the same topic.
         dispose: Takes over a container of records that are out of use. To free 45,000 records takes
             longer than the step that ends them, so the caller frees them little by little.
@@ -65,14 +65,14 @@ class EntryTable:
 
     def __init__(
         self,
-        source: Any,
+        topic_state: Any,
         attempts: Attempts,
         dispose: Callable[[dict[EntryKey, Entry] | list[Entry]], None] | None = None,
     ) -> None:
         self._dispose = dispose or _free
         self.entries: dict[EntryKey, Entry] = {}
         self.away: OrderedDict[EntryKey, Entry] = OrderedDict()
-        self.packed: PackedBatches = PackedBatches(source, attempts)
+        self.packed: PackedBatches = PackedBatches(topic_state, attempts)
         self.live_alone: list[bool] = [True]
         self.highest: EntryKey = (-1, -1)
         self.rising: bool = True

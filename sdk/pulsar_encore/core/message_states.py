@@ -15,7 +15,7 @@ QUEUED: Final = 1  # here, not yet delivered to the application
 HELD: Final = 2  # delivered to the application, not settled
 NACKED: Final = 3  # waiting here for its due time
 ACKED: Final = 4
-LEAVING: Final = 5  # being forwarded to a letter topic; acked once the letter is stored
+FORWARDING: Final = 5  # being forwarded to a letter topic; acked once the letter is stored
 
 TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     # It was delivered. A NACKED message is queued only if its redelivery was requested.
@@ -27,23 +27,23 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     # The broker's ack set names acked messages.
     "learn_acked": {AWAY: ACKED},
     # The application received it. Only this delivery can nack it now.
-    "hand_over": {QUEUED: HELD},
-    "hand_over_all": {QUEUED: HELD},
+    "deliver": {QUEUED: HELD},
+    "deliver_all": {QUEUED: HELD},
     # `negative_acknowledge` was called for the message (for a queued one, by id), or the broker
     # delivered it before the requested delay because its timer is coarser than ours.
     "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
     # It is about to be forwarded to a letter topic.
-    "leave": {QUEUED: LEAVING, HELD: LEAVING},
+    "begin_forwarding": {QUEUED: FORWARDING, HELD: FORWARDING},
     # Forwarding failed.
-    "stay": {LEAVING: HELD},
+    "forward_failed": {FORWARDING: HELD},
     # By message or by id, in any state.
-    "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, FORWARDING: ACKED},
     # Several at once, on the fast path.
     "ack_held": {HELD: ACKED},
     # The whole entry.
-    "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, FORWARDING: ACKED},
     # Ordered leases: it failed and is delivered again before the next of its key.
-    "offer_again": {HELD: QUEUED},
+    "requeue": {HELD: QUEUED},
     # It is due, or its ack timeout has passed.
     "release": {HELD: AWAY, NACKED: AWAY},
     # Everything is requested again. A LEAVING message stays, or it would be forwarded twice.
@@ -51,6 +51,6 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     # Its connection was lost: the broker sends it again.
     "drop_queued": {QUEUED: AWAY},
     # A record is used again, to ack a part of a batch that is not here.
-    "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, LEAVING: AWAY},
+    "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, FORWARDING: AWAY},
 }
 """The states that each step of `Entry` changes, and their next states."""

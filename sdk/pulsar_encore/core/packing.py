@@ -21,12 +21,12 @@ class PackedBatches(PackedEntries):
     """The packed batches of one topic.
 
     Args:
-        source: The topic state that the entries belong to.
+        topic_state: The topic state that the entries belong to.
         attempts: Attempts of the same topic.
     """
 
-    def __init__(self, source: Any, attempts: Attempts) -> None:
-        self._source: Any = source
+    def __init__(self, topic_state: Any, attempts: Attempts) -> None:
+        self._topic_state: Any = topic_state
         self._attempts = attempts
         super().__init__()
 
@@ -56,7 +56,7 @@ class PackedBatches(PackedEntries):
     def _record(self, key: EntryKey, packed: Packed) -> Entry:
         entry = self._referred.pop(key, None)
         if entry is None:
-            entry = Entry.of_packed(self._source, key, packed, self._source.era)
+            entry = Entry.of_packed(self._topic_state, key, packed, self._topic_state.era)
             entry.redelivered = self._attempts.elsewhere_of(key)
         entry.live = True
         # A packed batch notes no reconnect. One may have happened, and its copy be in flight.
@@ -69,7 +69,7 @@ class PackedBatches(PackedEntries):
         if packed is None:
             return None
         entry = self._referred.get(key)
-        return Entry.of_packed(self._source, key, packed) if entry is None else entry
+        return Entry.of_packed(self._topic_state, key, packed) if entry is None else entry
 
     def _check(self) -> None:
         """Walk the invariants; for tests."""

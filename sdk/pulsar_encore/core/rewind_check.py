@@ -162,7 +162,7 @@ class Rewind:
         self.came: int = 0  # owed entries that arrived: does a rewind bring anything?
 
     @property
-    def owed(self) -> int:
+    def outstanding(self) -> int:
         """Entries that were given back and have not arrived again."""
         return len(self._owed)
 
@@ -248,9 +248,9 @@ class Rewind:
         if before is not None and (key, index) <= before:
             self._waiting = False
         self._suspect_hole(key)
-        owed = self._owed
-        if owed:
-            head, lowest = owed.first()
+        outstanding = self._owed
+        if outstanding:
+            head, lowest = outstanding.first()
             if self._waiting:
                 if (key, index) > (head, lowest):
                     self._owe(key, index)
@@ -260,8 +260,8 @@ class Rewind:
                 self._owe(key, index)
                 self._waiting = True
                 return Admission.REWIND
-            self.came += owed.pop(key) is not None
-            self._waiting = self._waiting and bool(owed)
+            self.came += outstanding.pop(key) is not None
+            self._waiting = self._waiting and bool(outstanding)
         self._reached(key)
         return Admission.ADMIT
 

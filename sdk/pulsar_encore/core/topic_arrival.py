@@ -351,10 +351,10 @@ class TopicArrival(TopicTracking):
         if entry.size > 1:
             if attempts:
                 self.attempts.recalled(entry, attempts)
-        elif not self.letters:  # a letter also says so itself: see `elsewhere`
+        elif not self.letters:  # a letter also says so itself: see `add_letter_attempts`
             entry.redelivered = max(entry.redelivered, attempts.get(0, 0))
 
-    def elsewhere(self, entry: Entry, attempts: int) -> None:
+    def add_letter_attempts(self, entry: Entry, attempts: int) -> None:
         """Add attempts that an unbatched letter reports, and that no count here includes."""
         entry.redelivered += attempts
         if self._observer.knows(entry.key):

@@ -13,7 +13,7 @@ from .acks import Unsent
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey, set_bits
 from .message_key import DueBatch
-from .message_states import AWAY, LEAVING, QUEUED
+from .message_states import AWAY, FORWARDING, QUEUED
 from .rewind_check import Rewind
 from .topic_arrival import TopicArrival
 
@@ -187,16 +187,16 @@ class TopicRelease(TopicArrival):
         for entry in self.table.entries.values():
             if entry.active == entry.size and not self._forwarded:
                 keys.append(entry.key)
-            elif entry.active > entry.state.count(LEAVING):
+            elif entry.active > entry.state.count(FORWARDING):
                 parts.append((entry.key, entry.lowest_unacked()))
         rewind.begin(parts, keys, in_order=in_order and before in (0, len(keys)))
 
     @property
-    def owed(self) -> int:
+    def outstanding(self) -> int:
         """Entries that a rewind has to bring again and has not."""
-        return 0 if self.rewind is None else self.rewind.owed
+        return 0 if self.rewind is None else self.rewind.outstanding
 
-    def rewound_beside(self) -> None:
+    def rewound_with_others(self) -> None:
         """Expect copies of all messages: the transport rewinds this topic with another one."""
         self.acks.rewound()
         for entry in self.table.entries.values():

@@ -19,7 +19,7 @@ from typing import Final
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey, ack_alone, set_bits
 from .message_key import MessageKey
-from .message_states import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED
+from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED
 from .topic_release import TopicRelease
 
 _LAST: Final = (1 << 63) - 1
@@ -65,7 +65,7 @@ class TopicState(TopicRelease):
             return entry.size
         if entry.active == 0:
             self._remember_away(entry)
-        if self.rewind is not None and self.rewind.owed:
+        if self.rewind is not None and self.rewind.outstanding:
             self.rewind.settled_part(entry.key, entry.lowest_unacked())
         if entry.unsent_part:
             return 0
@@ -199,12 +199,12 @@ class TopicState(TopicRelease):
 
     # Nacks
 
-    def holds(self, entry: Entry, index: int, hand_over: int) -> bool:
-        """Return True if `hand_over` is the number of the message's latest delivery, and the
+    def is_latest_delivery(self, entry: Entry, index: int, deliver: int) -> bool:
+        """Return True if `deliver` is the number of the message's latest delivery, and the
         message was not released since."""
         if not entry.live:
             self.table.find(entry.key)  # perhaps it is packed
-        return bool(entry.live) and entry.hand_over_number(index) == hand_over
+        return bool(entry.live) and entry.delivery_number(index) == deliver
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
         """Let a message wait until `due_ms`; return False if it is neither queued nor held."""
@@ -233,7 +233,7 @@ class TopicState(TopicRelease):
             self.unacked: int = self.unacked + 1
         self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
 
-    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
+    def set_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """Move the due time of a message, if it waits here."""
         if key in self.nacks:
             self.nacks.move(key, due_ms, bits)
@@ -242,9 +242,9 @@ class TopicState(TopicRelease):
 
     # Letters and leases
 
-    def leave(self, entry: Entry, index: int) -> bool:
+    def begin_forwarding(self, entry: Entry, index: int) -> bool:
         """Begin to forward a message to a letter topic; return False if it is not here."""
-        if not entry.leave(index):
+        if not entry.begin_forwarding(index):
             return False
         self._forwarded = True
         self._ends_deadline(entry, index)
@@ -270,7 +270,7 @@ class TopicState(TopicRelease):
 
     # Ordered leases
 
-    def stays(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
+    def hold_back(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
         """Hold back a message until `due_ms`: a queued one, or a held one that failed.
 
         Returns:
@@ -281,7 +281,7 @@ class TopicState(TopicRelease):
         held = entry.state[index] == HELD
         self._observer.note_wait(entry, index, due_ms, bits, held)
         if held:
-            entry.offer_again(index)
+            entry.requeue(index)
             if entry.size == 1:  # the broker does not count it
                 entry.redelivered += 1
             else:
@@ -290,7 +290,7 @@ class TopicState(TopicRelease):
         self.special: bool = True  # an ack has to drop that time
         return True
 
-    def returns(self, entry: Entry, index: int) -> bool:
+    def requeue_unfailed(self, entry: Entry, index: int) -> bool:
         """Queue a held message again that did not fail: no attempt is counted.
 
         Returns:
@@ -301,15 +301,15 @@ class TopicState(TopicRelease):
         self._observer.returned(entry, (index,))
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))  # its lease
-        return entry.offer_again(index)
+        return entry.requeue(index)
 
-    def stay_all(self) -> None:
+    def requeue_all(self) -> None:
         """Fail every held message, and hold nothing back any longer."""
         with self._observer.one_write():
             for entry in list(self.held()):
                 for index, state in enumerate(entry.state):
                     if state == HELD:
-                        self.stays(entry, index, 0, 0)
+                        self.hold_back(entry, index, 0, 0)
         if len(self.ordered) and self._observer.has_records:
             self._observer.ends_waiting(list(self.ordered))
         self.ordered.clear()
@@ -320,7 +320,7 @@ class TopicState(TopicRelease):
         """Return when a queued message may be delivered, in ms; 0 for at any time."""
         return self.ordered.not_before(entry, index)
 
-    def comes_due(self, entry: Entry, index: int) -> None:
+    def end_hold_back(self, entry: Entry, index: int) -> None:
         """Hold a message back no longer, because its time has come."""
         due_key = entry.due_key(index)
         if self.ordered.drop(due_key):
@@ -328,13 +328,13 @@ class TopicState(TopicRelease):
 
     # Other consumers of this process
 
-    def in_hands(self, key: MessageKey) -> bool:
+    def is_held(self, key: MessageKey) -> bool:
         """Return True if the application holds a message, or it is being forwarded."""
         entry = self.table.entries.get(key[:2])
         at = max(key[2], 0)
-        return entry is not None and at < entry.size and entry.state[at] in (HELD, LEAVING)
+        return entry is not None and at < entry.size and entry.state[at] in (HELD, FORWARDING)
 
-    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+    def held_attempts(self, key: EntryKey) -> dict[int, int]:
         """Return the attempts, the present one included, of messages that the application holds."""
         entry = self.table.entries.get(key)
         if entry is None or HELD not in entry.state:

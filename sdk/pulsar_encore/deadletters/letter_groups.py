@@ -14,7 +14,7 @@ from .dead_letter import Letter
 NO_FINGERPRINT: Final = "-"
 """The fingerprint of letters without evidence, in listings and selections."""
 
-MOST_GROUPS: Final = 10_000
+MAX_GROUPS: Final = 10_000
 _OTHERS: Final = ("(others)", "(others)")
 
 
@@ -62,7 +62,7 @@ class Grouping:
         most: Maximum number of groups. Letters of further groups are counted under "(others)".
     """
 
-    def __init__(self, most: int = MOST_GROUPS) -> None:
+    def __init__(self, most: int = MAX_GROUPS) -> None:
         self._max_groups = most
         self._groups: dict[tuple[str, str], LetterGroup] = {}
 

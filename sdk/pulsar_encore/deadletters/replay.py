@@ -225,7 +225,7 @@ class Replay:
             return
         destination, copy = judged
         await self._options.rate_limit.step()
-        if not await self._copies.room():
+        if not await self._copies.wait_for_slot():
             return
         try:
             await self._copies.open(destination)

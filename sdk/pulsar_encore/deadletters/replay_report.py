@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-MOST_REFUSALS: Final = 100  # refusals that are kept with their reason; all are counted
+MAX_REFUSALS: Final = 100  # refusals that are kept with their reason; all are counted
 _MAX_REASONS: Final = 100  # distinct reasons that are counted
 
 
@@ -56,7 +56,7 @@ class ReplayReport:
 
     def refuse(self, letter_id: str, reason: str) -> None:
         self.refused += 1
-        if len(self.refusals) < MOST_REFUSALS:
+        if len(self.refusals) < MAX_REFUSALS:
             self.refusals.append(RefusedLetter(letter_id, reason))
         if reason in self.reasons or len(self.reasons) < _MAX_REASONS:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1

@@ -3,7 +3,7 @@
 from . import encore_errors, pulsar_errors
 from .encore_errors import *  # noqa: F403
 from .pulsar_errors import *  # noqa: F403
-from .pulsar_errors import named as named
+from .pulsar_errors import exception_of_result as exception_of_result
 from .result import Result as Result
 
 __all__ = ["Result"]

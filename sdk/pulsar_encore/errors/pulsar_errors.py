@@ -364,7 +364,9 @@ _CLIENT_NAMES: Final = {
 }
 
 
-def named(result: str, message: str, *, retryable: bool | None = None) -> PulsarException:
+def exception_of_result(
+    result: str, message: str, *, retryable: bool | None = None
+) -> PulsarException:
     """Return the exception for the name of a result, in the clients or in the protocol.
 
     Args:

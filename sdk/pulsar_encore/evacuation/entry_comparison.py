@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from ..errors import StateMismatchError
-from ..state.rocks import MOST_DIFFERENT
+from ..state.rocks import MAX_DIFFERENT
 
 P = TypeVar("P")
 
@@ -62,7 +62,7 @@ class Comparison(Generic[P]):
         if (
             not self.sure
             and self._others
-            and (self._others == MOST_DIFFERENT or self._remaining <= 0)
+            and (self._others == MAX_DIFFERENT or self._remaining <= 0)
         ):
             raise StateMismatchError(
                 f"the state belongs to another cluster, or {self._topic} was deleted and "

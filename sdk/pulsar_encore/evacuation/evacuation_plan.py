@@ -66,7 +66,7 @@ def evacuation_plan(
     """
     target = None if retry_topic is None else full_name(text(retry_topic, "retry_topic"))
     with StateReader(path) as state:
-        chosen = {each.number: each for each in choose(state.sources(), topic, subscription)}
+        chosen = {each.number: each for each in choose(state.topics(), topic, subscription)}
         counts = dict.fromkeys(chosen, 0)
         first: dict[int, int] = {}
         last: dict[int, int] = {}

@@ -39,7 +39,7 @@ from ..eventloop.alarm import wall_now_ms
 from ..eventloop.close_once import to_its_end
 from ..letters.id_text import id_text
 from ..letters.letter_form import form_of
-from ..letters.letter_writer import LetterAuthor, parked_nack
+from ..letters.letter_writer import LetterAuthor, overflowed_nack
 from ..message import Message, raw_of
 from ..options import ConsumerType, InitialPosition
 from ..state.rocks import RocksStore, TopicStore
@@ -143,15 +143,15 @@ async def evacuate(
         evacuation_plan, path, topic=topic, subscription=subscription, retry_topic=retry_topic
     )
     now = wall_now_ms(asyncio.get_running_loop())
-    store = await RocksStore.open(path, wall_now_ms=now, tidies=False)
+    store = await RocksStore.open(path, wall_now_ms=now, remove_stale=False)
     try:
         store.claim()
-        if not store.alone:
+        if not store.is_sole_user:
             raise _open_in_this_process(path)
         report.waiting = sum(plan.waiting for plan in plans)
         for plan in plans:
             if plan.waiting:
-                topic_store = store.source(
+                topic_store = store.topic_store(
                     plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
                 )
                 try:
@@ -219,9 +219,9 @@ async def check_unused(path: str | os.PathLike[str]) -> None:
         StoreError: The directory cannot be opened; see `evacuate`.
     """
     now = wall_now_ms(asyncio.get_running_loop())
-    store = await RocksStore.open(path, wall_now_ms=now, tidies=False)
+    store = await RocksStore.open(path, wall_now_ms=now, remove_stale=False)
     try:
-        if not store.alone:
+        if not store.is_sole_user:
             raise _open_in_this_process(path)
     finally:
         await store.aclose()
@@ -327,7 +327,7 @@ class _Evacuation:
                         done = at + 1
                         self._refuse([waiting], _CHUNKED)
                         continue
-                    if not await self._copies.room(len(messages)):
+                    if not await self._copies.wait_for_slot(len(messages)):
                         break
                     if self._consumer is None:  # only now is the cluster known to be right
                         self._consumer = await self._subscribe()
@@ -417,7 +417,7 @@ class _Evacuation:
         due_ms = waiting.dues[index]
         now = wall_now_ms(self._loop)
         known = self._topic_store.records.recall(*waiting.key, message.message_id().batch_index())
-        return parked_nack(
+        return overflowed_nack(
             message,
             self._author,
             attempt=max(1, known.attempts if known is not None else 0),
@@ -453,9 +453,9 @@ class _Evacuation:
         else:
             self._topic_store.records.ends_waiting((ledger, entry, each) for each in indexes)
             self._topic_store.records.settled(ledger, entry, sum(1 << each for each in indexes))
-        if self._store.trouble is not None:
+        if self._store.failure is not None:
             raise StoreError(
-                f"the state cannot be written: {self._store.trouble}. The next run may move "
+                f"the state cannot be written: {self._store.failure}. The next run may move "
                 "some messages again"
             )
 

@@ -66,22 +66,22 @@ class StateFound:
 
     Attributes:
         owner: The owner; None if unknown.
-        sources: The topics, ordered by their number in the state.
+        topics: The topics, ordered by their number in the state.
         unreadable: Number of keys and records that are corrupted or belong to no topic.
     """
 
     path: str
     owner: OwnerFound | None
-    sources: list[TopicFound]
+    topics: list[TopicFound]
     unreadable: int
 
     @property
     def waiting(self) -> int:
-        return sum(each.waiting for each in self.sources)
+        return sum(each.waiting for each in self.topics)
 
     @property
     def records(self) -> int:
-        return sum(each.records for each in self.sources)
+        return sum(each.records for each in self.topics)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +117,7 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
             each.number: TopicFound(
                 topic=each.topic, subscription=each.subscription, consumer=each.consumer
             )
-            for each in state.sources()
+            for each in state.topics()
         }
         unknown = 0
         for due_ms, number, _ in state.waiting():
@@ -129,7 +129,7 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
                 found_topic.earliest_ms = due_ms
             found_topic.latest_ms = due_ms
         for record in state.records():
-            if (found_topic := found.get(record.source)) is None:
+            if (found_topic := found.get(record.topic_number)) is None:
                 unknown += 1
                 continue
             found_topic.records += 1
@@ -147,7 +147,7 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
                 epoch=owner.epoch,
                 closed=owner.closed,
             ),
-            sources=list(found.values()),
+            topics=list(found.values()),
             unreadable=state.unreadable + unknown,
         )
 
@@ -174,7 +174,7 @@ class WaitingMessages:
     ) -> None:
         self._state = StateReader(path)
         try:
-            chosen = choose(self._state.sources(), topic, subscription)
+            chosen = choose(self._state.topics(), topic, subscription)
         except BaseException:
             self._state.close()
             raise

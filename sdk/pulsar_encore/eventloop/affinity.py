@@ -89,11 +89,11 @@ class LoopAffinity:
         check_process(self._pid, self._kind)
 
     @property
-    def over(self) -> bool:
+    def loop_is_closed(self) -> bool:
         """True if the loop is closed, so that nothing on it can complete any more."""
         return self.loop.is_closed()
 
-    def moved(self) -> LoopAffinity:
+    def to_running_loop(self) -> LoopAffinity:
         """Return the affinity to the running loop, for an object without state on its own loop.
 
         Raises ForkedError in a forked child.
@@ -103,7 +103,7 @@ class LoopAffinity:
 
     def _wrong_loop_error(self) -> ConfigurationError:
         self.check_process()
-        if self.over:
+        if self.loop_is_closed:
             reason = (
                 "made on an event loop that is closed by now: create it again on the running "
                 "loop, because each asyncio.run() has its own loop. The client can be kept"

@@ -1,7 +1,7 @@
 """Hooks of the process: actions at the interpreter's exit, and the detection of forked children.
 
 Both hooks are installed when the package is imported, for modules that are loaded later. Exit
-handlers that the program registers afterwards therefore run before the actions given to `at_end`.
+handlers that the program registers afterwards therefore run before the actions given to `at_exit`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ends: Final = ExitStack()
 atexit.register(_ends.close)
 
 
-def at_end(action: Callable[[], None]) -> Callable[[], None]:
+def at_exit(action: Callable[[], None]) -> Callable[[], None]:
     """Call `action` at the interpreter's exit; the last registered action runs first."""
     _ends.callback(action)
     return action

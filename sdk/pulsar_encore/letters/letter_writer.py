@@ -1,8 +1,8 @@
 """Writing letters: one function for each kind makes the `OutgoingMessage` to publish.
 
-The kinds are `retry_letter`, `dead_letter_by_reconsume`, `dead_letter_by_nack`, `parked_nack` and
-`replayed_copy`. All copy the content of the original. All but the last add properties that name the
-origin. As in Java, the first values of these stay through every retry; values that cannot be
+The kinds are `retry_letter`, `dead_letter_by_reconsume`, `dead_letter_by_nack`, `overflowed_nack`
+and `replayed_copy`. All copy the content of the original. All but the last add properties that name
+the origin. As in Java, the first values of these stay through every retry; values that cannot be
 trusted (`reconsume_counts.is_letter`) are replaced. The properties of one failure are replaced as a
 whole, so that a letter never mixes two failures.
 """
@@ -158,7 +158,7 @@ def dead_letter_by_nack(
     return _copy(original, properties, author.refuse_byte_keys)
 
 
-def parked_nack(
+def overflowed_nack(
     original: OriginalMessage,
     author: LetterAuthor,
     *,

@@ -26,7 +26,7 @@ def reconsume_times(properties: Mapping[str, str]) -> int:
     return _count(properties.get(RECONSUME_TIMES, ""))
 
 
-def parked_attempts(properties: Mapping[str, str]) -> int:
+def overflowed_attempts(properties: Mapping[str, str]) -> int:
     """Return the attempts made before a nack overflowed to the retry letter topic.
 
     The count is valid for that letter only. A Java consumer that reconsumes the letter writes a new

@@ -21,7 +21,7 @@ from ..transport.interface import (
     RetryNotice,
     SkippedEntry,
     TransportConsumer,
-    singly,
+    each_delivery,
 )
 
 _T = TypeVar("_T")
@@ -34,12 +34,14 @@ class ReadQueue:
     """The received deliveries, in order. Each is taken as a whole or message by message.
 
     Args:
-        link: The subscription.
+        transport_consumer: The subscription.
         event_publisher: Reports connections and failures to the application.
     """
 
-    def __init__(self, link: TransportConsumer, event_publisher: EventPublisher) -> None:
-        self._link = link
+    def __init__(
+        self, transport_consumer: TransportConsumer, event_publisher: EventPublisher
+    ) -> None:
+        self._transport_consumer = transport_consumer
         self._event_publisher = event_publisher
         self._deliveries: deque[Delivery] = deque()
         self._at = 0  # number of messages taken from the first delivery
@@ -65,7 +67,7 @@ class ReadQueue:
         if self._at == len(delivery.messages):
             self._deliveries.popleft()
             self._at = 0
-        self._link.consumed(delivery.source, count)
+        self._transport_consumer.consumed(delivery.topic_number, count)
         return delivery, at, count
 
     async def get(self, take: Callable[[], _T], timeout_s: float | None) -> _T | None:
@@ -117,64 +119,64 @@ class ReadQueue:
     # Called by the transport
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
-        self._deliveries.extend(singly(deliveries))
+        self._deliveries.extend(each_delivery(deliveries))
         self._wake()
 
-    def on_connected(self, only: Container[int] | None = None) -> None:
+    def on_connected(self, topics: Container[int] | None = None) -> None:
         """Report it. The subscription continues from its position."""
-        self._event_publisher.connected(only)
+        self._event_publisher.connected(topics)
 
-    def on_disconnected(self, only: Container[int] | None = None) -> None:
+    def on_disconnected(self, topics: Container[int] | None = None) -> None:
         """Report it. The queue keeps its messages: they are not delivered again."""
-        self._event_publisher.disconnected(only)
+        self._event_publisher.disconnected(topics)
 
-    def on_uncertain(self, only: Container[int] | None = None) -> None:
+    def on_uncertain(self, topics: Container[int] | None = None) -> None:
         """Do nothing: there are no acks that could be lost."""
 
     def on_all_requested(
-        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+        self, unseen: Sequence[Delivery], topics: Container[int] | None = None
     ) -> None:
         """Do nothing: a subscription without acks requests no redelivery."""
 
-    def on_seek(self, only: Container[int] | None = None) -> None:
-        void: dict[int, int] = {}  # number of discarded messages by source
+    def on_seek(self, topics: Container[int] | None = None) -> None:
+        void: dict[int, int] = {}  # number of discarded messages by topic
         kept: deque[Delivery] = deque()
         at = self._at
         for delivery in self._deliveries:
-            if only is None or delivery.source in only:
+            if topics is None or delivery.topic_number in topics:
                 left = len(delivery.messages) - at
-                void[delivery.source] = void.get(delivery.source, 0) + left
+                void[delivery.topic_number] = void.get(delivery.topic_number, 0) + left
             else:
                 kept.append(delivery)
             at = 0
         if not (kept and kept[0] is self._deliveries[0]):
             self._at = 0
         self._deliveries = kept
-        self._event_publisher.sought(only)
-        for source, messages in void.items():
-            self._link.consumed(source, messages)
+        self._event_publisher.sought(topics)
+        for topic_number, messages in void.items():
+            self._transport_consumer.consumed(topic_number, messages)
 
-    def on_end_of_topic(self, source: int) -> None:
+    def on_end_of_topic(self, topic_number: int) -> None:
         """Do nothing: reads wait on."""
 
-    def on_active_changed(self, source: int, active: bool) -> None:
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
         """Do nothing: a reader is alone on its subscription."""
 
-    def on_new_source(self, source: int) -> None:
-        self._event_publisher.new_source(source)
+    def on_new_topic(self, topic_number: int) -> None:
+        self._event_publisher.new_topic(topic_number)
 
-    def on_removed(self, source: int) -> None:
-        self._event_publisher.removed(source)
+    def on_removed(self, topic_number: int) -> None:
+        self._event_publisher.removed(topic_number)
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         """Do nothing: the transport has logged each of these entries."""
 
-    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        self._event_publisher.retrying(source, notice)
+    def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
+        self._event_publisher.retrying(topic_number, notice)
 
-    def on_failed(self, error: Exception, source: int | None = None) -> None:
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
         self.end(error)
-        self._event_publisher.failed(error, source)
+        self._event_publisher.failed(error, topic_number)
 
     def end(self, error: Exception) -> None:
         """End the subscription. Once the queue is empty, reads raise the first `error`."""

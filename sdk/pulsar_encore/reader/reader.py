@@ -61,27 +61,27 @@ class Reader:
 
     def __init__(
         self,
-        link: TransportConsumer,
+        transport_consumer: TransportConsumer,
         options: ReaderOptions,
         *,
         on_closed: Callable[[Reader], None] | None = None,
     ) -> None:
-        self._link = link
+        self._transport_consumer = transport_consumer
         self._schema = options.schema
         self._on_closed = on_closed
         self.affinity: LoopAffinity = LoopAffinity("reader")
         self._fair_yield = FairYield(self.affinity.loop)
         self._event_publisher = EventPublisher(
-            link,
+            transport_consumer,
             options.event_listener,
             self.affinity.loop,
             "reader",
             named=(full_name(options.topic),),
         )
-        self._queue = ReadQueue(link, self._event_publisher)
+        self._queue = ReadQueue(transport_consumer, self._event_publisher)
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        link.start(self._queue)
+        transport_consumer.start(self._queue)
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected() else "not connected"
@@ -143,12 +143,14 @@ class Reader:
         timeout_s = None if timeout_millis is None else timeout_millis / 1000
         part = await self._queue.get(take, timeout_s)
         if part is None:
-            raise ReceiveTimeout(f"no message in {timeout_millis} ms on {self._link.topic}")
+            raise ReceiveTimeout(
+                f"no message in {timeout_millis} ms on {self._transport_consumer.topic}"
+            )
         return self._messages(part)
 
     def _messages(self, part: Part) -> list[Message]:
         delivery, at, count = part
-        topic, partition = self._link.topic_of(delivery.source)
+        topic, partition = self._transport_consumer.topic_of(delivery.topic_number)
         chunk = delivery.first_chunk
         id_class: type[MessageId] = getattr(delivery.messages[at], "id_class", MessageId)
         first = None if chunk is None else id_class(partition, *chunk, topic=topic)
@@ -181,7 +183,11 @@ class Reader:
         self._check_open()
         # Messages that arrive during the request count as delivered at the broker, and are in the
         # queue. So the queue is checked before and after it.
-        return bool(self._queue) or await self._link.has_message_available() or bool(self._queue)
+        return (
+            bool(self._queue)
+            or await self._transport_consumer.has_message_available()
+            or bool(self._queue)
+        )
 
     async def last_message_id(self) -> MessageId:
         """Return the id of the topic's last message, independent of the reader's position.
@@ -195,7 +201,7 @@ class Reader:
                 last message.
         """
         self._check_open()
-        return await self._link.last_message_id()
+        return await self._transport_consumer.last_message_id()
 
     async def seek(self, messageid: MessageId | int) -> None:
         """Continue from another position.
@@ -221,20 +227,22 @@ class Reader:
                     "messageid must be a MessageId, or a publish time in ms since the epoch as an "
                     f"int, got {type(messageid).__name__}"
                 ) from error
-        seeking = self.affinity.loop.create_task(self._link.seek(position))
+        seeking = self.affinity.loop.create_task(self._transport_consumer.seek(position))
         seeking.add_done_callback(_retrieve_exception)
         await asyncio.shield(seeking)  # a cancelled seek would collide with the next one
 
     async def close(self) -> None:
         """Close the reader; pending reads fail with `ClosedError`. A second call does nothing."""
-        if not self.affinity.over:  # on a closed loop nothing waits: any loop may close it
+        if (
+            not self.affinity.loop_is_closed
+        ):  # on a closed loop nothing waits: any loop may close it
             self.affinity.check()
         await self._close_once()
 
     async def _close(self) -> None:
         try:
             end_all(self.affinity.loop, lambda: self._end(ClosedError("the reader was closed")))
-            await self._link.close()
+            await self._transport_consumer.close()
         finally:
             self._notify_closed()
 
@@ -255,11 +263,11 @@ class Reader:
 
     def topic(self) -> str:
         """Return the full name of the topic."""
-        return self._link.topic
+        return self._transport_consumer.topic
 
     def is_connected(self) -> bool:
         """Return True if the reader is connected to the broker."""
-        return not self._closed and self._link.is_connected()
+        return not self._closed and self._transport_consumer.is_connected()
 
     def __aiter__(self) -> Self:
         return self

@@ -63,7 +63,7 @@ class EntrySpan:
     def empty(self) -> bool:
         return self.start.order >= self.end.order
 
-    def stretches(self) -> list[TopicRange] | None:
+    def ranges(self) -> list[TopicRange] | None:
         """Return the entries by ledger; None if they cannot be counted."""
         if self.empty:
             return []
@@ -132,28 +132,25 @@ def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
     ends = {topic: span.end for topic, span in spans.items()}
     counted: dict[str, list[TopicRange]] = {}
     for topic, span in spans.items():
-        stretches = span.stretches()
-        if stretches:
-            counted[topic] = stretches
+        ranges = span.ranges()
+        if ranges:
+            counted[topic] = ranges
     for weight, limit in (("entries", quota.entries), ("rows", quota.rows), ("size", quota.size)):
         if limit is None or not counted:
             continue
         costs = {
-            topic: [_cost(weight, each, spans[topic].per_entry) for each in stretches]
-            for topic, stretches in counted.items()
+            topic: [_cost(weight, each, spans[topic].per_entry) for each in ranges]
+            for topic, ranges in counted.items()
         }
         wants = {
-            topic: sum(
-                cost * each.entries for cost, each in zip(costs[topic], stretches, strict=True)
-            )
-            for topic, stretches in counted.items()
+            topic: sum(cost * each.entries for cost, each in zip(costs[topic], ranges, strict=True))
+            for topic, ranges in counted.items()
         }
         first = _guaranteed_topic(spans, counted)
         shares = _shares(wants, limit, first, costs[first][0])
         _spend_rest(shares, costs, counted, limit, sum(each.start.entry for each in spans.values()))
         taken = {
-            topic: _taken(stretches, costs[topic], shares[topic])
-            for topic, stretches in counted.items()
+            topic: _taken(ranges, costs[topic], shares[topic]) for topic, ranges in counted.items()
         }
         counted = {topic: part for topic, part in taken.items() if part}
         for topic in taken:
@@ -213,11 +210,9 @@ def _spend_rest(
             rest -= next_cost
 
 
-def _next_cost(
-    stretches: Sequence[TopicRange], costs: Sequence[float], spent: float
-) -> float | None:
+def _next_cost(ranges: Sequence[TopicRange], costs: Sequence[float], spent: float) -> float | None:
     """Return the cost of the next entry behind those that are paid; None behind the last."""
-    for entry_range, cost in zip(stretches, costs, strict=True):
+    for entry_range, cost in zip(ranges, costs, strict=True):
         if spent < entry_range.entries * cost - 1e-6:
             return cost
         spent -= entry_range.entries * cost
@@ -230,12 +225,10 @@ def _cost(weight: str, entry_range: TopicRange, per_entry: float) -> float:
     return max(1.0, per_entry) if weight == "rows" else max(1.0, entry_range.size)
 
 
-def _taken(
-    stretches: Iterable[TopicRange], costs: Iterable[float], share: float
-) -> list[TopicRange]:
+def _taken(ranges: Iterable[TopicRange], costs: Iterable[float], share: float) -> list[TopicRange]:
     """Return the first entries of some ranges that a share pays for."""
     taken = []
-    for entry_range, cost in zip(stretches, costs, strict=True):
+    for entry_range, cost in zip(ranges, costs, strict=True):
         count = min(entry_range.entries, int(share / cost + 1e-9))
         if count <= 0:
             break

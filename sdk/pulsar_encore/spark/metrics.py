@@ -343,7 +343,7 @@ def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> di
         if stored is None:
             deleted += 1
             continue
-        ranges = EntrySpan(end, stored.last, stored.ledgers).stretches()
+        ranges = EntrySpan(end, stored.last, stored.ledgers).ranges()
         if ranges is not None:
             backlog[topic] = TopicBacklog(
                 entries=sum(each.entries for each in ranges),

@@ -13,7 +13,7 @@ from .option_parsers import duration_ms
 
 _FORMS: Final = 'delays by attempt such as "1s,10s,1m", or "exp(min,max,multiplier,jitter)"'
 _GROWING: Final = re.compile(r"exp\((.*)\)", re.IGNORECASE)
-MOST_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
+MAX_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,6 @@ def retry_delays(value: str, name: str) -> RetryDelays:
 
 
 def _bounded(delay_ms: int, name: str) -> int:
-    if delay_ms > MOST_MS:
+    if delay_ms > MAX_MS:
         raise ConfigurationError(f"{name}: no delay may be over 100 years")
     return delay_ms

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from ..client import Client
 from ..errors import TransportTimeout
-from ..eventloop.process import at_end
+from ..eventloop.process import at_exit
 from .connection_options import ConnectionOptions
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def runtime() -> Runtime:
             if found is None:
                 _runtimes.clear()  # the parent's runtime, whose threads do not exist here
                 found = _runtimes[pid] = Runtime()
-                at_end(found.stop)
+                at_exit(found.stop)
     return found
 
 

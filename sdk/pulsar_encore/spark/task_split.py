@@ -52,16 +52,16 @@ def split(
     """
     if span.empty:
         return []
-    stretches = span.stretches()
-    if parts <= 1 or not stretches:
+    ranges = span.ranges()
+    if parts <= 1 or not ranges:
         return [(span.start, span.end)]
-    total = sum(each.entries for each in stretches)
+    total = sum(each.entries for each in ranges)
     cuts: list[Position] = []
     taken = 0
-    for at, entry_range in enumerate(stretches):
+    for at, entry_range in enumerate(ranges):
         if by_ledger:
             if at and taken * parts >= total * (len(cuts) + 1):
-                cuts.append(Position(stretches[at - 1].ledger, stretches[at - 1].last))
+                cuts.append(Position(ranges[at - 1].ledger, ranges[at - 1].last))
         else:
             cuts += _cuts_within(entry_range, taken, total, parts, len(cuts))
         taken += entry_range.entries

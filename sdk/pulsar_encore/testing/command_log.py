@@ -25,7 +25,8 @@ class Command:
         at_ms: Time on the loop's clock, in ms.
         topic: Full name; "" if the command has no topic.
         subscription: Name of the subscription; "" if the command has none.
-        details: For ACK an `AckPlan`; its `source` is the index of the topic in the order in which
+        details: For ACK an `AckPlan`; its `topic_number` is the index of the topic in the order in
+        which
             the consumer subscribed. For REDELIVER a list of (ledger, entry), empty for all. For
             FLOW the number of permits. For SEND the entry, with `metadata` and `payload`. For any
             other command its protobuf message, such as a `CommandSubscribe`.
@@ -78,9 +79,13 @@ class CommandLog:
             )
         elif name == "PRODUCER":
             self._producers[connection, message.producer_id] = message.topic
-        topic, subscription, source = self._origin(connection, message)
+        topic, subscription, topic_number = self._origin(connection, message)
         logged = Command(
-            name, int(at_ms), topic, subscription, self._details(name, message, topic, source, body)
+            name,
+            int(at_ms),
+            topic,
+            subscription,
+            self._details(name, message, topic, topic_number, body),
         )
         self.every.append(logged)
         if name in _UNREQUESTED if direction == "out" else _names_consumer_or_producer(message):
@@ -103,9 +108,9 @@ class CommandLog:
             0,
         )
 
-    def _details(self, name: str, message: Any, topic: str, source: int, body: Data) -> Any:
+    def _details(self, name: str, message: Any, topic: str, topic_number: int, body: Data) -> Any:
         if name == "ACK":
-            return self._plan(message, topic, source)
+            return self._plan(message, topic, topic_number)
         if name == "REDELIVER_UNACKNOWLEDGED_MESSAGES":
             return [(each.ledgerId, each.entryId) for each in message.message_ids]
         if name == "FLOW":
@@ -114,7 +119,7 @@ class CommandLog:
             return decode_body(body, verify=False)
         return message
 
-    def _plan(self, ack: pb.CommandAck, topic: str, source: int) -> AckPlan:
+    def _plan(self, ack: pb.CommandAck, topic: str, topic_number: int) -> AckPlan:
         partial_acks = list(
             self._partial_acks(topic, (each for each in ack.message_id if each.ack_set))
         )
@@ -123,11 +128,14 @@ class CommandLog:
             ledger, entry = whole[0]
             size = self._batch_of(topic, ledger, entry)
             return AckPlan(
-                source, partial_acks[0] if partial_acks else (ledger, entry, size, -1), [], []
+                topic_number, partial_acks[0] if partial_acks else (ledger, entry, size, -1), [], []
             )
         partial_entries = {each[:2] for each in partial_acks}
         return AckPlan(
-            source, None, [each for each in whole if each not in partial_entries], partial_acks
+            topic_number,
+            None,
+            [each for each in whole if each not in partial_entries],
+            partial_acks,
         )
 
     def _partial_acks(

@@ -247,7 +247,7 @@ class MemoryTransport:
         self._service.faults = plan
 
     @property
-    def links(self) -> list[TransportConsumer]:
+    def consumers(self) -> list[TransportConsumer]:
         """The clients' open subscriptions, in the order in which they were made."""
         return [] if self._client is None else self._client.consumers
 
@@ -278,7 +278,7 @@ class MemoryTransport:
 
     def _retry_now(self) -> None:
         if self._client is not None:
-            self._client.hurry()
+            self._client.retry_now()
 
     def _outage(self, seconds: float) -> None:
         self.disconnect()

@@ -1,8 +1,8 @@
 """Virtual time: an event loop with a clock that jumps to the next timer instead of waiting.
 
 It suits only code without threads and sockets, because outside events have no virtual time. If no
-task can run and no timer is set, the loop raises `Deadlock` after `patience_s` of real time instead
-of waiting for ever.
+task can run and no timer is set, the loop raises `Deadlock` after `deadlock_timeout_s` of real time
+instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Deadlock(EncoreError):
 class _JumpingSelector(selectors.DefaultSelector):
     """A selector that polls, and advances the loop's clock where the loop would sleep."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, deadlock_timeout_s: float) -> None:
         super().__init__()
         self.now_s = 0.0
-        self._patience_s = patience_s
+        self._patience_s = deadlock_timeout_s
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
@@ -49,11 +49,11 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     """An event loop that sleeps in no time. Its clock starts at 0 s.
 
     Args:
-        patience_s: Real seconds to wait for another thread if no timer is set.
+        deadlock_timeout_s: Real seconds to wait for another thread if no timer is set.
     """
 
-    def __init__(self, patience_s: float = 10.0) -> None:
-        self._jumping = _JumpingSelector(patience_s)
+    def __init__(self, deadlock_timeout_s: float = 10.0) -> None:
+        self._jumping = _JumpingSelector(deadlock_timeout_s)
         super().__init__(self._jumping)
         self._epoch_s = time.time()
 
@@ -77,11 +77,11 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         await super().shutdown_default_executor()
 
 
-def run(main: Coroutine[Any, Any, T], *, patience_s: float = 10.0) -> T:
+def run(main: Coroutine[Any, Any, T], *, deadlock_timeout_s: float = 10.0) -> T:
     """Run a coroutine like `asyncio.run`, in virtual time.
 
     Raises:
         Deadlock: if every task waits and no timer is set.
     """
-    with asyncio.Runner(loop_factory=lambda: VirtualClockLoop(patience_s)) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualClockLoop(deadlock_timeout_s)) as runner:
         return runner.run(main)

@@ -5,7 +5,7 @@ declares missing features in `Capabilities`. Using one raises `NotSupportedError
 sent. All methods and callbacks run on the event loop. A transport with its own threads hands over
 by `call_soon_threadsafe`, and never calls a `DeliveryListener` from another thread.
 
-A consumer may read several topics or partitions. Each of them is a *source*: a small integer that
+A consumer may read several topics or partitions. Each of them is a *topic*: a small integer that
 the transport consumer assigns, so that hot paths carry no strings. `TransportConsumer.topic_of`
 gives its name.
 
@@ -44,32 +44,32 @@ class Capabilities:
         rewind_lead_ms: Least time from `redeliver_all` on Exclusive and Failover until the broker
             is asked.
         ack_unseen_index: Can ack a part of a batch that it has not delivered itself.
-        rewind_one_source: `redeliver_all` of one source leaves the others alone.
+        rewind_one_topic: `redeliver_all` of one topic leaves the others alone.
         binary_keys: Can read and write binary partition and ordering keys.
         receipts: `TransportConsumer.ack` returns ack receipts.
         producer_events: Calls the `ProducerListener` of a producer.
         initial_subscriptions: A producer can name a subscription that the broker creates with it.
-        room_by_source: Each source has its own receive queue, so that messages of one source that
-            are not taken do not hold up another source.
+        queue_per_topic: Each topic has its own receive queue, so that messages of one topic that
+            are not taken do not hold up another topic.
     """
 
     name: str
     redeliver_lead_ms: int = 0
     rewind_lead_ms: int = 0
     ack_unseen_index: bool = True
-    rewind_one_source: bool = True
+    rewind_one_topic: bool = True
     binary_keys: bool = True
     receipts: bool = True
     producer_events: bool = True
     initial_subscriptions: bool = True
-    room_by_source: bool = True
+    queue_per_topic: bool = True
 
 
 class Delivery:
     """Messages of one entry: all of them, or a part if the transport splits entries.
 
     Attributes:
-        source: The topic or partition.
+        topic_number: The topic or partition.
         ledger, entry: The entry's position.
         batch_size: Messages in the entry; 0 if it is not a batch.
         redelivery_count: The broker's count for the entry, 0 on the first delivery.
@@ -89,12 +89,12 @@ class Delivery:
         "ledger",
         "messages",
         "redelivery_count",
-        "source",
+        "topic_number",
     )
 
     def __init__(
         self,
-        source: int,
+        topic_number: int,
         ledger: int,
         entry: int,
         batch_size: int,
@@ -104,7 +104,7 @@ class Delivery:
         ack_set: int = -1,
         first_chunk: tuple[int, int] | None = None,
     ) -> None:
-        self.source: int = source
+        self.topic_number: int = topic_number
         self.ledger: int = ledger
         self.entry: int = entry
         self.batch_size: int = batch_size
@@ -116,40 +116,40 @@ class Delivery:
 
 
 class PlainDeliveries:
-    """Consecutive plain messages of one source on their first delivery.
+    """Consecutive plain messages of one topic on their first delivery.
 
     A `Delivery` for each would cost as much as all other work for a small message.
 
     Attributes:
-        source: The topic or partition.
-        places: (ledger, entry) of each message.
-        messages: One `RawMessage` for each of `places`.
+        topic_number: The topic or partition.
+        positions: (ledger, entry) of each message.
+        messages: One `RawMessage` for each of `positions`.
     """
 
-    __slots__ = ("messages", "places", "source")
+    __slots__ = ("messages", "positions", "topic_number")
 
-    def __init__(self, source: int) -> None:
-        self.source: int = source
-        self.places: list[tuple[int, int]] = []
+    def __init__(self, topic_number: int) -> None:
+        self.topic_number: int = topic_number
+        self.positions: list[tuple[int, int]] = []
         self.messages: list[RawMessage] = []
 
-    def singly(self, start: int = 0) -> Iterator[Delivery]:
+    def each_delivery(self, start: int = 0) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message, beginning with the one at `start`."""
         for (ledger, entry), message in islice(
-            zip(self.places, self.messages, strict=True), start, None
+            zip(self.positions, self.messages, strict=True), start, None
         ):
-            yield Delivery(self.source, ledger, entry, 0, 0, _SINGLE_INDEX, (message,))
+            yield Delivery(self.topic_number, ledger, entry, 0, 0, _SINGLE_INDEX, (message,))
 
 
 Deliveries: TypeAlias = Sequence[Delivery | PlainDeliveries]
 """The deliveries that a transport consumer hands over at once, in order."""
 
 
-def singly(deliveries: Deliveries) -> Iterator[Delivery]:
+def each_delivery(deliveries: Deliveries) -> Iterator[Delivery]:
     """Yield a `Delivery` for each entry, for a listener that cannot use `PlainDeliveries`."""
     for each in deliveries:
         if isinstance(each, PlainDeliveries):
-            yield from each.singly()
+            yield from each.each_delivery()
         else:
             yield each
 
@@ -158,10 +158,10 @@ class SkipReason(Enum):
     """Why an entry of a subscription that is not durable is not delivered."""
 
     MARKER = "a broker's own entry"
-    PIECE = "a chunk that is kept until the last one comes, or is no longer needed"
-    TORN = "a chunk without the chunks before it"
+    CHUNK = "a chunk that is kept until the last one comes, or is no longer needed"
+    INCOMPLETE = "a chunk without the chunks before it"
     BROKEN = "an entry whose bytes cannot be read"
-    SEALED = "an encrypted entry that is not delivered"
+    ENCRYPTED = "an encrypted entry that is not delivered"
 
 
 class SkippedEntry(NamedTuple):
@@ -169,19 +169,19 @@ class SkippedEntry(NamedTuple):
 
     Attributes:
         ledger, entry: The entry's position.
-        why: The reason.
+        reason: The reason.
         error: The fault in the entry, if it is known.
     """
 
     ledger: int
     entry: int
-    why: SkipReason
+    reason: SkipReason
     error: Exception | None = None
 
 
 @dataclass(slots=True)
 class AckPlan:
-    """The acks of one flush for one source.
+    """The acks of one flush for one topic.
 
     Attributes:
         cumulative: (ledger, entry, batch_size, ack_set): every message up to this position. -1 as
@@ -190,7 +190,7 @@ class AckPlan:
         partial: (ledger, entry, batch_size, ack_set); bit 1 means that the index is unacked.
     """
 
-    source: int
+    topic_number: int
     cumulative: tuple[int, int, int, int] | None
     entries: list[tuple[int, int]]
     partial: list[tuple[int, int, int, int]]
@@ -251,8 +251,8 @@ class DeliveryListener(Protocol):
     """Called by a `TransportConsumer` on the event loop. No method may raise or suspend."""
 
     def on_deliveries(self, deliveries: Deliveries) -> None: ...
-    def on_connected(self, only: Container[int] | None = None) -> None:
-        """Handle that sources are subscribed again after a loss: everything unacked is redelivered.
+    def on_connected(self, topics: Container[int] | None = None) -> None:
+        """Handle that topics are subscribed again after a loss: everything unacked is redelivered.
 
         This call comes before any permit is sent on the new connection. Acks that are sent within
         the call leave before the first permit, so messages whose acks may have been lost are not
@@ -260,25 +260,25 @@ class DeliveryListener(Protocol):
         this. Its listener must recognize the redelivered messages.)
 
         Args:
-            only: The sources concerned, here and in the next methods; None for all.
+            topics: The topics concerned, here and in the next methods; None for all.
         """
 
-    def on_disconnected(self, only: Container[int] | None = None) -> None:
+    def on_disconnected(self, topics: Container[int] | None = None) -> None:
         """Handle a lost connection. Messages from it that were not handed over are redelivered.
 
         Nothing of the old connection is delivered after this call. Acks from the last moments, and
         acks whose receipt is missing, may not have arrived.
         """
 
-    def on_uncertain(self, only: Container[int] | None = None) -> None:
-        """Handle that one of these sources, which cannot be identified, lost its connection.
+    def on_uncertain(self, topics: Container[int] | None = None) -> None:
+        """Handle that one of these topics, which cannot be identified, lost its connection.
 
-        Acks go on for the sources that are connected. The next `on_connected` tells which acks
+        Acks go on for the topics that are connected. The next `on_connected` tells which acks
         arrived.
         """
 
     def on_all_requested(
-        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+        self, unseen: Sequence[Delivery], topics: Container[int] | None = None
     ) -> None:
         """Shared and Key_Shared: handle that everything unacked was requested, which the broker
         counts.
@@ -287,51 +287,52 @@ class DeliveryListener(Protocol):
 
         Args:
             unseen: Messages that were received and are not delivered, because they are redelivered.
-            only: The sources concerned; None for all.
+            topics: The topics concerned; None for all.
         """
 
-    def on_seek(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, topics: Container[int] | None = None) -> None:
         """Handle a completed seek: all deliveries before this call precede it, none after the call
         do."""
 
-    def on_end_of_topic(self, source: int) -> None:
+    def on_end_of_topic(self, topic_number: int) -> None:
         """Handle that the topic was terminated and all of it is acked by this subscription."""
 
-    def on_active_changed(self, source: int, active: bool) -> None:
-        """Failover: handle that this consumer gets the source's messages from now on, or stands by.
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
+        """Failover: handle that this consumer gets the topic's messages from now on, or stands by.
 
         The broker sends this to each new consumer, so also after a reconnect, and perhaps
         repeatedly.
         """
 
-    def on_new_source(self, source: int) -> None:
-        """Handle a new partition or topic. No other call for this source comes earlier."""
+    def on_new_topic(self, topic_number: int) -> None:
+        """Handle a new partition or topic. No other call for this topic comes earlier."""
 
-    def on_removed(self, source: int) -> None:
-        """Handle that a source's topic was deleted, or has other partitions now. It is not read any
+    def on_removed(self, topic_number: int) -> None:
+        """Handle that a topic's topic was deleted, or has other partitions now. It is not read any
         more."""
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         """Handle entries that are not delivered. Everything before them was delivered.
 
         Called for subscriptions that are not durable, by transports that see entries. So the reader
         of a range knows the end of its range and the gaps in it.
         """
 
-    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        """Handle a failed attempt to attach `source` again, as often as
+    def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
+        """Handle a failed attempt to attach `topic_number` again, as often as
         `ProducerListener.on_retrying`.
 
         `on_connected` reports the success. For a partition or topic that was found later and is not
-        a source yet, `source` is None, and `on_new_source` reports the success.
+        a topic yet, `topic_number` is None, and `on_new_topic` reports the success.
         """
 
-    def on_failed(self, error: Exception, source: int | None = None) -> None:
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
         """Handle the final end of the consumer. Pending and later receives get this error.
 
         Args:
             error: The reason.
-            source: The source that caused it; None for the whole consumer. Several sources may fail
+            topic_number: The topic that caused it; None for the whole consumer. Several topics
+            may fail
                 at the same time, each with a call.
         """
 
@@ -348,15 +349,15 @@ class TransportConsumer(Protocol):
     @property
     def consumer_name(self) -> str: ...
     def is_connected(self) -> bool: ...
-    def topic_of(self, source: int) -> tuple[str, int]:
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
         """Return the full topic name and the partition number (-1 without partitions) of a
-        source."""
+        topic."""
 
-    def sources(self) -> Collection[int]:
-        """Return all known sources that it reads now."""
+    def topic_numbers(self) -> Collection[int]:
+        """Return all known topics that it reads now."""
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        """Return the source of an id with this topic ("" if unknown), partition and ledger."""
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        """Return the topic of an id with this topic ("" if unknown), partition and ledger."""
 
     def start(self, listener: DeliveryListener) -> None:
         """Begin to deliver. Called once, on the loop that later receives.
@@ -365,10 +366,10 @@ class TransportConsumer(Protocol):
         they are in the same batch.
         """
 
-    def consumed(self, source: int, messages: int) -> None:
-        """Report that the application took, or the consumer dropped, messages of a source."""
+    def consumed(self, topic_number: int, messages: int) -> None:
+        """Report that the application took, or the consumer dropped, messages of a topic."""
 
-    def wanted(self, messages: int) -> None:
+    def request_messages(self, messages: int) -> None:
         """Report that this many messages are waited for, if `receiver_queue_size` is 0.
 
         Only messages that are waited for are then requested from the broker.
@@ -377,8 +378,8 @@ class TransportConsumer(Protocol):
     def stop_flow(self) -> None:
         """Request nothing more, permanently. Messages in flight still arrive."""
 
-    def can_ack(self, source: int) -> bool:
-        """Return True if an ack of this source would be sent now."""
+    def can_ack(self, topic_number: int) -> bool:
+        """Return True if an ack of this topic would be sent now."""
 
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
         """Send the acks of one flush.
@@ -396,7 +397,7 @@ class TransportConsumer(Protocol):
             TransportError: if it is not connected. Nothing of the plan was taken: keep it.
         """
 
-    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         """Request entries again, as (ledger, entry ids) groups. Shared and Key_Shared only.
 
         A chunked message is named by its last chunk, and all its chunks are requested. A request
@@ -407,11 +408,11 @@ class TransportConsumer(Protocol):
             TransportError: if nothing was requested. Try again.
         """
 
-    def redeliver_all(self, source: int | None = None) -> None:
-        """Request everything unacked again, of one source or of all.
+    def redeliver_all(self, topic_number: int | None = None) -> None:
+        """Request everything unacked again, of one topic or of all.
 
         Never raises: the request is sent as soon as possible, and a reconnect redelivers everything
-        anyway. Without `rewind_one_source` in the capabilities, all sources are rewound. Messages
+        anyway. Without `rewind_one_topic` in the capabilities, all topics are rewound. Messages
         that were received before may still be delivered. On Exclusive and Failover the broker may
         skip messages (see `core.rewind_check`).
         """

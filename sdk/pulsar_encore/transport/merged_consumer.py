@@ -2,7 +2,7 @@
 
 The retry letter topic is always subscribed as Shared
 (`docs/notes/consumer-semantics.md#letter-topics`), so it has its own subscription. `MergedConsumer`
-renumbers the sources of all parts, so that the consumer sees a single `TransportConsumer`.
+renumbers the topics of all parts, so that the consumer sees a single `TransportConsumer`.
 Positions refer to the first part, the main one.
 """
 
@@ -30,17 +30,17 @@ _MAX_LEDGERS: Final = 10_000  # 50,000 entries each; the least recently used is 
 
 
 class _MergedSources:
-    """The merged numbers of one part's sources: all of them, or those in `only`."""
+    """The merged numbers of one part's topics: all of them, or those in `topics`."""
 
-    def __init__(self, part: int, parts: int, only: Container[int] | None) -> None:
+    def __init__(self, part: int, parts: int, topics: Container[int] | None) -> None:
         self._part = part
         self._parts = parts
-        self._only = only
+        self._only = topics
 
-    def __contains__(self, source: object) -> bool:
-        if not isinstance(source, int) or source % self._parts != self._part:
+    def __contains__(self, topic_number: object) -> bool:
+        if not isinstance(topic_number, int) or topic_number % self._parts != self._part:
             return False
-        return self._only is None or source // self._parts in self._only
+        return self._only is None or topic_number // self._parts in self._only
 
 
 class _PartListener:
@@ -57,64 +57,64 @@ class _PartListener:
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for delivery in deliveries:
-            delivery.source = delivery.source * self._parts + self._part
+            delivery.topic_number = delivery.topic_number * self._parts + self._part
             if isinstance(delivery, PlainDeliveries):
-                for ledger, _ in delivery.places:
-                    self._note_ledger(ledger, delivery.source)
+                for ledger, _ in delivery.positions:
+                    self._note_ledger(ledger, delivery.topic_number)
             else:
-                self._note_ledger(delivery.ledger, delivery.source)
+                self._note_ledger(delivery.ledger, delivery.topic_number)
         self._listener.on_deliveries(deliveries)
 
-    def _note_ledger(self, ledger: int, source: int) -> None:
+    def _note_ledger(self, ledger: int, topic_number: int) -> None:
         if ledger != self._last_ledger:
             self._last_ledger = ledger
             self._ledgers.pop(ledger, None)
-            self._ledgers[ledger] = source
+            self._ledgers[ledger] = topic_number
             if len(self._ledgers) > _MAX_LEDGERS:
                 del self._ledgers[next(iter(self._ledgers))]
 
-    def on_connected(self, only: Container[int] | None = None) -> None:
-        self._listener.on_connected(_MergedSources(self._part, self._parts, only))
+    def on_connected(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_connected(_MergedSources(self._part, self._parts, topics))
 
-    def on_disconnected(self, only: Container[int] | None = None) -> None:
-        self._listener.on_disconnected(_MergedSources(self._part, self._parts, only))
+    def on_disconnected(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_disconnected(_MergedSources(self._part, self._parts, topics))
 
-    def on_uncertain(self, only: Container[int] | None = None) -> None:
-        self._listener.on_uncertain(_MergedSources(self._part, self._parts, only))
+    def on_uncertain(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_uncertain(_MergedSources(self._part, self._parts, topics))
 
     def on_all_requested(
-        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+        self, unseen: Sequence[Delivery], topics: Container[int] | None = None
     ) -> None:
         for delivery in unseen:
-            delivery.source = delivery.source * self._parts + self._part
-        self._listener.on_all_requested(unseen, _MergedSources(self._part, self._parts, only))
+            delivery.topic_number = delivery.topic_number * self._parts + self._part
+        self._listener.on_all_requested(unseen, _MergedSources(self._part, self._parts, topics))
 
-    def on_seek(self, only: Container[int] | None = None) -> None:
-        self._listener.on_seek(_MergedSources(self._part, self._parts, only))
+    def on_seek(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_seek(_MergedSources(self._part, self._parts, topics))
 
-    def on_end_of_topic(self, source: int) -> None:
-        self._listener.on_end_of_topic(source * self._parts + self._part)
+    def on_end_of_topic(self, topic_number: int) -> None:
+        self._listener.on_end_of_topic(topic_number * self._parts + self._part)
 
-    def on_active_changed(self, source: int, active: bool) -> None:
-        self._listener.on_active_changed(source * self._parts + self._part, active)
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
+        self._listener.on_active_changed(topic_number * self._parts + self._part, active)
 
-    def on_new_source(self, source: int) -> None:
-        self._listener.on_new_source(source * self._parts + self._part)
+    def on_new_topic(self, topic_number: int) -> None:
+        self._listener.on_new_topic(topic_number * self._parts + self._part)
 
-    def on_removed(self, source: int) -> None:
-        self._listener.on_removed(source * self._parts + self._part)
+    def on_removed(self, topic_number: int) -> None:
+        self._listener.on_removed(topic_number * self._parts + self._part)
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        self._listener.on_skipped(source * self._parts + self._part, entries)
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
+        self._listener.on_skipped(topic_number * self._parts + self._part, entries)
 
-    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        self._listener.on_retrying(self._merged(source), notice)
+    def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
+        self._listener.on_retrying(self._merged(topic_number), notice)
 
-    def on_failed(self, error: Exception, source: int | None = None) -> None:
-        self._listener.on_failed(error, self._merged(source))
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
+        self._listener.on_failed(error, self._merged(topic_number))
 
-    def _merged(self, source: int | None) -> int | None:
-        return None if source is None else source * self._parts + self._part
+    def _merged(self, topic_number: int | None) -> int | None:
+        return None if topic_number is None else topic_number * self._parts + self._part
 
 
 class MergedConsumer:
@@ -125,8 +125,8 @@ class MergedConsumer:
         self._ledgers: dict[int, int] = {}  # a ledger belongs to exactly one topic
         self.capabilities: Capabilities = replace(parts[0].capabilities)
 
-    def _part(self, source: int) -> tuple[TransportConsumer, int]:
-        number, part = divmod(source, len(self._parts))
+    def _part(self, topic_number: int) -> tuple[TransportConsumer, int]:
+        number, part = divmod(topic_number, len(self._parts))
         return self._parts[part], number
 
     @property
@@ -144,60 +144,62 @@ class MergedConsumer:
     def is_connected(self) -> bool:
         return all(part.is_connected() for part in self._parts)
 
-    def topic_of(self, source: int) -> tuple[str, int]:
-        part, number = self._part(source)
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
+        part, number = self._part(topic_number)
         return part.topic_of(number)
 
-    def sources(self) -> list[int]:
+    def topic_numbers(self) -> list[int]:
         return [
-            source * len(self._parts) + at
+            topic_number * len(self._parts) + at
             for at, part in enumerate(self._parts)
-            for source in part.sources()
+            for topic_number in part.topic_numbers()
         ]
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if not topic:
             # Any part may have delivered it.
             return self._ledgers.get(ledger)
         for at, part in enumerate(self._parts):
-            source = part.source_of(topic, partition)
-            if source is not None:
-                return source * len(self._parts) + at
+            topic_number = part.topic_number_of(topic, partition)
+            if topic_number is not None:
+                return topic_number * len(self._parts) + at
         return None
 
     def start(self, listener: DeliveryListener) -> None:
         for at, part in enumerate(self._parts):
             part.start(_PartListener(listener, at, len(self._parts), self._ledgers))
 
-    def consumed(self, source: int, messages: int) -> None:
-        part, number = self._part(source)
+    def consumed(self, topic_number: int, messages: int) -> None:
+        part, number = self._part(topic_number)
         part.consumed(number, messages)
 
-    def wanted(self, messages: int) -> None:
-        self._parts[0].wanted(messages)  # with a queue of 0 there is no retry letter topic
+    def request_messages(self, messages: int) -> None:
+        self._parts[0].request_messages(
+            messages
+        )  # with a queue of 0 there is no retry letter topic
 
     def stop_flow(self) -> None:
         for part in self._parts:
             part.stop_flow()
 
-    def can_ack(self, source: int) -> bool:
-        part, number = self._part(source)
+    def can_ack(self, topic_number: int) -> bool:
+        part, number = self._part(topic_number)
         return part.can_ack(number)
 
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
-        part, number = self._part(plan.source)
-        return part.ack(replace(plan, source=number))
+        part, number = self._part(plan.topic_number)
+        return part.ack(replace(plan, topic_number=number))
 
-    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        part, number = self._part(source)
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        part, number = self._part(topic_number)
         part.redeliver(number, groups)
 
-    def redeliver_all(self, source: int | None = None) -> None:
-        if source is None:
+    def redeliver_all(self, topic_number: int | None = None) -> None:
+        if topic_number is None:
             for each in self._parts:
                 each.redeliver_all(None)
             return
-        part, number = self._part(source)
+        part, number = self._part(topic_number)
         part.redeliver_all(number)
 
     async def seek(self, position: MessageId | int) -> None:

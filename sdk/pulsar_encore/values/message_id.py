@@ -18,7 +18,7 @@ _I64_MAX: Final = (1 << 63) - 1
 #: Largest batch size or batch index that is accepted where only a number says it. Acking or seeking
 #: by such an id takes memory for each message. No client writes larger batches: their headers
 #: alone would take 100 MB.
-MOST_IN_BATCH: Final = 1 << 24
+MAX_BATCH_SIZE: Final = 1 << 24
 
 # Field numbers of MessageIdData: `docs/notes/wire-protocol.md#message-ids`.
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE, _FIRST_CHUNK = 1, 2, 3, 4, 6, 7
@@ -267,10 +267,10 @@ def check_batch(message_id: MessageId) -> MessageId:
         ("batch size", message_id.batch_size),
         ("batch index", message_id.batch_index()),
     ):
-        if value > MOST_IN_BATCH:
+        if value > MAX_BATCH_SIZE:
             raise ConfigurationError(
                 f"{message_id!r} has a {name} of {value}, and no batch has more than "
-                f"{MOST_IN_BATCH} messages: pass the id of a message that was received"
+                f"{MAX_BATCH_SIZE} messages: pass the id of a message that was received"
             )
     return message_id
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError
-from ..values.message_id import MOST_IN_BATCH
+from ..values.message_id import MAX_BATCH_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WORD: Final = 8  # bytes
-_MAX_WORDS: Final = MOST_IN_BATCH // 64
+_MAX_WORDS: Final = MAX_BATCH_SIZE // 64
 
 
 def full(batch_size: int) -> int:

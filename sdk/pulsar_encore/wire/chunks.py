@@ -47,7 +47,7 @@ class Chunk:
         uuid: The same for all chunks of a message.
         total: Bytes of all chunks together; 0 if the producer did not say.
         payload: Decrypted, not decompressed.
-        sealed: True if the chunk could not be decrypted. It is then larger than `total` implies.
+        encrypted: True if the chunk could not be decrypted. It is then larger than `total` implies.
     """
 
     uuid: str
@@ -57,7 +57,7 @@ class Chunk:
     place: Place
     payload: Data
     redelivery_count: int = 0
-    sealed: bool = False
+    encrypted: bool = False
 
 
 class ChunkFate(Enum):
@@ -99,13 +99,13 @@ class JoinedMessage(NamedTuple):
             them.
         redelivery_count: The lowest count of its chunks, because chunks are also redelivered when
             another chunk is missing.
-        sealed: True if a chunk could not be decrypted.
+        encrypted: True if a chunk could not be decrypted.
     """
 
     payload: bytes
     places: tuple[Place, ...]
     redelivery_count: int = 0
-    sealed: bool = False
+    encrypted: bool = False
 
 
 class ChunkArrival(NamedTuple):
@@ -113,13 +113,14 @@ class ChunkArrival(NamedTuple):
 
     Attributes:
         joined: The message that the chunk completes.
-        credit: Permits to give back: 1, but 0 for the last chunk, because its permit counts for the
+        permits: Permits to give back: 1, but 0 for the last chunk, because its permit counts for
+        the
             message.
     """
 
     joined: JoinedMessage | None = None
-    credit: int = 1
-    let_go: tuple[DiscardedChunks, ...] = ()
+    permits: int = 1
+    discarded: tuple[DiscardedChunks, ...] = ()
 
 
 KEPT = ChunkArrival()
@@ -137,7 +138,7 @@ class _Pending:
     places: dict[Place, None] = field(default_factory=dict)
     size: int = 0
     redelivery_count: int = 0
-    sealed: bool = False
+    encrypted: bool = False
 
     @property
     def held(self) -> int:
@@ -215,7 +216,7 @@ class ChunkAssembler:
             # incomplete.
             restarted = self._discard(uuid, ChunkFate.ACK, "started again by the producer")
             arrival = self._keep(chunk, _Pending(chunk.count, chunk.total, now_ms), now_ms)
-            return arrival._replace(let_go=(restarted, *arrival.let_go))
+            return arrival._replace(discarded=(restarted, *arrival.discarded))
         elif chunk.index < len(pending.parts):
             return _discard_one(chunk, ChunkFate.ACK, f"a copy of chunk {chunk.index}")
         elif chunk.index > len(pending.parts):
@@ -224,7 +225,7 @@ class ChunkAssembler:
             kept = self._discard(
                 uuid, ChunkFate.ACK, "its chunks differ in their count or total size"
             )
-            return ChunkArrival(let_go=(kept._replace(places=(*kept.places, chunk.place)),))
+            return ChunkArrival(discarded=(kept._replace(places=(*kept.places, chunk.place)),))
         return self._keep(chunk, pending or _Pending(chunk.count, chunk.total, now_ms), now_ms)
 
     def _refuse(self, chunk: Chunk, now_ms: int) -> ChunkArrival:
@@ -236,7 +237,7 @@ class ChunkAssembler:
         reason = f"its chunks announce {chunk.total} bytes, {self._limit}"
         places = (*held, chunk.place)
         return ChunkArrival(
-            let_go=(DiscardedChunks(uuid, places, ChunkFate.REFUSE, reason, is_first),)
+            discarded=(DiscardedChunks(uuid, places, ChunkFate.REFUSE, reason, is_first),)
         )
 
     @property
@@ -250,7 +251,7 @@ class ChunkAssembler:
         pending.places[chunk.place] = None
         pending.size += len(chunk.payload)
         pending.newest_ms = now_ms
-        pending.sealed = pending.sealed or chunk.sealed
+        pending.encrypted = pending.encrypted or chunk.encrypted
         least = chunk.redelivery_count if chunk.index == 0 else pending.redelivery_count
         pending.redelivery_count = min(least, chunk.redelivery_count)
         self._held += pending.held
@@ -258,11 +259,11 @@ class ChunkAssembler:
         self._pending.move_to_end(uuid)
         self._overflowed.pop(uuid, None)
         complete = len(pending.parts) == pending.count
-        if (pending.total and not pending.sealed) and (
+        if (pending.total and not pending.encrypted) and (
             pending.size != pending.total if complete else pending.size > pending.total
         ):
             reason = f"{pending.size} bytes, its chunks announce {pending.total}"
-            return ChunkArrival(let_go=(self._discard(uuid, ChunkFate.ACK, reason),))
+            return ChunkArrival(discarded=(self._discard(uuid, ChunkFate.ACK, reason),))
         if complete:
             self._remove(uuid)
             self._expired.pop(uuid, None)
@@ -270,13 +271,13 @@ class ChunkAssembler:
                 b"".join(pending.parts),
                 tuple(pending.places),
                 pending.redelivery_count,
-                pending.sealed,
+                pending.encrypted,
             )
             return ChunkArrival(joined, 0)
-        return ChunkArrival(let_go=self._discard_overflow(now_ms))
+        return ChunkArrival(discarded=self._discard_overflow(now_ms))
 
     def _discard_overflow(self, now_ms: int) -> tuple[DiscardedChunks, ...]:
-        let_go: list[DiscardedChunks] = []
+        discarded: list[DiscardedChunks] = []
         limit = self._max_messages or len(self._pending)
         while len(self._pending) > limit or self._held > self._max_bytes:
             uuid, oldest = next(iter(self._pending.items()))
@@ -288,10 +289,10 @@ class ChunkAssembler:
             else:
                 fate = self._overflow
                 reason = f"{len(self._pending)} incomplete messages of {self._held} bytes"
-            let_go.append(self._discard(uuid, fate, reason))
+            discarded.append(self._discard(uuid, fate, reason))
             if fate is ChunkFate.REDELIVER:
                 _remember(self._overflowed, uuid, now_ms)
-        return tuple(let_go)
+        return tuple(discarded)
 
     def _gap(self, chunk: Chunk, pending: _Pending | None, now_ms: int) -> ChunkArrival:
         """Have the message redelivered, because a chunk before this one is missing, or ack this
@@ -310,7 +311,7 @@ class ChunkAssembler:
             expected = len(pending.parts)
             places = (*self._remove(chunk.uuid).places, chunk.place)
         reason = f"chunk {expected} is missing before {chunk.index}"
-        return ChunkArrival(let_go=(DiscardedChunks(chunk.uuid, places, fate, reason),))
+        return ChunkArrival(discarded=(DiscardedChunks(chunk.uuid, places, fate, reason),))
 
     def expire(self, now_ms: int) -> list[DiscardedChunks]:
         """Discard the messages whose next chunk did not arrive in time.
@@ -319,7 +320,7 @@ class ChunkAssembler:
         second time it is acked. Time in which the broker had no permits, or no connection, does not
         count: see `postpone`.
         """
-        let_go: list[DiscardedChunks] = []
+        discarded: list[DiscardedChunks] = []
         while self._pending:
             uuid, oldest = next(iter(self._pending.items()))
             if oldest.newest_ms + self._expire_ms > now_ms:
@@ -330,8 +331,8 @@ class ChunkAssembler:
                 fate = ChunkFate.REDELIVER
             else:
                 fate = ChunkFate.ACK
-            let_go.append(self._discard(uuid, fate, reason))
-        return let_go
+            discarded.append(self._discard(uuid, fate, reason))
+        return discarded
 
     def holds(self, uuid: str) -> bool:
         return uuid in self._pending
@@ -367,7 +368,7 @@ class ChunkAssembler:
 
 
 def _discard_one(chunk: Chunk, fate: ChunkFate, reason: str) -> ChunkArrival:
-    return ChunkArrival(let_go=(DiscardedChunks(chunk.uuid, (chunk.place,), fate, reason),))
+    return ChunkArrival(discarded=(DiscardedChunks(chunk.uuid, (chunk.place,), fate, reason),))
 
 
 def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:

@@ -14,7 +14,7 @@ from pulsar_encore.transport.interface import (
     SkippedEntry,
     Transport,
     TransportConsumer,
-    singly,
+    each_delivery,
 )
 
 from .contract_kit import SUBSCRIPTION, WAIT_S
@@ -45,14 +45,14 @@ class Recording:
         consumer.start(self)
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
-        for each in singly(deliveries):
+        for each in each_delivery(deliveries):
             self.deliveries.append(each)
             self.received += [
                 (message.data(), each.redelivery_count)
                 for index, message in zip(each.indexes, each.messages, strict=True)
                 if each.ack_set >> index & 1
             ]
-            self.consumer.consumed(each.source, len(each.indexes))
+            self.consumer.consumed(each.topic_number, len(each.indexes))
         self._changed.set()
 
     def on_connected(self, only: Container[int] | None = None) -> None:
@@ -78,7 +78,7 @@ class Recording:
     def on_active_changed(self, source: int, active: bool) -> None:
         self.events.append("active" if active else "inactive")
 
-    def on_new_source(self, source: int) -> None:
+    def on_new_topic(self, source: int) -> None:
         self.events.append("new source")
 
     def on_removed(self, source: int) -> None:
@@ -114,7 +114,7 @@ class Recording:
     def redeliver_last(self) -> None:
         """Request the entry of the last delivery again."""
         last = self.deliveries[-1]
-        self.consumer.redeliver(last.source, [(last.ledger, [last.entry])])
+        self.consumer.redeliver(last.topic_number, [(last.ledger, [last.entry])])
 
     async def ack_indexes(self, *indexes: int) -> None:
         """Ack indexes of the last delivery's batch, and wait until the acks are sent."""
@@ -123,7 +123,7 @@ class Recording:
         for index in indexes:
             mask &= ~(1 << index)
         partial = [(last.ledger, last.entry, last.batch_size, mask)]
-        self.consumer.ack(AckPlan(last.source, None, [], partial))
+        self.consumer.ack(AckPlan(last.topic_number, None, [], partial))
         await asyncio.sleep(SENT_S)
 
 

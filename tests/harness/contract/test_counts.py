@@ -119,7 +119,7 @@ async def test_a_rewind_does_not_increase_the_count(
     recording = await record(transport, topic, kind)
     for _ in range(3):
         assert await recording.next(2) == at(0, b"a", b"b")
-        recording.consumer.redeliver_all(recording.deliveries[-1].source)
+        recording.consumer.redeliver_all(recording.deliveries[-1].topic_number)
     await recording.consumer.close()
 
 

@@ -94,7 +94,7 @@ class Reading:
             payload,
         )
         arrival = self._assembler.add(chunk, now_ms=0)
-        assert arrival.let_go == ()
+        assert arrival.discarded == ()
         return arrival.joined.payload if arrival.joined else None
 
 

@@ -282,8 +282,8 @@ async def test_a_reader_reports_entries_without_a_message(
     first = chunked.first_chunk
     assert first is not None
     for start, sizes, skipped in (
-        (MessageId.earliest, [5, len(big)], [(first.entry_id(), "PIECE")]),
-        (first, [], [(chunked.entry_id(), "TORN")]),
+        (MessageId.earliest, [5, len(big)], [(first.entry_id(), "CHUNK")]),
+        (first, [], [(chunked.entry_id(), "INCOMPLETE")]),
     ):
         consumer = await transport.subscribe(
             Subscription(

@@ -42,7 +42,7 @@ class Acking(Recording):
 
     def ack(self) -> None:
         for each in self.deliveries:
-            plan = AckPlan(each.source, None, [], [])
+            plan = AckPlan(each.topic_number, None, [], [])
             if each.batch_size:
                 left = (1 << each.batch_size) - 1 >> ACKED << ACKED
                 plan.partial.append((each.ledger, each.entry, each.batch_size, left))

@@ -131,7 +131,7 @@ class _Waiter:
             certain topics (`only`) may find none, so it does not count as woken.
     """
 
-    __slots__ = ("future", "only", "source", "takes", "ticket", "woken")
+    __slots__ = ("future", "only", "takes", "ticket", "topic_number", "woken")
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Waiter:
         self.future = future
         self.takes = takes and only is None
         self.only = only
-        self.source: int | None = None
+        self.topic_number: int | None = None
         self.woken = False
 
 
@@ -194,7 +194,7 @@ class ReceiveQueue:
         self._bytes: int | None = None  # the bytes of these messages, once needed
         self._collecting = 0
         #: True if each topic has its own permits (see `Capabilities`).
-        self.room_by_source: bool = True
+        self.queue_per_topic: bool = True
         self._topic_waiters = 0  # callers that wait for certain topics while topics share permits
         self._waiters: list[_Waiter] = []
         self._tickets = count()
@@ -222,7 +222,7 @@ class ReceiveQueue:
                 self.push(entry, indexes[part], messages[part], permits=permits)
             return
         cursor = _Cursor(entry, indexes, messages, total if permits else 0)
-        if entry.redelivered or entry.failed is not None or entry.source.letters:
+        if entry.redelivered or entry.failed is not None or entry.topic_state.letters:
             self._failed_cursors.append(cursor)
         self._append(cursor)
 
@@ -235,7 +235,7 @@ class ReceiveQueue:
     def _append(self, cursor: _Cursor) -> None:
         self._cursors.append(cursor)
         if self._by_source is not None:
-            self._by_source.setdefault(cursor.entry.source.number, deque()).append(cursor)
+            self._by_source.setdefault(cursor.entry.topic_state.number, deque()).append(cursor)
         self._count += cursor.end
         if self._bytes is not None:
             self._bytes += cursor.weigh()
@@ -258,11 +258,11 @@ class ReceiveQueue:
         """Deliver the messages of a cursor that stays in the queue; a later walk skips them."""
         entry = cursor.entry
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
-            if entry.hand_over(index):
+            if entry.deliver(index):
                 if self._handed_over is not None:
                     self._handed_over(entry, (index,))
-                failed = entry.source.attempts.count(entry, index)
-                number = entry.hand_over_number(index)
+                failed = entry.topic_state.attempts.count(entry, index)
+                number = entry.delivery_number(index)
                 yield Message(raw, self._schema, entry, index, failed, number)
 
     def take(self) -> Message | None:
@@ -297,25 +297,25 @@ class ReceiveQueue:
         A generator, because its local variables make taking a message cheap.
         """
         entry, schema, handed_over = cursor.entry, self._schema, self._handed_over
-        attempts: Attempts = entry.source.attempts
+        attempts: Attempts = entry.topic_state.attempts
         failures = attempts.failures
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
             cursor.at += 1
             if entry.state[index] == QUEUED and entry.live:
-                entry.state[index] = HELD  # `Entry.hand_over` inlined, to save a call per message
+                entry.state[index] = HELD  # `Entry.deliver` inlined, to save a call per message
                 if handed_over is not None:
                     handed_over(entry, (index,))
                 # The first branch is taken nearly always.
-                if entry.failed is None and entry.hand_overs is None and not failures:
+                if entry.failed is None and entry.delivery_numbers is None and not failures:
                     yield Message(raw, schema, entry, index, entry.redelivered)
                 else:
-                    failed, number = attempts.count(entry, index), entry.hand_over_number(index)
+                    failed, number = attempts.count(entry, index), entry.delivery_number(index)
                     yield Message(raw, schema, entry, index, failed, number)
         self._finish_first(cursor)
 
     def _walk_run(self, cursor: _Run) -> Iterator[Message]:
         schema, handed_over = self._schema, self._handed_over
-        attempts: Attempts = cursor.entry.source.attempts
+        attempts: Attempts = cursor.entry.topic_state.attempts
         failures = attempts.failures
         for entry, raw in zip(cursor.entries, cursor.messages, strict=True):
             cursor.at += 1
@@ -324,17 +324,17 @@ class ReceiveQueue:
                 state[0] = HELD
                 if handed_over is not None:
                     handed_over(entry, _SINGLE_INDEX)
-                if entry.failed is None and entry.hand_overs is None and not failures:
+                if entry.failed is None and entry.delivery_numbers is None and not failures:
                     yield Message(raw, schema, entry, 0, entry.redelivered)
                 else:
-                    failed, number = attempts.count(entry, 0), entry.hand_over_number(0)
+                    failed, number = attempts.count(entry, 0), entry.delivery_number(0)
                     yield Message(raw, schema, entry, 0, failed, number)
         self._finish_first(cursor)
 
     def dequeue(self, most: int) -> list[Queued]:
         """Remove up to `most` messages from the queue and leave them QUEUED.
 
-        The caller keeps them in another order and delivers them with `hand_over`. Do not combine it
+        The caller keeps them in another order and delivers them with `deliver`. Do not combine it
         with `take` and similar methods.
         """
         dequeued: list[Queued] = []
@@ -349,16 +349,16 @@ class ReceiveQueue:
                 self._finish_first(cursor)
         return dequeued
 
-    def hand_over(self, dequeued: Sequence[Queued]) -> list[Message]:
+    def deliver(self, dequeued: Sequence[Queued]) -> list[Message]:
         """Deliver messages that were dequeued and are still QUEUED."""
         handed = []
         with self._one_write():
             for entry, index, raw in dequeued:
-                entry.hand_over(index)
+                entry.deliver(index)
                 if self._handed_over is not None:
                     self._handed_over(entry, (index,))
-                failed = entry.source.attempts.count(entry, index)
-                number = entry.hand_over_number(index)
+                failed = entry.topic_state.attempts.count(entry, index)
+                number = entry.delivery_number(index)
                 handed.append(Message(raw, self._schema, entry, index, failed, number))
         return handed
 
@@ -376,7 +376,7 @@ class ReceiveQueue:
         with self._one_write():
             if failed_first:
                 for cursor in list(self._failed_cursors):
-                    if cursor.entry.source.number in only:
+                    if cursor.entry.topic_state.number in only:
                         self._take_from(cursor, taken, most)
             for cursors in self._in_turn(only):
                 while cursors and len(taken) < most:
@@ -396,11 +396,11 @@ class ReceiveQueue:
             if len(taken) >= most:
                 left = True
                 break
-            if entry.hand_over(index):
+            if entry.deliver(index):
                 if self._handed_over is not None:
                     self._handed_over(entry, (index,))
-                failed = entry.source.attempts.count(entry, index)
-                number = entry.hand_over_number(index)
+                failed = entry.topic_state.attempts.count(entry, index)
+                number = entry.delivery_number(index)
                 taken.append(
                     Message(cursor.messages[at], self._schema, entry, index, failed, number)
                 )
@@ -431,7 +431,7 @@ class ReceiveQueue:
         if self._by_source is None:
             self._by_source = {}
             for cursor in self._cursors:
-                self._by_source.setdefault(cursor.entry.source.number, deque()).append(cursor)
+                self._by_source.setdefault(cursor.entry.topic_state.number, deque()).append(cursor)
         return self._by_source
 
     def _in_turn(self, only: Container[int]) -> Iterator[deque[_Cursor]]:
@@ -462,14 +462,14 @@ class ReceiveQueue:
         """Remove the first cursor after its last message, and return its permits."""
         self._remove_first(cursor)
         if cursor.permits:
-            self._consumed(cursor.entry.source.number, cursor.permits)
+            self._consumed(cursor.entry.topic_state.number, cursor.permits)
 
     def _remove_first(self, cursor: _Cursor) -> None:
         self._cursors.popleft()
         if self._failed_cursors and self._failed_cursors[0] is cursor:
             self._failed_cursors.popleft()
         if self._by_source is not None:
-            of_source = self._by_source[cursor.entry.source.number]
+            of_source = self._by_source[cursor.entry.topic_state.number]
             if of_source and of_source[0] is cursor:
                 of_source.popleft()
         self._count -= cursor.end
@@ -481,7 +481,7 @@ class ReceiveQueue:
         messages = cursor.permits - remaining
         if messages > 0:
             cursor.permits = remaining
-            self._consumed(cursor.entry.source.number, messages)
+            self._consumed(cursor.entry.topic_state.number, messages)
 
     def has(self, messages: int, size: int) -> bool:
         """Return True if this many messages, or bytes if `size` is above 0, are queued."""
@@ -568,10 +568,10 @@ class ReceiveQueue:
             self._remove_first(cursor)
             over.append(cursor)
             if cursor.permits:
-                source = cursor.entry.source.number
-                permits[source] = permits.get(source, 0) + cursor.permits
-        for source, messages in permits.items():
-            self._consumed(source, messages)
+                topic_number = cursor.entry.topic_state.number
+                permits[topic_number] = permits.get(topic_number, 0) + cursor.permits
+        for topic_number, messages in permits.items():
+            self._consumed(topic_number, messages)
         if self._dispose is not None and len(over) > 1:
             self._dispose(over, over[0].end)
         return most_bytes
@@ -591,16 +591,16 @@ class ReceiveQueue:
         return Message.of_entry(cursor.entry, self._schema, cursor.indexes, cursor.messages)
 
     def _hand_over_run(self, run: _Run, made: list[Message]) -> list[Message] | None:
-        attempts: Attempts = run.entry.source.attempts
+        attempts: Attempts = run.entry.topic_state.attempts
         if attempts.failures:
             return None
-        handed_over, live = self._handed_over, run.entry.source.live_alone
+        handed_over, live = self._handed_over, run.entry.topic_state.live_alone
         for at, entry in enumerate(run.entries):
             state = entry.state
             if (
                 state[0] != QUEUED
                 or entry.live is not live
-                or entry.hand_overs is not None
+                or entry.delivery_numbers is not None
                 or entry.redelivered
             ):
                 return made[:at] + self._hand_over_rest(run, at)
@@ -620,15 +620,15 @@ class ReceiveQueue:
                 self._schema,
                 entry,
                 0,
-                entry.source.attempts.count(entry, 0),
-                entry.hand_over_number(0),
+                entry.topic_state.attempts.count(entry, 0),
+                entry.delivery_number(0),
             )
             for entry, raw in zip(run.entries[at:], run.messages[at:], strict=True)
             if self._hand_over_single(entry)
         ]
 
     def _hand_over_single(self, entry: Entry) -> bool:
-        if not entry.hand_over(0):
+        if not entry.deliver(0):
             return False
         if self._handed_over is not None:
             self._handed_over(entry, _SINGLE_INDEX)
@@ -639,12 +639,12 @@ class ReceiveQueue:
         entry, indexes = cursor.entry, cursor.indexes
         if not (
             entry.failed is None
-            and entry.hand_overs is None
-            and not entry.source.attempts.failures
+            and entry.delivery_numbers is None
+            and not entry.topic_state.attempts.failures
             and (
-                entry.hand_over_all(indexes)
+                entry.deliver_all(indexes)
                 if type(indexes) is range
-                else len(indexes) == 1 and entry.hand_over(indexes[0])
+                else len(indexes) == 1 and entry.deliver(indexes[0])
             )
         ):
             return False
@@ -744,7 +744,7 @@ class ReceiveQueue:
         if self._wanted is not None:
             self._wanted(len(self._waiters))
         timer = None if deadline is None else loop.call_at(deadline, _expire, waiter.future)
-        is_topic_waiter = only is not None and not self.room_by_source
+        is_topic_waiter = only is not None and not self.queue_per_topic
         self._topic_waiters += is_topic_waiter
         try:
             if is_topic_waiter:
@@ -753,7 +753,7 @@ class ReceiveQueue:
         except asyncio.CancelledError:
             if waiter.woken:
                 # Woken and cancelled at once: wake the next caller instead.
-                self.wake(1, waiter.source)
+                self.wake(1, waiter.topic_number)
             raise
         finally:
             self._topic_waiters -= is_topic_waiter
@@ -788,7 +788,7 @@ class ReceiveQueue:
         if at < len(self._waiters) and self._waiters[at] is waiter:
             del self._waiters[at]
 
-    def wake(self, waiters: int, source: int | None = None) -> None:
+    def wake(self, waiters: int, topic_number: int | None = None) -> None:
         """Wake up to `waiters` callers that take a message, and the other callers before them.
 
         A caller that waits for certain topics is skipped if none of their messages are queued.
@@ -803,12 +803,12 @@ class ReceiveQueue:
                 break
             checked += 1
             only = waiter.only
-            named = only is None or (source is not None and source in only)
+            named = only is None or (topic_number is not None and topic_number in only)
             if only is not None and not (named or self.has_of(only)):
                 left.append(waiter)
             elif not waiter.future.done():
                 waiter.woken = True
-                waiter.source = source
+                waiter.topic_number = topic_number
                 waiter.future.set_result(True)
                 self._fair_yield.hold()
                 waiters -= waiter.takes
@@ -824,15 +824,15 @@ class ReceiveQueue:
         kept: deque[_Cursor] = deque()
         permits: dict[int, int] = {}
         for cursor in self._cursors:
-            if only is not None and cursor.entry.source not in only:
+            if only is not None and cursor.entry.topic_state not in only:
                 kept.append(cursor)
                 continue
             self._count -= cursor.end
             if self._bytes is not None:
                 self._bytes -= cursor.weigh()
             if cursor.permits:
-                source = cursor.entry.source.number
-                permits[source] = permits.get(source, 0) + cursor.permits
+                topic_number = cursor.entry.topic_state.number
+                permits[topic_number] = permits.get(topic_number, 0) + cursor.permits
         if self._cursors and not (kept and kept[0] is self._cursors[0]):
             self._head = _NOTHING
         if self._dispose is not None:
@@ -845,8 +845,8 @@ class ReceiveQueue:
             self._failed_cursors = deque(
                 cursor for cursor in self._failed_cursors if id(cursor) in remaining
             )
-        for source, messages in permits.items():
-            self._consumed(source, messages)
+        for topic_number, messages in permits.items():
+            self._consumed(topic_number, messages)
         self.dropped(states)
 
     def dispose(self, container: deque[Any] | dict[Any, Any] | list[Any]) -> None:

@@ -16,7 +16,7 @@ from ...core.nack_verdicts import Verdicts
 from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import wall_now_ms
-from ...letters.reconsume_counts import parked_attempts
+from ...letters.reconsume_counts import overflowed_attempts
 from ...message import Held, Message, RawMessage
 from ...options import ConsumerOptions
 from ..delivery.receive_queue import ReceiveQueue
@@ -102,7 +102,7 @@ class ArrivalFilter:
         Called for each message at its arrival. With ordered leases, it is called when the message
         is the next of its key: later messages of the key must wait for the letter.
         """
-        state: TopicState = entry.source
+        state: TopicState = entry.topic_state
         failed = state.attempts.count(entry, index)
         tried_here = state.attempts.tried_here(entry, index)
         verdict = self._verdicts.on_arrival(failed, tried_here=tried_here)
@@ -114,7 +114,7 @@ class ArrivalFilter:
         return True
 
     def spent(self, entry: Entry, index: int) -> bool:
-        attempts = entry.source.attempts
+        attempts = entry.topic_state.attempts
         failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
         return self._verdicts.on_arrival(failed, tried_here=tried_here) is not None
 
@@ -133,7 +133,7 @@ class ArrivalFilter:
             _early_ms(raw, each, wall_now) for raw, each in zip(messages, properties, strict=True)
         ]
         if entry.size == 1 and properties:
-            state.elsewhere(entry, parked_attempts(properties[0]))
+            state.add_letter_attempts(entry, overflowed_attempts(properties[0]))
         due = []
         for at, wait_ms in enumerate(early_ms):
             if wait_ms <= 0:
@@ -155,7 +155,9 @@ class ArrivalFilter:
 
     def _letter_due(self, number: int, entry: Entry, index: int, raw: RawMessage) -> None:
         del self._waiting[number]
-        for at, message in zip(*self._not_dead(entry.source, entry, [index], [raw]), strict=True):
+        for at, message in zip(
+            *self._not_dead(entry.topic_state, entry, [index], [raw]), strict=True
+        ):
             self._queue.push(entry, [at], [message], permits=False)
         self._queue.wake(1)
 

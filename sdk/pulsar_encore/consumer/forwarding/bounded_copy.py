@@ -26,9 +26,10 @@ _MESSAGE_RESULTS: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoE
 class BoundedCopy:
     """One run that copies messages.
 
-    For each original the reader waits for `room`, then calls `begin` with the work: `publish` the
-    copies, then ack the original. Each original has its own task, so a slow destination delays no
-    other one until the limit is reached. Copies to one destination keep the order of `begin`.
+    For each original the reader waits for `wait_for_slot`, then calls `begin` with the work:
+    `publish` the copies, then ack the original. Each original has its own task, so a slow
+    destination delays no other one until the limit is reached. Copies to one destination keep the
+    order of `begin`.
 
     Args:
         transport: Makes the producers.
@@ -73,7 +74,7 @@ class BoundedCopy:
         self.failure: BaseException | None = None
         self.failed_at: str = ""
 
-    async def room(self, messages: int = 1) -> bool:
+    async def wait_for_slot(self, messages: int = 1) -> bool:
         """Wait until more messages may be in flight; return False if the run has failed."""
         while self._tasks and sum(self._tasks.values()) + messages > self._limit:
             self._task_ended.clear()

@@ -26,7 +26,7 @@ from ...letters.letter_writer import (
     LetterAuthor,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
-    parked_nack,
+    overflowed_nack,
     retry_letter,
 )
 from ...letters.properties import checked_properties
@@ -174,7 +174,7 @@ class Forwarder:
             )
             topic = self._topics.retry(message)
         outcome: asyncio.Future[None] = self._loop.create_future()
-        self._settlement.leave(message, cumulative=cumulative)
+        self._settlement.begin_forwarding(message, cumulative=cumulative)
         forwarding = _Forwarding(message, topic, form=form, cumulative=cumulative, outcome=outcome)
         self._send(forwarding, letter)
         return outcome
@@ -245,7 +245,7 @@ class Forwarder:
 
         def write() -> OutgoingMessage:
             known = _failures(held)
-            return parked_nack(
+            return overflowed_nack(
                 message,
                 self._author,
                 attempt=held.failed + 1,
@@ -337,17 +337,17 @@ class Forwarder:
 
 def _leave(held: Held) -> bool:
     """Mark a message as being forwarded; return False if it is not held or queued."""
-    state: TopicState = held.entry.source
-    return state.leave(held.entry, held.batch_index)
+    state: TopicState = held.entry.topic_state
+    return state.begin_forwarding(held.entry, held.batch_index)
 
 
 def _failures(held: Held) -> Failures | None:
-    state: TopicState = held.entry.source
+    state: TopicState = held.entry.topic_state
     return state.attempts.of(held.entry.due_key(held.batch_index))
 
 
 def _first_failed(held: Held, known: Failures | None) -> int | None:
     """Return the time of the first attempt in ms since the epoch, in any process."""
-    durable = held.entry.source.durable
+    durable = held.entry.topic_state.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
     return known.first_ms if first is None and known is not None else first

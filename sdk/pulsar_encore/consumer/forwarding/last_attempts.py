@@ -64,12 +64,12 @@ class LastAttempts:
         raw = self._kept.get((entry, index))
         if raw is None or not entry.live or entry.state[index] != HELD:
             return False
-        state: TopicState = entry.source
+        state: TopicState = entry.topic_state
         failed = state.attempts.count(entry, index)
         if not self._verdicts.is_last(failed):
             return False
         self._drop((entry, index))
-        number = entry.hand_over_number(index)
+        number = entry.delivery_number(index)
         message = Message(raw, self._schema, entry, index, failed, number)
         held = Held(entry, index, failed, number)
         self._forwarder.dead_letter(message, held, evidence_of(None, reason), reason)
@@ -78,7 +78,7 @@ class LastAttempts:
     def all_failed(self, state: TopicState, reason: str) -> None:
         """Handle every message of a topic that the application holds as failed."""
         for entry, index in list(self._kept):
-            if entry.source is state:
+            if entry.topic_state is state:
                 self.failed(entry, index, reason)
 
     def _drop(self, key: tuple[Entry, int]) -> None:

@@ -22,7 +22,7 @@ from ...errors import (
     PulsarException,
     TopicTerminated,
     UnknownError,
-    named,
+    exception_of_result,
 )
 from ...transport.interface import RetryNotice, TransportProducer
 from ...values.backoff import Backoff, FailureReports
@@ -60,7 +60,7 @@ class LetterProducer:
         self._create = create
         self._event_publisher = event_publisher
         self._loop = asyncio.get_running_loop()
-        self._link: TransportProducer | None = None
+        self._transport_producer: TransportProducer | None = None
         self._creating: asyncio.Task[None] | None = None
         self._waiting: list[tuple[OutgoingMessage, OnSent]] = []
         self._failures = 0
@@ -73,8 +73,8 @@ class LetterProducer:
 
     def post(self, letter: OutgoingMessage, on_sent: OnSent) -> None:
         """Send a letter. `on_sent` may be called before this method returns."""
-        if self._link is not None and self._creating is None:
-            self._publish(self._link, letter, on_sent)
+        if self._transport_producer is not None and self._creating is None:
+            self._publish(self._transport_producer, letter, on_sent)
         elif self._closed:
             on_sent(ClosedError("the consumer was closed before the letter was sent"))
         elif self._creating is not None:
@@ -85,17 +85,22 @@ class LetterProducer:
             self._waiting.append((letter, on_sent))
             self._creating = self._loop.create_task(self._make())
 
-    def _publish(self, link: TransportProducer, letter: OutgoingMessage, on_sent: OnSent) -> None:
+    def _publish(
+        self, transport_producer: TransportProducer, letter: OutgoingMessage, on_sent: OnSent
+    ) -> None:
         try:
-            sending = asyncio.ensure_future(link.publish(letter))
+            sending = asyncio.ensure_future(transport_producer.publish(letter))
         except Exception as error:
-            self._failed(error, link)
+            self._failed(error, transport_producer)
             on_sent(error)
             return
-        sending.add_done_callback(partial(self._published, link, on_sent))
+        sending.add_done_callback(partial(self._published, transport_producer, on_sent))
 
     def _published(
-        self, link: TransportProducer, on_sent: OnSent, sending: asyncio.Future[MessageId]
+        self,
+        transport_producer: TransportProducer,
+        on_sent: OnSent,
+        sending: asyncio.Future[MessageId],
     ) -> None:
         if sending.cancelled():
             on_sent(ClosedError("the producer was shut down before the letter was sent"))
@@ -105,7 +110,7 @@ class LetterProducer:
             self._failures = 0
             on_sent(None)
         elif isinstance(error, Exception):
-            self._failed(error, link)
+            self._failed(error, transport_producer)
             on_sent(error)
 
     def retry_delay_ms(self, failed_before: int = 0) -> int:
@@ -118,9 +123,9 @@ class LetterProducer:
         return _BACKOFF.delay_ms(max(0, self._failures - 1, failed_before), self._rng)
 
     async def _make(self) -> None:
-        link, failure = None, None
+        transport_producer, failure = None, None
         try:
-            link = await self._create()
+            transport_producer = await self._create()
         except EncoreError as error:
             failure = error
         except Exception as error:
@@ -128,11 +133,11 @@ class LetterProducer:
         if failure is not None:
             self._report(failure)
             self._failed(failure, None)
-        elif self._closed and link is not None:
+        elif self._closed and transport_producer is not None:
             failure = ClosedError("the consumer was closed before the letter was sent")
-            await _close(link)
+            await _close(transport_producer)
         else:
-            self._link = link
+            self._transport_producer = transport_producer
             self._created()
         while True:
             waiting, self._waiting = self._waiting[:_SEND_LIMIT], self._waiting[_SEND_LIMIT:]
@@ -140,10 +145,10 @@ class LetterProducer:
                 self._creating = None  # from now on letters are published at once
             for letter, on_sent in waiting:
                 try:
-                    if failure is not None or link is None:
+                    if failure is not None or transport_producer is None:
                         on_sent(failure)
                     else:
-                        self._publish(link, letter, on_sent)
+                        self._publish(transport_producer, letter, on_sent)
                 except Exception:  # an error in one callback must not stop the other letters
                     logger.exception("%s: the outcome of a letter was not handled", self._topic)
             if self._creating is None:
@@ -175,19 +180,19 @@ class LetterProducer:
             )
         self._event_publisher.replaced()
 
-    def _failed(self, error: Exception, link: TransportProducer | None) -> None:
+    def _failed(self, error: Exception, transport_producer: TransportProducer | None) -> None:
         if getattr(error, "result", "") in _MESSAGE_RESULTS or not isinstance(error, EncoreError):
             return
-        if link is not self._link:
+        if transport_producer is not self._transport_producer:
             return  # many letters may fail with one producer; the first one was counted
         self._failures += 1
         self._last_error = error
         self._not_before = (
             self._loop.time() + _BACKOFF.delay_ms(self._failures - 1, self._rng) / 1000
         )
-        if link is not None:
-            self._link = None
-            closing = self._loop.create_task(_close(link))
+        if transport_producer is not None:
+            self._transport_producer = None
+            closing = self._loop.create_task(_close(transport_producer))
             self._closings.add(closing)
             closing.add_done_callback(self._closings.discard)
 
@@ -199,23 +204,23 @@ class LetterProducer:
         self.end()
         if self._creating is not None:
             await asyncio.wait((self._creating,), timeout=_CLOSE_S)
-        if self._link is not None:
-            await _close(self._link)
-            self._link = None
+        if self._transport_producer is not None:
+            await _close(self._transport_producer)
+            self._transport_producer = None
         if self._closings:
             await asyncio.wait(self._closings, timeout=_CLOSE_S)
 
 
 def _retry_pending_error(last: Exception) -> PulsarException:
-    return named(
+    return exception_of_result(
         getattr(last, "result", "UnknownError"),
         f"the letter topic is not retried yet: {last}",
         retryable=True,
     )
 
 
-async def _close(link: TransportProducer) -> None:
+async def _close(transport_producer: TransportProducer) -> None:
     try:
-        await link.close()
+        await transport_producer.close()
     except EncoreError:
         return  # it is closed already

@@ -55,7 +55,7 @@ class LetterTopics:
         self._dead = policy.dead_letter_topic
         if self._dead is None and options.retry_enable and options.topics:
             self._dead = dead_topic_of(options.topics, self.subscription)
-        self._sources: dict[str, str] = {}
+        self._topic_states: dict[str, str] = {}
         self._closed = False
 
     def retry(self, message: Message) -> str:
@@ -65,7 +65,7 @@ class LetterTopics:
 
     def dead(self, message: Message) -> str:
         topic = self._dead or dead_topic_of_one(message.topic_name(), self.subscription)
-        self._sources.setdefault(topic, message.topic_name())
+        self._topic_states.setdefault(topic, message.topic_name())
         return topic
 
     @property
@@ -105,7 +105,7 @@ class LetterTopics:
             if self._transport.capabilities.initial_subscriptions:
                 first_subscription = self.policy.initial_subscription_name
             tail = "".join(SystemRandom().choices(_TAIL, k=5))
-            source = self._sources[topic]
+            source = self._topic_states[topic]
             name = f"{source}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
         return await self._transport.create_producer(
             await producer_options(

@@ -36,7 +36,7 @@ class NackHandler:
         ownership: Ownership,
         verdicts: Verdicts,
         redelivery: Redelivery,
-        sources: TopicStates,
+        topic_states: TopicStates,
         loop: asyncio.AbstractEventLoop,
         forwarder: Forwarder | None = None,
         last: LastAttempts | None = None,
@@ -45,7 +45,7 @@ class NackHandler:
         self._ownership = ownership
         self._verdicts = verdicts
         self._redelivery = redelivery
-        self._sources = sources
+        self._topic_states = topic_states
         self._loop = loop
         self._forwarder = forwarder
 
@@ -66,8 +66,8 @@ class NackHandler:
             self._nack_named(item, delay_ms)
             return
         held = self._ownership.held(item)
-        entry, state = held.entry, held.entry.source
-        if state.holds(entry, held.batch_index, held.hand_over):
+        entry, state = held.entry, held.entry.topic_state
+        if state.is_latest_delivery(entry, held.batch_index, held.delivery_number):
             if entry.state[held.batch_index] == HELD and not state.volatile:
                 self._failed(item, held, delay_ms, error)
             else:
@@ -116,7 +116,7 @@ class NackHandler:
             self._remember(held, None)
             self._wait(held, held.failed, delay_ms)
             return
-        nacked = 0 if verdicts.overflow is None else self._sources.nacked
+        nacked = 0 if verdicts.overflow is None else self._topic_states.nacked
         verdict = verdicts.on_nack(held.failed, delay_ms, nacked)
         evidence = None if error is None else evidence_of(error, "nack")
         match verdict:
@@ -130,7 +130,7 @@ class NackHandler:
                 self._redelivery.wait(held.entry, held.batch_index, delay)
 
     def _remember(self, held: Held, evidence: Evidence | None) -> None:
-        state: TopicState = held.entry.source
+        state: TopicState = held.entry.topic_state
         key = held.entry.due_key(held.batch_index)
         state.attempts.remember(key, wall_now_ms(self._loop), evidence)
 

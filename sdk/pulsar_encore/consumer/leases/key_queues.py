@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Final
 
 from ...core.entry import Entry
-from ...core.message_states import AWAY, HELD, LEAVING, QUEUED
+from ...core.message_states import AWAY, FORWARDING, HELD, QUEUED
 from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import Alarm, now_ms
@@ -161,8 +161,8 @@ class KeyQueues:
             return []
         for key_queue in key_queues:
             entry, index, _ = key_queue.items[0]
-            state: TopicState = entry.source
-            state.comes_due(entry, index)
+            state: TopicState = entry.topic_state
+            state.end_hold_back(entry, index)
             self._mark_out(key_queue)
         if per_key != 1:
             self._fill(key_queues, most - len(key_queues), min(per_key or most, _MAX_OUT), now)
@@ -171,7 +171,7 @@ class KeyQueues:
             for key_queue in key_queues
             for item in islice(key_queue.items, key_queue.out)
         ]
-        messages = self._queue.hand_over([item for _, item in taken])
+        messages = self._queue.deliver([item for _, item in taken])
         return [
             (key_queue, message) for (key_queue, _), message in zip(taken, messages, strict=True)
         ]
@@ -183,8 +183,8 @@ class KeyQueues:
             for key_queue in key_queues:
                 if free > 0 and key_queue.out < per_key and self._may_follow(key_queue, now):
                     entry, index, _ = key_queue.items[key_queue.out]
-                    state: TopicState = entry.source
-                    state.comes_due(entry, index)
+                    state: TopicState = entry.topic_state
+                    state.end_hold_back(entry, index)
                     self._mark_out(key_queue)
                     free -= 1
                     growing.append(key_queue)
@@ -198,11 +198,11 @@ class KeyQueues:
             entry, index, _ = item
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
-                state: TopicState = entry.source
+                state: TopicState = entry.topic_state
                 if state.not_before(entry, index) > now:
                     return False
                 return self._spent is None or not self._spent(entry, index)
-            if what == LEAVING:
+            if what == FORWARDING:
                 return False
             del items[key_queue.out]
             self._count -= 1
@@ -222,14 +222,14 @@ class KeyQueues:
         if at is None:
             return []
         what = entry.state[index] if entry.live else None
-        is_kept = what in (QUEUED, LEAVING)
+        is_kept = what in (QUEUED, FORWARDING)
         returned: list[tuple[Entry, int]] = []
         if is_kept or what == AWAY:
             for each in islice(key_queue.items, at + 1, key_queue.out):
                 self._bytes += _size(each)
                 other, position, _ = each
-                state: TopicState = other.source
-                if state.returns(other, position):
+                state: TopicState = other.topic_state
+                if state.requeue_unfailed(other, position):
                     returned.append((other, position))
             key_queue.out = at + 1
         if is_kept:
@@ -257,8 +257,8 @@ class KeyQueues:
         before = islice(key_queue.items, at)
         if not any(each.live and each.state[position] == HELD for each, position, _ in before):
             return False
-        state: TopicState = entry.source
-        return state.returns(entry, index)
+        state: TopicState = entry.topic_state
+        return state.requeue_unfailed(entry, index)
 
     def decided(self, entry: Entry, index: int) -> None:
         """Continue with a key after its first message was forwarded, or the forwarding failed."""
@@ -343,7 +343,7 @@ class KeyQueues:
             entry, index, raw = items[0]
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
-                state: TopicState = entry.source
+                state: TopicState = entry.topic_state
                 due_ms = state.not_before(entry, index)
                 if due_ms > now:
                     self._check_later(key_queue, min(due_ms, now + _CHECK_INTERVAL_MS))
@@ -353,7 +353,7 @@ class KeyQueues:
                 ):
                     return True
                 # If the letter failed at once, the message is held back: check it again.
-            elif what == LEAVING:
+            elif what == FORWARDING:
                 self._mark_out(key_queue)
                 self._forwarding[entry, index] = key_queue
                 return False
@@ -405,14 +405,14 @@ class KeyQueues:
         for key_queue in [*self._key_queues.values(), *self._keyless]:
             first = key_queue.items[0]
             entry, index, _ = first
-            if entry.source not in states:
+            if entry.topic_state not in states:
                 continue
             if not entry.live and self._forwarding.pop((entry, index), None) is not None:
                 self._mark_returned(key_queue)  # sought over: its letter no longer matters here
             rest = list(islice(key_queue.items, key_queue.out, None))
             # A message that is being forwarded is not redelivered.
             forwarding = [
-                each for each in rest if each[0].live and each[0].state[each[1]] == LEAVING
+                each for each in rest if each[0].live and each[0].state[each[1]] == FORWARDING
             ]
             self._count -= len(rest) - len(forwarding)
             self._bytes -= sum(map(_size, rest)) - sum(map(_size, forwarding))
@@ -449,7 +449,7 @@ def _position(key_queue: KeyQueue, entry: Entry, index: int) -> int | None:
 
 def _number(key_queue: KeyQueue) -> int:
     entry: Entry = key_queue.items[0][0]
-    number: int = entry.source.number
+    number: int = entry.topic_state.number
     return number
 
 
@@ -467,5 +467,5 @@ def _key_of(item: Queued) -> _Key | None:
     try:
         key = raw.ordering_key() or raw.partition_key()
     except UnreadableError:  # messages of such a topic cannot be told apart by key
-        return entry.source.number, None
-    return (entry.source.number, key) if key else None
+        return entry.topic_state.number, None
+    return (entry.topic_state.number, key) if key else None

@@ -68,8 +68,8 @@ class LeaseRecord:
     @property
     def holds(self) -> bool:
         entry, index, _, hand_over = self.held
-        state: TopicState = entry.source
-        return entry.state[index] == HELD and state.holds(entry, index, hand_over)
+        state: TopicState = entry.topic_state
+        return entry.state[index] == HELD and state.is_latest_delivery(entry, index, hand_over)
 
     @property
     def message_id(self) -> MessageId:

@@ -4,8 +4,8 @@ If the end of a lease moves later, the lease stays in its bucket until the bucke
 moves to another one. Every change is one step without an await, so a lease is either settled or
 expires.
 
-Invariant: a lease is in `_out` until it is `over`. Until then it is also in the bucket at edge
-`armed`, or in `_expiring`.
+Invariant: a lease is in `_out` until it is `loop_is_closed`. Until then it is also in the bucket at
+edge `armed`, or in `_expiring`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LeaseTable:
 
     @property
     def is_open(self) -> bool:
-        return self._refusal is None and not self._affinity.over
+        return self._refusal is None and not self._affinity.loop_is_closed
 
     # Granting
 
@@ -114,7 +114,7 @@ class LeaseTable:
         """Grant a lease on a message that was just delivered, and stop its ack timeout."""
         held = held_of(message)
         assert held is not None  # readers grant no leases
-        state: TopicState = held.entry.source
+        state: TopicState = held.entry.topic_state
         state.untime(held.entry, held.batch_index)
         self._granted = number = self._granted + 1
         record = LeaseRecord(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
@@ -184,10 +184,10 @@ class LeaseTable:
             self._affinity.check()
             return ()
         self.check(record)
-        source = self._settlement.ack(record.message)
+        topic_state = self._settlement.ack(record.message)
         record.acked = True
         self._end(record, "it was acked")
-        return () if self._receipts is None else self._receipts.of((source,))
+        return () if self._receipts is None else self._receipts.of((topic_state,))
 
     def nack(
         self,
@@ -214,7 +214,7 @@ class LeaseTable:
         for at, record in enumerate(records, 1):
             if record.over is None and (all_of_them or not record.holds):
                 self._lose(record, why)
-            if at >= _SWEEP_LIMIT and not self._affinity.over:
+            if at >= _SWEEP_LIMIT and not self._affinity.loop_is_closed:
                 lose_more = partial(self._lose_some, records, why, all_of_them=all_of_them)
                 self._loop.call_soon(lose_more)
                 return
@@ -253,7 +253,7 @@ class LeaseTable:
 
     def _lose(self, record: LeaseRecord, why: str) -> None:
         self._end(record, why)
-        if record.keeper is not None and not self._affinity.over:
+        if record.keeper is not None and not self._affinity.loop_is_closed:
             record.keeper.lost()
 
     def _end(self, record: LeaseRecord, why: str) -> None:
@@ -291,7 +291,7 @@ class LeaseTable:
             self.wake()  # if it was cancelled, the next pop must be woken
 
     def _wake(self) -> None:
-        if self._waiters and not self._affinity.over:
+        if self._waiters and not self._affinity.loop_is_closed:
             for _, future in self._waiters:
                 if not future.done():
                     future.set_result(True)
@@ -364,7 +364,7 @@ class LeaseTable:
         elif record.due_ms > now:
             self._arm(record)
         else:
-            expired.setdefault(record.held.entry.source, []).append(record)
+            expired.setdefault(record.held.entry.topic_state, []).append(record)
 
     def _expire(self, state: TopicState, records: list[LeaseRecord]) -> None:
         if not self._nack_handler.expire(state, [record.held for record in records]):

@@ -44,7 +44,7 @@ class LeaseWriter:
         if record.over is None and record.holds:
             _write(record)
         entry = record.held.entry
-        durable = entry.source.durable
+        durable = entry.topic_state.durable
         return (None if durable is None else durable.first_ms(entry.key)) or 0
 
     def extended(self, record: LeaseRecord) -> None:
@@ -97,4 +97,4 @@ class LeaseWriter:
 
 def _write(record: LeaseRecord) -> None:
     entry, index, failed, _ = record.held
-    entry.source.lease(entry, index, record.due_ms, BITS, failed + 1)
+    entry.topic_state.lease(entry, index, record.due_ms, BITS, failed + 1)

@@ -49,7 +49,7 @@ class RestoredLease:
         "length_ms",
         "message_id",
         "over",
-        "source",
+        "topic_state",
     )
 
     def __init__(
@@ -57,7 +57,7 @@ class RestoredLease:
         handle: str,
         attempt: int,
         message_id: MessageId,
-        source: TopicState,
+        topic_state: TopicState,
         durable: Durable,
         key: MessageKey,
         first_ms: int,
@@ -65,7 +65,7 @@ class RestoredLease:
         self.handle: str = handle
         self.attempt: int = attempt
         self.message_id: MessageId = message_id
-        self.source: TopicState = source
+        self.topic_state: TopicState = topic_state
         self.durable: Durable = durable
         self.key: MessageKey = key
         self.first_ms: int = first_ms
@@ -158,7 +158,7 @@ class RestoredLeases:
                 raise ClosedError("the consumer was closed")
 
     def _until(self, lease: RestoredLease) -> int | None:
-        if lease.source.durable is not lease.durable:  # the consumer was closed
+        if lease.topic_state.durable is not lease.durable:  # the consumer was closed
             return None
         if lease.durable.first_ms(lease.key[:2]) != lease.first_ms:
             # The message was acked or sought over, and its attempts are counted from 1 again.
@@ -180,7 +180,7 @@ class RestoredLeases:
     def extend(self, lease: RestoredLease, length_ms: int) -> None:
         self.check(lease)
         due_ms = due_in_ms(self._loop, length_ms)
-        lease.durable.waits_anywhere(lease.key, due_ms, BITS, _size(lease), leased=True)
+        lease.durable.set_due_at_owner(lease.key, due_ms, BITS, _size(lease), leased=True)
         lease.due_ms = due_ms
         if lease.keeper is not None:
             lease.keeper.moved()
@@ -199,7 +199,7 @@ class RestoredLeases:
         acked = self._settlement.ack(lease.message_id)
         lease.acked = True
         lease.over = "it was acked"
-        lease.durable.acked_anywhere(lease.message_id)
+        lease.durable.ack_at_owner(lease.message_id)
         return () if self._receipts is None else self._receipts.of((acked,))
 
     def nack(
@@ -214,10 +214,10 @@ class RestoredLeases:
         if delay_ms is None:
             delay_ms = self._verdicts.delay_of(lease.attempt - 1)
         bits, due_ms = precision_bits(delay_ms, self._precision), due_in_ms(self._loop, delay_ms)
-        lease.durable.waits_anywhere(lease.key, due_ms, bits, _size(lease), leased=False)
+        lease.durable.set_due_at_owner(lease.key, due_ms, bits, _size(lease), leased=False)
         if error is not None:
             evidence = evidence_of(error, "nack")
-            lease.source.attempts.remember(lease.key, wall_now_ms(self._loop), evidence)
+            lease.topic_state.attempts.remember(lease.key, wall_now_ms(self._loop), evidence)
         lease.over = "it was nacked"
 
 

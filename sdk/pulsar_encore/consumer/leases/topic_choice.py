@@ -21,10 +21,10 @@ class TopicChoice:
         topic: Full name of a partition or a topic. A topic contains all its partitions.
     """
 
-    __slots__ = ("_found", "_link", "topic")
+    __slots__ = ("_found", "_transport_consumer", "topic")
 
-    def __init__(self, link: TransportConsumer, topic: str) -> None:
-        self._link = link
+    def __init__(self, transport_consumer: TransportConsumer, topic: str) -> None:
+        self._transport_consumer = transport_consumer
         self._found: dict[int, bool] = {}
         self.topic: str = topic
 
@@ -32,7 +32,7 @@ class TopicChoice:
         found = self._found.get(number)  # type: ignore[call-overload]  # as of any mapping
         if found is None:
             assert isinstance(number, int)
-            name, _ = self._link.topic_of(number)
+            name, _ = self._transport_consumer.topic_of(number)
             found = self._found[number] = self.topic in (name, base_name(name))
         return bool(found)
 
@@ -40,8 +40,8 @@ class TopicChoice:
 class TopicChoices:
     """The topics that the pops of one consumer have named."""
 
-    def __init__(self, link: TransportConsumer, declared: Iterable[str]) -> None:
-        self._link = link
+    def __init__(self, transport_consumer: TransportConsumer, declared: Iterable[str]) -> None:
+        self._transport_consumer = transport_consumer
         self._declared = [full_name(each) for each in declared]
         self._choices: dict[str, TopicChoice] = {}
         # Accepted names of topics that may not exist.
@@ -61,19 +61,24 @@ class TopicChoices:
         choice = self._choices.get(name)
         if choice is None:
             self._check(name)
-            choice = self._choices[name] = TopicChoice(self._link, name)
+            choice = self._choices[name] = TopicChoice(self._transport_consumer, name)
         return choice
 
     def _check(self, name: str) -> None:
-        link = self._link
-        come = {link.topic_of(number)[0] for number in link.sources()} - self._unsure
+        transport_consumer = self._transport_consumer
+        come = {
+            transport_consumer.topic_of(number)[0] for number in transport_consumer.topic_numbers()
+        } - self._unsure
         known = come.union(self._declared)
         if name in known or name in {base_name(each) for each in known}:
             return
         # The stock transport does not know how many partitions a topic has. It accepts every
         # partition number, also for a topic without partitions, until a message has arrived.
         unpartitioned = base_name(name) in come
-        if not unpartitioned and link.source_of(name, partition_of(name)) is not None:
+        if (
+            not unpartitioned
+            and transport_consumer.topic_number_of(name, partition_of(name)) is not None
+        ):
             self._unsure.add(name)
             return
         if not known:

@@ -46,14 +46,14 @@ class AckSender:
 
     def __init__(
         self,
-        link: TransportConsumer,
-        sources: TopicStates,
+        transport_consumer: TransportConsumer,
+        topic_states: TopicStates,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         queue: ReceiveQueue,
     ) -> None:
-        self._link = link
-        self._sources = sources
+        self._transport_consumer = transport_consumer
+        self._topic_states = topic_states
         self._loop = loop
         self._group_s = options.ack_group_time_ms / 1000
         self._most_entries = options.ack_group_max_size
@@ -102,11 +102,11 @@ class AckSender:
         Acks that are added meanwhile do not prolong the call. It ends when no ack can be sent.
         """
         self._refused.clear()
-        left = self._sources.unsent_acks
+        left = self._topic_states.unsent_acks
         while left > 0:
-            before = self._sources.unsent_acks
+            before = self._topic_states.unsent_acks
             self._flush_ready(_SLICE)
-            sent = before - self._sources.unsent_acks
+            sent = before - self._topic_states.unsent_acks
             if sent <= 0:
                 return
             left -= sent
@@ -120,7 +120,7 @@ class AckSender:
             self._timer = None
         self._unsent = 0
         left = 0
-        for state in self._sources:
+        for state in self._topic_states:
             waiting = len(state.acks)
             if not waiting or state.number in self._refused:
                 continue
@@ -148,11 +148,11 @@ class AckSender:
             self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
     def _flush(self, state: TopicState, most: int) -> bool:
-        if not self._link.can_ack(state.number):
+        if not self._transport_consumer.can_ack(state.number):
             return False
         unsent = state.acks.take(now_ms(self._loop), most)
         try:
-            receipt = self._link.ack(_plan(state.number, unsent))
+            receipt = self._transport_consumer.ack(_plan(state.number, unsent))
         except TransportError:
             state.acks.put_back(unsent)
             return False
@@ -198,12 +198,12 @@ class AckSender:
             self.watch_duplicates()  # a duplicate may wait behind messages that are not taken yet
             return
         self._taken = self._queue.taken
-        left = [state.window.advance() for state in self._sources]
+        left = [state.window.advance() for state in self._topic_states]
         if any(left):
             self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
     def _end_reconnects(self) -> None:
-        for state in self._sources:
+        for state in self._topic_states:
             state.window.end_reconnect()
 
     async def confirmed(self, longest_s: float) -> None:
@@ -219,13 +219,13 @@ class AckSender:
                 timer.cancel()
 
 
-def _plan(source: int, unsent: Unsent) -> AckPlan:
+def _plan(topic_number: int, unsent: Unsent) -> AckPlan:
     cumulative = None
     if unsent.cumulative is not None:
         key, size, mask = unsent.cumulative
         cumulative = (*key, size, mask)
     return AckPlan(
-        source=source,
+        topic_number=topic_number,
         cumulative=cumulative,
         entries=unsent.whole,
         partial=[(*entry.key, entry.size, entry.remaining()) for entry in unsent.parts],

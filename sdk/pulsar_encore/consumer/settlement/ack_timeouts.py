@@ -25,7 +25,7 @@ class AckTimeouts:
         self._alarm = alarm
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
-        state: TopicState = entry.source
+        state: TopicState = entry.topic_state
         if state.volatile:
             return  # non-persistent topics cannot redeliver, and acks never untrack (issue 26548)
         due_ms = due_in_ms(self._loop, self._timeout_ms)

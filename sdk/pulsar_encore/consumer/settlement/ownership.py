@@ -44,9 +44,9 @@ class NamedMessage(NamedTuple):
 class Ownership:
     """Tells the messages of one consumer from those of others."""
 
-    def __init__(self, sources: TopicStates, link: TransportConsumer) -> None:
-        self._sources = sources
-        self._link = link
+    def __init__(self, topic_states: TopicStates, transport_consumer: TransportConsumer) -> None:
+        self._topic_states = topic_states
+        self._transport_consumer = transport_consumer
 
     def held(self, message: Message) -> Held:
         """Return the entry and batch index of a message of this consumer.
@@ -57,7 +57,7 @@ class Ownership:
         found = held(message)
         if found is None:
             raise MessageNotHeldError("a reader's message has nothing to settle")
-        if found.entry.source.owner is not self._sources:
+        if found.entry.topic_state.owner is not self._topic_states:
             raise MessageNotHeldError(
                 "the message was received by another consumer; settle it there, or by "
                 "message.message_id() if both read the same subscription"
@@ -71,7 +71,7 @@ class Ownership:
             ConfigurationError: if its topic is subscribed Shared.
         """
         found = self.held(message)
-        if found.entry.source.shared:
+        if found.entry.topic_state.shared:
             raise ConfigurationError(
                 "a message of the retry-letter topic cannot be acked cumulatively: that topic is "
                 "subscribed Shared; settle it alone"
@@ -100,13 +100,15 @@ class Ownership:
         ledger, number = message_id.ledger_id(), message_id.entry_id()
         if not (0 <= ledger < _NO_ID and 0 <= number < _NO_ID):
             raise MessageNotHeldError(f"{message_id!r} is a position, not the id of a message")
-        source = self._link.source_of(message_id.topic, message_id.partition(), ledger)
-        if source is None:
+        topic_number = self._transport_consumer.topic_number_of(
+            message_id.topic, message_id.partition(), ledger
+        )
+        if topic_number is None:
             raise ForeignTopicError(
                 f"{message_id!r} of topic {message_id.topic!r} is not of a topic this consumer "
                 "reads; with several topics give it: MessageId.deserialize(data, topic)"
             )
-        state = self._sources.by_number[source]
+        state = self._topic_states.by_number[topic_number]
         key = (ledger, number)
         return NamedMessage(state, key, state.find(key), message_id)
 

@@ -66,8 +66,8 @@ class Redelivery:
 
     def __init__(
         self,
-        link: TransportConsumer,
-        sources: TopicStates,
+        transport_consumer: TransportConsumer,
+        topic_states: TopicStates,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         alarm: Alarm,
@@ -75,8 +75,8 @@ class Redelivery:
         queue: ReceiveQueue,
         rng: Random,
     ) -> None:
-        self._link = link
-        self._sources = sources
+        self._transport_consumer = transport_consumer
+        self._topic_states = topic_states
         self._options = options
         self._loop = loop
         self._alarm = alarm
@@ -99,9 +99,9 @@ class Redelivery:
         Args:
             narrow: Use the narrowest bucket for the delay, whatever precision nacks have.
         """
-        state: TopicState = entry.source
+        state: TopicState = entry.topic_state
         due_ms, bits = self._due(delay_ms)
-        if state.in_order and state.stays(entry, index, due_ms, bits):
+        if state.in_order and state.hold_back(entry, index, due_ms, bits):
             return
         if state.nack(entry, index, due_ms, precision_bits(delay_ms) if narrow else bits):
             self._alarm.at(state.next_due())
@@ -146,7 +146,7 @@ class Redelivery:
 
     def _ring(self, now: int) -> int | None:
         heads = []
-        for state in self._sources:
+        for state in self._topic_states:
             if self._refused and self._refused.get(state.number, (0, 0))[0] > now:
                 heads.append(self._refused[state.number][0])
                 continue
@@ -198,9 +198,9 @@ class Redelivery:
             if unsent:
                 self._acks.flush()
             try:
-                if unsent and not self._link.can_ack(state.number):
+                if unsent and not self._transport_consumer.can_ack(state.number):
                     raise NotConnected("acks of the same entries cannot be sent yet")
-                self._link.redeliver(state.number, groups)
+                self._transport_consumer.redeliver(state.number, groups)
             except TransportError as error:
                 self._put_back(state, index, due, now, error)
                 return
@@ -228,11 +228,11 @@ class Redelivery:
         Without unacked messages in this consumer, these topics need no rewind: the broker's unacked
         messages are already on their way, and a rewind would deliver them twice.
         """
-        rewound = self._sources.rewound_with(state)
+        rewound = self._topic_states.rewound_with(state)
         if self._options.ordered_leases:
             self._make_all_due(rewound)
             return
-        if not any(each.shared or each.unacked or each.owed for each in rewound):
+        if not any(each.shared or each.unacked or each.outstanding for each in rewound):
             return
         for each in rewound:
             if each.shared and self.last is not None:
@@ -252,21 +252,21 @@ class Redelivery:
             if len(state.nacks):  # nacks by id, of messages that are not in this process
                 due = state.take_nacks(_LAST - state.lead_ms, len(state.nacks))
                 self._request(state, state.nacks, due)
-            state.stay_all()
+            state.requeue_all()
         self.all_due()
 
     def rewind_again(self, state: TopicState) -> None:
         """Repeat a rewind because entries are missing. Messages that arrived are kept."""
-        for each in self._sources.rewound_with(state):
-            each.rewound_beside()
+        for each in self._topic_states.rewound_with(state):
+            each.rewound_with_others()
         self._rewind(state)
 
     def _rewind(self, state: TopicState | None) -> None:
         # An ack that is sent after the rewind does not keep its message from being redelivered.
         self._acks.flush()
         self._acks.watch_duplicates()
-        self._sources.rewind_requested()
-        self._link.redeliver_all(None if state is None else state.number)
+        self._topic_states.rewind_requested()
+        self._transport_consumer.redeliver_all(None if state is None else state.number)
         if self._watch is None:
             self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
 
@@ -274,8 +274,8 @@ class Redelivery:
         """Repeat the rewinds that have brought nothing for too long."""
         self._watch = None
         is_watching = False
-        for state in self._sources:
-            if state.rewind is None or not state.rewind.owed:
+        for state in self._topic_states:
+            if state.rewind is None or not state.rewind.outstanding:
                 self._rewind_watches.pop(state.number, None)
                 continue
             is_watching = True
@@ -307,7 +307,7 @@ class Redelivery:
 
     def _behind(self) -> int:
         """Return how many messages of other topics may arrive before those of a rewind."""
-        return 2 * self._options.receiver_queue_size * len(self._sources)
+        return 2 * self._options.receiver_queue_size * len(self._topic_states)
 
     def close(self) -> None:
         self._alarm.close()

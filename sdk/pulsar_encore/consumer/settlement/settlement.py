@@ -32,10 +32,14 @@ class Settlement:
     """
 
     def __init__(
-        self, ownership: Ownership, link: TransportConsumer, acks: AckSender, redelivery: Redelivery
+        self,
+        ownership: Ownership,
+        transport_consumer: TransportConsumer,
+        acks: AckSender,
+        redelivery: Redelivery,
     ) -> None:
         self._ownership = ownership
-        self._link = link
+        self._transport_consumer = transport_consumer
         self._acks = acks
         self._redelivery = redelivery
         self.decided: Callable[[Entry, int], None] = _nobody
@@ -53,7 +57,7 @@ class Settlement:
         """
         if type(item) is Message:
             entry, index, *_ = self._ownership.held(item)
-            state: TopicState = entry.source
+            state: TopicState = entry.topic_state
             if entry.live:
                 self._acks.added(state, state.ack(entry, index))
             else:
@@ -84,19 +88,19 @@ class Settlement:
         first_entry = self._ownership.held(first).entry
         if not first_entry.live:
             return self.ack(first), start + 1
-        source: TopicState = first_entry.source
+        topic_state: TopicState = first_entry.topic_state
         at, end, added = start, min(start + ROW, len(items)), 0
         while at < end:
             entry, indexes = of_one_entry(items, at, end)
-            if entry is None or entry.source is not source or not entry.live:
+            if entry is None or entry.topic_state is not topic_state or not entry.live:
                 break
             if len(indexes) == 1:
-                added += source.ack(entry, indexes[0])
+                added += topic_state.ack(entry, indexes[0])
             else:
-                added += source.ack_each(entry, indexes)
+                added += topic_state.ack_each(entry, indexes)
             at += len(indexes)
-        self._acks.added(source, added)
-        return source, at
+        self._acks.added(topic_state, added)
+        return topic_state, at
 
     def _ack_late(self, state: TopicState, entry: Entry, index: int) -> None:
         """Ack a message without a live record.
@@ -129,10 +133,11 @@ class Settlement:
 
     def _ack_part(self, state: TopicState, entry: Entry, index: int) -> None:
         """Ack one batch index of an entry without a record."""
-        if not self._link.capabilities.ack_unseen_index:
+        capabilities = self._transport_consumer.capabilities
+        if not capabilities.ack_unseen_index:
             raise MessageNotHeldError(
                 f"entry {entry.key} is a batch that this consumer does not hold (settled, sought "
-                f"over, or received elsewhere), and the {self._link.capabilities.name} transport "
+                f"over, or received elsewhere), and the {capabilities.name} transport "
                 "can only ack parts of batches it holds; ack it when it is redelivered"
             )
         if not 0 <= index < entry.size:
@@ -150,7 +155,7 @@ class Settlement:
         """
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
-            state: TopicState = entry.source
+            state: TopicState = entry.topic_state
             key, size = entry.key, entry.size
         else:
             state, key, entry_here, message_id = self._ownership.named(item)
@@ -168,7 +173,7 @@ class Settlement:
 
     # Forwarding
 
-    def leave(self, message: Message, *, cumulative: bool) -> None:
+    def begin_forwarding(self, message: Message, *, cumulative: bool) -> None:
         """Mark a held message as being forwarded, so that no other call settles it.
 
         Raises:
@@ -177,8 +182,11 @@ class Settlement:
         """
         own = self._ownership
         entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
-        state: TopicState = entry.source
-        if not (state.holds(entry, index, hand_over) and state.leave(entry, index)):
+        state: TopicState = entry.topic_state
+        if not (
+            state.is_latest_delivery(entry, index, hand_over)
+            and state.begin_forwarding(entry, index)
+        ):
             raise MessageNotHeldError(
                 f"{message.message_id()!r} was settled, is being forwarded, or was redelivered "
                 "since; only a held message can be forwarded"
@@ -192,9 +200,9 @@ class Settlement:
         """
         held: Held = self._ownership.held(message)
         entry, index = held.entry, held.batch_index
-        if entry.stay(index):
+        if entry.forward_failed(index):
             if wall_now is not None:  # not every broker counts the attempt
-                entry.source.attempts.remember(entry.due_key(index), wall_now, None)
+                entry.topic_state.attempts.remember(entry.due_key(index), wall_now, None)
             self._redelivery.wait(entry, index, delay_ms)
         self.decided(entry, index)
 

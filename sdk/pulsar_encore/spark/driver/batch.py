@@ -53,7 +53,7 @@ class PulsarBatchReader(DataSourceReader):
         async def plan() -> list[ReadRange]:
             cluster = Cluster(client, self._options)
             try:
-                return await cluster.patiently(lambda: self._plan(cluster), "plan a batch")
+                return await cluster.with_retries(lambda: self._plan(cluster), "plan a batch")
             finally:
                 await cluster.close()
 

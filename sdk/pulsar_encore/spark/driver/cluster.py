@@ -240,7 +240,7 @@ class Cluster:
             if not isinstance(answer, BaseException)
         }
 
-    async def patiently(self, request: Callable[[], Awaitable[T]], doing: str) -> T:
+    async def with_retries(self, request: Callable[[], Awaitable[T]], doing: str) -> T:
         """Retry a request after retryable errors, as often as the `fetchOffset.*` options allow.
 
         Until a broker has answered once, all attempts together take no longer than the operation

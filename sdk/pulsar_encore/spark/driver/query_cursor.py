@@ -171,7 +171,7 @@ class QueryCursors:
         await consumer.close()
         return False
 
-    def was_there(self, topic: str) -> bool | None:
+    def existed_before(self, topic: str) -> bool | None:
         """True if an attached topic had the subscription before; None if that cannot be told."""
         return topic in self._preexisting if self._can_check_existence else None
 

@@ -71,7 +71,7 @@ class QueryProgress:
         """
         async with self._lock:
             if self._initial is None:
-                self._initial = await self.cluster.patiently(self._begin, "begin a query")
+                self._initial = await self.cluster.with_retries(self._begin, "begin a query")
             return self._initial
 
     async def _begin(self) -> Positions:
@@ -104,7 +104,7 @@ class QueryProgress:
         # without acks counts as new.
         if wanted is None or edge == LATEST_WORD or wanted == EARLIEST:
             return held
-        was_there = self._cursors.was_there(topic)
+        was_there = self._cursors.existed_before(topic)
         if was_there or (was_there is None and held.entry >= 0):
             return held
         await self._cursors.commit({topic: wanted})
@@ -165,7 +165,9 @@ class QueryProgress:
                 await self._list()
                 return await self.cluster.last(self._numbers)
 
-            self._last = await self.cluster.patiently(request_ends, "ask for the end of the topics")
+            self._last = await self.cluster.with_retries(
+                request_ends, "ask for the end of the topics"
+            )
             self._record_ends(self._last)
             self._asked_s = self._clock()
         return self._last
@@ -222,7 +224,7 @@ class QueryProgress:
         }
         if counted:
             for topic, span in spans.items():
-                if span.stretches() is None:
+                if span.ranges() is None:
                     self._warn(
                         f"{topic}: limits do not hold across ledgers without admin.url; it is "
                         "read to its end in one batch"
@@ -230,7 +232,7 @@ class QueryProgress:
         return spans
 
     async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[LedgerSize, ...]]:
-        found = await self.cluster.patiently(
+        found = await self.cluster.with_retries(
             lambda: self.cluster.ledgers(topics), "ask for ledgers"
         )
         self._stored |= found
@@ -240,14 +242,14 @@ class QueryProgress:
         limits = self._options.limits
         if limits.min_rows is not None and self._frozen is None and spans:
             rows = sum(
-                sum(each.entries for each in span.stretches() or ()) * span.per_entry
+                sum(each.entries for each in span.ranges() or ()) * span.per_entry
                 for span in spans.values()
             )
             now = self._clock()
             if self._waiting_since_s is None:
                 self._waiting_since_s = now
             waited = now - self._waiting_since_s >= limits.max_delay_ms / 1000
-            countable = all(span.stretches() is not None for span in spans.values())
+            countable = all(span.ranges() is not None for span in spans.values())
             if rows < limits.min_rows and countable and not waited:
                 return {topic: span.start for topic, span in spans.items()}
             self._waiting_since_s = None
@@ -314,7 +316,7 @@ class QueryProgress:
             return True
         if cursors is None:
             return False
-        return await self.cluster.patiently(
+        return await self.cluster.with_retries(
             lambda: cursors.keeps(topic, start, first), "ask for the subscription"
         )
 

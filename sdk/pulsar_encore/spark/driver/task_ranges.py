@@ -36,7 +36,7 @@ def ranges_of(
 ) -> list[ReadRange]:
     """Return the ranges of a batch; the same spans give the same ranges."""
     entries = {
-        topic: sum(each.entries for each in span.stretches() or ())
+        topic: sum(each.entries for each in span.ranges() or ())
         for topic, span in spans.items()
         if not span.empty
     }

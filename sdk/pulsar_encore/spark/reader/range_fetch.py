@@ -40,7 +40,7 @@ from ...transport.interface import (
     SkippedEntry,
     SkipReason,
     TransportConsumer,
-    singly,
+    each_delivery,
 )
 from ...transport.native.consumer.message_views import Unreadable
 from ...values.message_id import MessageId
@@ -61,7 +61,7 @@ _FIRST_PAUSE_S: Final = 0.05
 _OPEN_TIMEOUT_S: Final = 120.0
 
 
-Came = Delivery | SkippedEntry
+Received = Delivery | SkippedEntry
 """A delivery, or an entry that the transport skipped."""
 
 Place = tuple[int, int]
@@ -105,7 +105,7 @@ class FetchBuffer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = threading.Condition()
-        self._received: list[Came] = []
+        self._received: list[Received] = []
         self._error: Exception | None = None
         self._refusal: Exception | None = None
         # Used on the event loop only: published at the end of the loop's pass.
@@ -125,7 +125,7 @@ class FetchBuffer:
         with self._lock:
             return self._refusal
 
-    def take(self, timeout_s: float) -> tuple[list[Came], Exception | None]:
+    def take(self, timeout_s: float) -> tuple[list[Received], Exception | None]:
         """Take everything in order; wait up to `timeout_s` for the first item."""
         with self._lock:
             if not (self._received or self._error):
@@ -134,10 +134,10 @@ class FetchBuffer:
             return received, self._error
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
-        self._deliveries.extend(singly(deliveries))
+        self._deliveries.extend(each_delivery(deliveries))
         self._publish_soon()
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         self._unread.extend(entries)
         self._publish_soon()
 
@@ -150,17 +150,17 @@ class FetchBuffer:
         self._publishing = False
         deliveries, self._deliveries = self._deliveries, []
         unread, self._unread = self._unread, []
-        received: list[Came] = [*deliveries, *unread]
+        received: list[Received] = [*deliveries, *unread]
         if deliveries and unread:
             received.sort(key=lambda each: (each.ledger, each.entry))
         with self._lock:
             self._received += received
             self._lock.notify()
 
-    def on_removed(self, source: int) -> None:
+    def on_removed(self, topic_number: int) -> None:
         """Do nothing: delivered messages stay."""
 
-    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
+    def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
         # A range holds messages that existed when it was planned. A recreated topic does not have
         # them.
         if isinstance(notice.error, TopicNotFound):
@@ -168,36 +168,36 @@ class FetchBuffer:
         with self._lock:
             self._refusal = notice.error
 
-    def on_failed(self, error: Exception, source: int | None = None) -> None:
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
         with self._lock:
             self._error = error
             self._lock.notify()
 
-    def on_connected(self, only: Container[int] | None = None) -> None:
+    def on_connected(self, topics: Container[int] | None = None) -> None:
         with self._lock:
             self._refusal = None  # the subscription continues at its position
 
-    def on_disconnected(self, only: Container[int] | None = None) -> None:
+    def on_disconnected(self, topics: Container[int] | None = None) -> None:
         """Do nothing: a new attachment does not send delivered messages again."""
 
-    def on_uncertain(self, only: Container[int] | None = None) -> None:
+    def on_uncertain(self, topics: Container[int] | None = None) -> None:
         """Do nothing: lost acks do not matter here."""
 
     def on_all_requested(
-        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+        self, unseen: Sequence[Delivery], topics: Container[int] | None = None
     ) -> None:
         """Do nothing: messages are never requested again."""
 
-    def on_seek(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, topics: Container[int] | None = None) -> None:
         """Do nothing: this subscription never seeks."""
 
-    def on_end_of_topic(self, source: int) -> None:
+    def on_end_of_topic(self, topic_number: int) -> None:
         """Do nothing: a range has an end of its own."""
 
-    def on_active_changed(self, source: int, active: bool) -> None:
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
         """Do nothing: the subscription has one consumer."""
 
-    def on_new_source(self, source: int) -> None:
+    def on_new_topic(self, topic_number: int) -> None:
         """Do nothing: the subscription has one topic."""
 
 
@@ -359,9 +359,9 @@ class RangeFetch:
             f"(pollTimeoutMs) behind {self._filter.last}, and {reason}"
         )
 
-    def _cut(self, received: list[Came]) -> list[Cut]:
+    def _cut(self, received: list[Received]) -> list[Cut]:
         """Return the cuts that belong to the range; fewer if it is read again from further back."""
-        range_filter, count, source = self._filter, 0, -1
+        range_filter, count, topic_number = self._filter, 0, -1
         cuts: list[Cut] = []
         self._cursor_unmoved = False
         for each in received:
@@ -376,14 +376,14 @@ class RangeFetch:
             if self._first_received is None:
                 self._first_received = (each.ledger, each.entry)
             count += len(each.messages)
-            source = each.source
+            topic_number = each.topic_number
             if not self._reports_undecryptable and self._rejects_encrypted(each):
-                self._handle_skipped(SkippedEntry(each.ledger, each.entry, SkipReason.SEALED))
+                self._handle_skipped(SkippedEntry(each.ledger, each.entry, SkipReason.ENCRYPTED))
                 continue
             cut = range_filter.take(each)
             if cut is not None and not (self._reads_values and self._is_unreadable(each)):
                 cuts.append(cut)
-        self._return_permits(source, count)
+        self._return_permits(topic_number, count)
         return cuts
 
     def _is_unreadable(self, delivery: Delivery) -> bool:
@@ -397,10 +397,10 @@ class RangeFetch:
         )
         return True
 
-    def _return_permits(self, source: int, count: int) -> None:
+    def _return_permits(self, topic_number: int, count: int) -> None:
         consumer = self._consumer
         if count and consumer is not None:
-            self._runtime.loop.call_soon_threadsafe(consumer.consumed, source, count)
+            self._runtime.loop.call_soon_threadsafe(consumer.consumed, topic_number, count)
 
     def _rereads_gap(self, place: Place) -> bool:
         """Return True if entries are missing before `place` and the range is now read again.
@@ -556,11 +556,11 @@ class RangeFetch:
         if place > self._wanted.end.place:
             self._filter.passed(ledger, entry)
             return False
-        if reason is SkipReason.TORN and self._rereads_for_chunks(place):
+        if reason is SkipReason.INCOMPLETE and self._rereads_for_chunks(place):
             return True
-        if reason is SkipReason.SEALED:
+        if reason is SkipReason.ENCRYPTED:
             self._report_undecryptable(skipped)
-        elif reason in (SkipReason.BROKEN, SkipReason.TORN):
+        elif reason in (SkipReason.BROKEN, SkipReason.INCOMPLETE):
             self._report_loss(f"{ledger}:{entry} of {self._wanted.topic} is {reason.value}")
         self._filter.passed(ledger, entry)
         return False

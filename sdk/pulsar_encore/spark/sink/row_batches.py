@@ -15,7 +15,7 @@ from ...options.checks import topic_name
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import full_name
-from ..retry_delays import MOST_MS
+from ..retry_delays import MAX_MS
 from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
 from .letter_copies import AttemptTimes, CopyRule, FailureReason
 from .row_original import RowOriginal
@@ -304,7 +304,7 @@ class _Columns:
         found = column.to_pylist()
         self._check_positive(found, AFTER_MS, first)
         for number, each in enumerate(found, first):
-            if each is not None and each > MOST_MS:
+            if each is not None and each > MAX_MS:
                 raise ConfigurationError(
                     f"{self.name(AFTER_MS)} is over 100 years in row {number} of the task"
                 )

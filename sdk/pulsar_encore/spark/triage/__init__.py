@@ -11,7 +11,7 @@ from .job import (
     dead_topics,
     plan_of,
     read_letters,
-    send_home,
+    replay_letters,
     triage,
     triage_letters,
 )
@@ -34,9 +34,9 @@ __all__ = [
     "halted_text",
     "plan_of",
     "read_letters",
+    "replay_letters",
     "report_json",
     "report_text",
-    "send_home",
     "triage",
     "triage_letters",
 ]

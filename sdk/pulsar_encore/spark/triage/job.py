@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ...deadletters.letter_groups import MOST_GROUPS
+from ...deadletters.letter_groups import MAX_GROUPS
 from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError, EncoreError
 from ...options.checks import boolean, text, topic_name
@@ -104,7 +104,7 @@ class TriagePlan:
     replay_id: str | None = None
     text_keys: bool | None = None
     hour_of: HourOf = "last"
-    most_groups: int = MOST_GROUPS
+    most_groups: int = MAX_GROUPS
 
     def __post_init__(self) -> None:
         for name in ("out", "checkpoint"):
@@ -180,7 +180,7 @@ def read_letters(
         spark: The session.
         topics: Full names (see `dead_topics`).
         options: Options of the source, at least `service.url`. Options of producers are for
-            `send_home`.
+            `replay_letters`.
         cursor: For a stream, the durable subscription that follows the checkpoint, or None.
         streaming: Read as a stream, for `triage_letters` with a checkpoint.
 
@@ -256,7 +256,7 @@ def _read_settings(
     return {**settings, **triage_settings}
 
 
-def send_home(options: Mapping[str, str], plan: TriagePlan) -> Send:
+def replay_letters(options: Mapping[str, str], plan: TriagePlan) -> Send:
     """Return a function that sends letters through the sink to the topics that they failed on.
 
     Args:
@@ -404,7 +404,7 @@ def triage(
         hour_of=hour_of,
     )
     letters = read_letters(spark, plan.topics, options, cursor=cursor, streaming=plan.streaming)
-    report = triage_letters(letters, plan, send_home(options, plan), halt)
+    report = triage_letters(letters, plan, replay_letters(options, plan), halt)
     report.missing = missing_topics(plan.topics, options)
     return report
 
@@ -450,7 +450,7 @@ def triage_letters(
         letters: Letters from `read_letters`: a stream if the plan has a checkpoint and is no dry
             run.
         plan: The plan of the triage.
-        send: Replays rows and returns when they are stored (see `send_home`).
+        send: Replays rows and returns when they are stored (see `replay_letters`).
         halt: Ends the triage early from another thread.
 
     Raises:

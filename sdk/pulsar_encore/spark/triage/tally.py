@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ...deadletters.letter_groups import MOST_GROUPS
+from ...deadletters.letter_groups import MAX_GROUPS
 
 OTHERS: Final = "(others)"
 
@@ -59,7 +59,7 @@ class HourGroup:
 class HourlyTally:
     """Adds groups. Beyond `most` groups, letters count as "(others)"."""
 
-    def __init__(self, most: int = MOST_GROUPS) -> None:
+    def __init__(self, most: int = MAX_GROUPS) -> None:
         self.most: int = most
         self._groups: dict[tuple[str, str, int | None], HourGroup] = {}
         self._others = HourGroup(fingerprint=OTHERS, real_topic=OTHERS, hour_ms=None)

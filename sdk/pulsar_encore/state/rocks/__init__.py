@@ -8,13 +8,13 @@ The store reads no clock and starts no timer; with `durability="power"` it runs 
 `RocksBlobs` is a `BlobStore` for a `SpillingIndex`. Needs the extra `state`.
 """
 
-from .attempt_records import MOST_DIFFERENT, AttemptRecords, DeliveredRecord, RecalledAttempts
+from .attempt_records import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RecalledAttempts
 from .rocks_blobs import RocksBlobs
 from .rocks_store import RocksStore, StoreStatistics, StoreUser, TopicStore
 from .state_reader import FoundRecord, FoundTopic, StateReader
 
 __all__ = [
-    "MOST_DIFFERENT",
+    "MAX_DIFFERENT",
     "AttemptRecords",
     "DeliveredRecord",
     "FoundRecord",

@@ -38,7 +38,7 @@ from pulsar_encore.errors import (
 from . import entry_record
 from .entry_record import EntryRecord
 from .entry_set import EntryKey, EntrySet
-from .store_keys import entries_through, entry_packed, source_range
+from .store_keys import entries_through, entry_packed, topic_range
 from .write_batch import STATE
 from .write_journal import WriteJournal
 
@@ -48,10 +48,10 @@ CountAttempts: TypeAlias = Literal["before", "lazy"]
 
 _MAX_RECENT: Final = 256
 _MAX_DUE_MS: Final = (1 << MAX_ID_BITS) - 1
-MOST_DIFFERENT: Final = 100  # if so many entries differ and none matches: another cluster
+MAX_DIFFERENT: Final = 100  # if so many entries differ and none matches: another cluster
 _REFRESH_AFTER_MS: Final = 15 * 24 * 3600 * 1000  # half of `STALE_MS`
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
-MOST_BUFFERED: Final = 50_000  # the broker's unacked window; about 20 MB
+MAX_BUFFERED: Final = 50_000  # the broker's unacked window; about 20 MB
 
 
 class DeliveredRecord(NamedTuple):
@@ -92,7 +92,7 @@ class RecalledAttempts(NamedTuple):
 
 
 class AttemptRecords:
-    """Delivery attempts and due times of one topic. Made by `RocksStore.source`.
+    """Delivery attempts and due times of one topic. Made by `RocksStore.topic_number`.
 
     Args:
         stored: Entries with a record on disk.
@@ -100,11 +100,11 @@ class AttemptRecords:
         count_attempts: "before" writes a delivery before it happens. "lazy" writes it only if the
             message is not settled for `stay_buffer_ms`, so a kill loses the attempts of that time.
         stay_buffer_ms: How long a delivery stays in memory only.
-        most_buffered: Maximum number of entries in memory only.
+        max_buffered: Maximum number of entries in memory only.
 
     Attributes:
         unreadable: Corrupted or newer records. They stay on disk.
-        trouble: Why records cannot be read now, and so not written; or None.
+        failure: Why records cannot be read now, and so not written; or None.
         matched: Messages that matched a record of an earlier owner.
         mismatched: Messages that differed from the record with their id.
     """
@@ -112,32 +112,32 @@ class AttemptRecords:
     def __init__(
         self,
         journal: WriteJournal,
-        source: int,
+        topic_number: int,
         epoch: int,
         stored: EntrySet,
         waiting: EntrySet,
         *,
         count_attempts: CountAttempts = "before",
         stay_buffer_ms: int = STAY_BUFFER_MS,
-        most_buffered: int = MOST_BUFFERED,
+        max_buffered: int = MAX_BUFFERED,
     ) -> None:
         if count_attempts not in ("before", "lazy"):
             raise ConfigurationError(
                 f'count_attempts must be "before" or "lazy", not {count_attempts!r}'
             )
-        if stay_buffer_ms < 0 or most_buffered < 1:
+        if stay_buffer_ms < 0 or max_buffered < 1:
             raise ConfigurationError(
-                "stay_buffer_ms must not be negative and most_buffered at least 1, got "
-                f"{stay_buffer_ms} and {most_buffered}"
+                "stay_buffer_ms must not be negative and max_buffered at least 1, got "
+                f"{stay_buffer_ms} and {max_buffered}"
             )
         self._journal = journal
-        self._source = source
+        self._topic_number = topic_number
         self._epoch = epoch
         self._stored = stored
         self._waiting = waiting
         self._writes_before = count_attempts == "before"
         self._stay_buffer_ms = stay_buffer_ms
-        self._max_buffered = most_buffered
+        self._max_buffered = max_buffered
         # Time of the first unwritten change (ms) and record, by entry; the oldest first.
         self._buffer: dict[EntryKey, tuple[int, EntryRecord]] = {}
         self._buffered = EntrySet()  # the keys of `_buffer`, in order
@@ -158,7 +158,7 @@ class AttemptRecords:
         self.matched: int = 0
         self.mismatched: int = 0
         self.unreadable: int = 0
-        self.trouble: StoreError | None = None
+        self.failure: StoreError | None = None
 
     # Deliveries
 
@@ -460,9 +460,9 @@ class AttemptRecords:
 
     @property
     def foreign(self) -> bool:
-        """True if `MOST_DIFFERENT` entries differ from earlier owners' records, and none
+        """True if `MAX_DIFFERENT` entries differ from earlier owners' records, and none
         matched."""
-        return len(self._suspects) >= MOST_DIFFERENT
+        return len(self._suspects) >= MAX_DIFFERENT
 
     # Acks
 
@@ -489,7 +489,7 @@ class AttemptRecords:
         if self._unread:
             self._forget_unread(key)
         if self._stored.discard(key):
-            self._journal.delete_later(STATE, entry_packed(self._source, ledger, entry))
+            self._journal.delete_later(STATE, entry_packed(self._topic_number, ledger, entry))
             self._journal.commit()
 
     def _drop_cached(self, key: EntryKey) -> None:
@@ -517,7 +517,7 @@ class AttemptRecords:
         for key in [key for key in self._unread if key <= (ledger, entry)]:
             self._forget_unread(key)
         if self._stored.take_through(ledger, entry):
-            span = entries_through(self._source, ledger, entry)
+            span = entries_through(self._topic_number, ledger, entry)
             self._journal.delete_range_later(STATE, span)
             self._journal.commit()
 
@@ -533,7 +533,7 @@ class AttemptRecords:
             self._forget_unread(key)
         if self._stored:
             self._stored.clear()
-            self._journal.delete_range(STATE, *source_range(self._source))
+            self._journal.delete_range(STATE, *topic_range(self._topic_number))
             self._journal.commit()
 
     # The buffer
@@ -580,10 +580,10 @@ class AttemptRecords:
     @property
     def buffered(self) -> int:
         """The number of entries that are newer in memory than on disk."""
-        return len(self._buffer) + self.apart + len(self._passed)
+        return len(self._buffer) + self.unmerged + len(self._passed)
 
     @property
-    def apart(self) -> int:
+    def unmerged(self) -> int:
         """The number of entries with counts that cannot be merged with the disk now."""
         return len(self._unmerged) - sum(key in self._unmerged for key in self._suspects)
 
@@ -622,7 +622,7 @@ class AttemptRecords:
             StoreError: if the disk cannot be read now.
         """
         try:
-            data = self._journal.get(STATE, entry_packed(self._source, *key))
+            data = self._journal.get(STATE, entry_packed(self._topic_number, *key))
             record = None if data is None else entry_record.from_bytes(data)
         except (ValueError, StateDamagedError) as error:
             # A corrupted record must not stop the delivery of other messages.
@@ -634,9 +634,9 @@ class AttemptRecords:
         return record
 
     def _read_failed(self, error: StoreError) -> None:
-        if self.trouble is None:
+        if self.failure is None:
             logger.error("attempts on disk cannot be read for now: %s", error)
-        self.trouble = error
+        self.failure = error
 
     def _merge_unread(self, limit: int) -> None:
         """Read records that could not be read before, and write them merged with newer counts."""
@@ -673,9 +673,9 @@ class AttemptRecords:
         return self._unmerged.pop(key, None)
 
     def _clear_trouble(self) -> None:
-        """Clear `trouble` if only suspect records, which are readable, are left in `_unread`."""
+        """Clear `failure` if only suspect records, which are readable, are left in `_unread`."""
         if len(self._unread) <= len(self._suspects):
-            self.trouble = None
+            self.failure = None
 
     def _buffer_record(self, key: EntryKey, record: EntryRecord, since_ms: int) -> None:
         held = self._buffer.get(key)
@@ -696,7 +696,7 @@ class AttemptRecords:
         recent[key] = record
         if len(recent) > _MAX_RECENT:
             recent.popitem(last=False)
-        packed = entry_packed(self._source, *key)
+        packed = entry_packed(self._topic_number, *key)
         self._journal.write(STATE, packed, entry_record.to_bytes(record))
 
     def _update_waiting(self, key: EntryKey, record: EntryRecord) -> None:
@@ -708,9 +708,9 @@ class AttemptRecords:
             self._passed.pop(key, None)
 
     def _require_written(self) -> None:
-        trouble = self._journal.trouble or self.trouble
-        if trouble is not None:
-            raise StoreError(f"attempts are counted in memory only: {trouble}") from trouble
+        failure = self._journal.failure or self.failure
+        if failure is not None:
+            raise StoreError(f"attempts are counted in memory only: {failure}") from failure
 
     def _check(self) -> None:
         assert set(self._buffered) == self._buffer.keys()
@@ -719,7 +719,7 @@ class AttemptRecords:
             assert known is not None and known.dues, key
         assert not any(key in self._waiting for key in self._passed)
         for key in self._stored:
-            assert self._journal.get(STATE, entry_packed(self._source, *key)) is not None, key
+            assert self._journal.get(STATE, entry_packed(self._topic_number, *key)) is not None, key
         for _, record in self._buffer.values():
             assert entry_record.from_bytes(entry_record.to_bytes(record)) == record
             assert not record.done

@@ -39,7 +39,7 @@ class FsyncThread:
     Attributes:
         syncing: Held during an fsync, and while the database is closed.
         syncs: Number of fsyncs.
-        trouble: Why the last fsync failed, or None.
+        failure: Why the last fsync failed, or None.
     """
 
     def __init__(self, failed: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class FsyncThread:
         self._journal: WriteJournal | None = None
         self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
         self.syncs: int = 0
-        self.trouble: StoreError | None = None
+        self.failure: StoreError | None = None
 
     def start(self, journal: WriteJournal) -> None:
         self._journal = journal
@@ -83,7 +83,7 @@ class FsyncThread:
         """Wait until all writes so far are synced, or raise StoreError."""
         await asyncio.wrap_future(self.point())
 
-    def mended(self) -> None:
+    def reopened(self) -> None:
         """Sync now: the database was reopened."""
         with self._condition:
             self._reopened = True
@@ -97,14 +97,14 @@ class FsyncThread:
         self._thread.join()
 
     def _report(self, failure: StoreError | None) -> None:
-        if failure is not None and self.trouble is None:
+        if failure is not None and self.failure is None:
             logger.error("written state may not survive a loss of power: %s", failure)
-        elif failure is None and self.trouble is not None:
+        elif failure is None and self.failure is not None:
             logger.warning("written state survives a loss of power again")
-        self.trouble = failure
+        self.failure = failure
 
     def _closed_error(self) -> StoreError:
-        return self.trouble or StoreError("the state was closed before that was synced")
+        return self.failure or StoreError("the state was closed before that was synced")
 
     def _run(self) -> None:
         self._sync_until_stopped()

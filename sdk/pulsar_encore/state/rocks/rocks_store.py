@@ -6,7 +6,7 @@ released to another. Each owner of a topic has a higher epoch than those before,
 attempts that they did not finish.
 
 Opening and closing may take long, so `open` and `aclose` do it on another thread. Every other call
-belongs to one thread, that of the event loop, and takes microseconds, except `mend`, which opens
+belongs to one thread, that of the event loop, and takes microseconds, except `reopen`, which opens
 the database again.
 """
 
@@ -37,7 +37,7 @@ from pulsar_encore.values.message_id import MessageId
 
 from ..directory_advice import advised, advised_to_make
 from ..directory_lock import LOCK_FILE, DirectoryLock
-from .attempt_records import MOST_BUFFERED, STAY_BUFFER_MS, AttemptRecords, CountAttempts
+from .attempt_records import MAX_BUFFERED, STAY_BUFFER_MS, AttemptRecords, CountAttempts
 from .completeness import check_complete
 from .database import Database
 from .disk_space import check_free_space
@@ -71,7 +71,7 @@ class StoreStatistics:
     """Counts of a state directory, for monitoring.
 
     Attributes:
-        sources: Topics and partitions in the directory, each counted per subscription.
+        topics: Topics and partitions in the directory, each counted per subscription.
         waiting: Entries with a message that waits.
         entries: Entries with a record, on disk or in memory.
         writes: Writes since the store was opened.
@@ -85,7 +85,7 @@ class StoreStatistics:
             directory was used with another cluster, or a topic was deleted and created again.
     """
 
-    sources: int
+    topics: int
     waiting: int
     entries: int
     writes: int
@@ -108,7 +108,8 @@ class RocksStore:
             the last seconds of writes. With "power", `synced` waits until they survive both.
         salvage: Rename corrupted files and keep the readable records. By default, corruption is an
             error.
-        tidies: Remove messages that were due 30 days ago, records unused for as long, and topics
+        remove_stale: Remove messages that were due 30 days ago, records unused for as long, and
+        topics
             without records.
 
     Raises:
@@ -127,7 +128,7 @@ class RocksStore:
         wall_now_ms: int,
         durability: FlushMode = "kill",
         salvage: bool = False,
-        tidies: bool = True,
+        remove_stale: bool = True,
     ) -> None:
         if durability not in ("kill", "power"):
             raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
@@ -137,7 +138,7 @@ class RocksStore:
             if core is None:
                 lock = _lock_directory(where)
                 try:
-                    core = _Core(where, wall_now_ms, durability, salvage, tidies, lock)
+                    core = _Core(where, wall_now_ms, durability, salvage, remove_stale, lock)
                 except BaseException:
                     lock.release()
                     raise
@@ -158,7 +159,7 @@ class RocksStore:
         wall_now_ms: int,
         durability: FlushMode = "kill",
         salvage: bool = False,
-        tidies: bool = True,
+        remove_stale: bool = True,
     ) -> RocksStore:
         """Open a directory on a thread. Takes about 1 s for each million waiting messages.
 
@@ -171,7 +172,7 @@ class RocksStore:
                 wall_now_ms=wall_now_ms,
                 durability=durability,
                 salvage=salvage,
-                tidies=tidies,
+                remove_stale=remove_stale,
             )
         )
         try:
@@ -180,7 +181,7 @@ class RocksStore:
             opening.add_done_callback(_close_abandoned)
             raise
 
-    def source(
+    def topic_store(
         self,
         topic: str,
         subscription: str,
@@ -188,7 +189,7 @@ class RocksStore:
         *,
         count_attempts: CountAttempts = "before",
         stay_buffer_ms: int = STAY_BUFFER_MS,
-        most_buffered: int = MOST_BUFFERED,
+        max_buffered: int = MAX_BUFFERED,
     ) -> TopicStore:
         """Return the store of a topic, with the records of earlier owners.
 
@@ -203,7 +204,7 @@ class RocksStore:
             StateInUseError: if another thread of this process uses the directory.
         """
         return self._opened.take(
-            (topic, subscription, consumer), count_attempts, stay_buffer_ms, most_buffered
+            (topic, subscription, consumer), count_attempts, stay_buffer_ms, max_buffered
         )
 
     def claim(self) -> None:
@@ -219,7 +220,7 @@ class RocksStore:
             self._claims = True
 
     @property
-    def alone(self) -> bool:
+    def is_sole_user(self) -> bool:
         """True if this is the only use of the directory in this process."""
         return self._opened.users == 1
 
@@ -234,27 +235,27 @@ class RocksStore:
     def topics(self, subscription: str) -> list[str]:
         return self._opened.topics(subscription)
 
-    def one_batch(self) -> WriteJournal:
+    def batched_writes(self) -> WriteJournal:
         """Return a context manager that makes one write of all changes inside it."""
         return self._opened.journal
 
     @property
-    def late(self) -> bool:
+    def has_deferred_deletes(self) -> bool:
         """True if a delete is in memory only, until `flush`."""
-        return self._opened.journal.late
+        return self._opened.journal.has_deferred_deletes
 
     def flush(self) -> bool:
         """Write deferred deletes, and retry failed writes for about 5 ms.
 
         Returns:
-            False while `trouble` stays.
+            False while `failure` stays.
         """
         return self._opened.journal.flush()
 
     @property
-    def refuses(self) -> bool:
+    def last_write_failed(self) -> bool:
         """True if the last write failed. While it is False, `flush` also retries failed writes."""
-        return self._opened.journal.refused
+        return self._opened.journal.last_write_failed
 
     async def synced(self) -> None:
         """With `durability="power"`, wait until all writes so far survive a loss of power.
@@ -264,16 +265,16 @@ class RocksStore:
         """
         core = self._opened
         if core.syncer is not None:
-            if core.journal.trouble is not None:  # something is in memory only
-                raise core.journal.trouble
+            if core.journal.failure is not None:  # something is in memory only
+                raise core.journal.failure
             await core.syncer.synced()
 
     @property
-    def trouble(self) -> StoreError | None:
+    def failure(self) -> StoreError | None:
         """The reason why changes are lost, in memory only or not synced; None if there are none."""
-        return self._opened.trouble
+        return self._opened.failure
 
-    def mend(self) -> bool:
+    def reopen(self) -> bool:
         """Reopen the database after a lasting failure, and write the changes that are in memory.
 
         Use it after a full disk, for example. Takes as long as opening. Does nothing if there is no
@@ -288,7 +289,7 @@ class RocksStore:
                 stay in memory. The data on disk stays readable, unless it is corrupted or the disk
                 is lost.
         """
-        return self._opened.mend()
+        return self._opened.reopen()
 
     def statistics(self) -> StoreStatistics:
         return self._opened.statistics()
@@ -329,7 +330,7 @@ class StoreUser(Protocol):
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """Handle a new due time of a message, in ms on the loop's clock."""
 
-    def in_hands(self, key: MessageKey) -> bool:
+    def is_held(self, key: MessageKey) -> bool:
         """Return whether this consumer's application holds a message."""
 
     def acked(self, message_id: MessageId) -> None:
@@ -338,17 +339,17 @@ class StoreUser(Protocol):
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
         """Handle the `attempt`th delivery of messages of an entry to another consumer."""
 
-    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+    def held_attempts(self, key: EntryKey) -> dict[int, int]:
         """Return the attempts, by batch index, of an entry's messages that this consumer holds."""
 
 
 class TopicStore:
-    """The state of one topic or partition of one subscription. Made by `RocksStore.source`.
+    """The state of one topic or partition of one subscription. Made by `RocksStore.topic_store`.
 
     Attributes:
         number: Number of the topic in keys of the store.
         name: Topic, subscription, consumer.
-        sharers: The consumers that use it.
+        users: The consumers that use it.
         waiters: Futures that `wake` completes after a message was compared with its record.
     """
 
@@ -357,15 +358,15 @@ class TopicStore:
     ) -> None:
         self._core: _Core | None = core
         self._users = 1
-        self.sharers: set[StoreUser] = set()
+        self.users: set[StoreUser] = set()
         self.waiters: set[asyncio.Future[None]] = set()
         self.number: int = number
         self.name: StoredTopic = name
         self.records: AttemptRecords = records
 
     @property
-    def late(self) -> bool:
-        return self._core is not None and self._core.journal.late
+    def has_deferred_deletes(self) -> bool:
+        return self._core is not None and self._core.journal.has_deferred_deletes
 
     def wake(self) -> None:
         for each in self.waiters:
@@ -396,7 +397,7 @@ class _Core:
         wall_now_ms: int,
         durability: FlushMode,
         salvages: bool,
-        tidies: bool,
+        remove_stale: bool,
         lock: DirectoryLock,
     ) -> None:
         self.path: Path = path
@@ -411,7 +412,7 @@ class _Core:
         self.syncer: FsyncThread | None = None
         self._topics: dict[StoredTopic, TopicStore] = {}
         try:
-            database, loaded = _open_database(path, wall_now_ms, tidies)
+            database, loaded = _open_database(path, wall_now_ms, remove_stale)
         except StateDamagedError:
             if not salvages:
                 raise
@@ -419,9 +420,9 @@ class _Core:
             with _owner_in_error(path), locked(path / _DATABASE):
                 salvage(path / _DATABASE, before)
                 (path / "owner.json").unlink(missing_ok=True)
-            database, loaded = _open_database(path, wall_now_ms, tidies)
+            database, loaded = _open_database(path, wall_now_ms, remove_stale)
         self._numbers = loaded.numbers
-        self._rows = loaded.sources
+        self._rows = loaded.topics
         self._unreadable = loaded.unreadable
         self._mismatched = 0  # of topics that were closed
         self._epoch = loaded.epoch + 1
@@ -437,8 +438,8 @@ class _Core:
             if loaded.is_new:
                 self.journal.put(META, FORMAT_KEY, number(FORMAT))
             self.journal.put(META, EPOCH_KEY, number(self._epoch))
-            if not self.journal.commit() and self.journal.trouble is not None:
-                raise self.journal.trouble
+            if not self.journal.commit() and self.journal.failure is not None:
+                raise self.journal.failure
             # The owner file records how much is on disk, so a log that is lost later is noticed.
             database.sync()
             self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
@@ -467,7 +468,7 @@ class _Core:
     def _reopen_or_log(self) -> None:
         if self.users:
             try:
-                self.mend()
+                self.reopen()
             except StoreError as error:
                 logger.warning("the state is not synced yet, retrying later: %s", error)
 
@@ -492,7 +493,7 @@ class _Core:
             found.waiting,
             count_attempts=count_attempts,
             stay_buffer_ms=stay_ms,
-            most_buffered=most,
+            max_buffered=most,
         )
         if name not in self._numbers:
             self._numbers[name] = at
@@ -502,8 +503,8 @@ class _Core:
         self._epoch += 1  # for the next owner of any topic
         self.journal.put(META, EPOCH_KEY, number(self._epoch))
         self.journal.commit()
-        source = self._topics[name] = TopicStore(self, at, name, records)
-        return source
+        topic_store = self._topics[name] = TopicStore(self, at, name, records)
+        return topic_store
 
     def claim(self) -> None:
         if (self._topics or self.claims) and self._thread != threading.get_ident():
@@ -521,37 +522,37 @@ class _Core:
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
         matching = [name for name in self._numbers if name[1] == subscription and of(name[0])]
         for name in matching:
-            source = self.take(name, "before", STAY_BUFFER_MS, MOST_BUFFERED)
-            source.records.clear()
-            source.close()
+            topic_store = self.take(name, "before", STAY_BUFFER_MS, MAX_BUFFERED)
+            topic_store.records.clear()
+            topic_store.close()
 
-    def leave(self, source: TopicStore) -> None:
-        if self._topics.pop(source.name, None) is None:
+    def leave(self, topic_store: TopicStore) -> None:
+        if self._topics.pop(topic_store.name, None) is None:
             return
-        source.records.flush_all()
-        source.records.restore_suspects()
-        self.journal.lost += source.records.apart
-        self._mismatched += source.records.mismatched
+        topic_store.records.flush_all()
+        topic_store.records.restore_suspects()
+        self.journal.lost += topic_store.records.unmerged
+        self._mismatched += topic_store.records.mismatched
 
     @property
-    def trouble(self) -> StoreError | None:
-        if self.journal.trouble is not None:
-            return self.journal.trouble
-        if self.syncer is not None and self.syncer.trouble is not None:
-            return self.syncer.trouble
-        troubles = (source.records.trouble for source in self._topics.values())
-        trouble = next(filter(None, troubles), None)
-        if trouble is None and self.journal.lost:
+    def failure(self) -> StoreError | None:
+        if self.journal.failure is not None:
+            return self.journal.failure
+        if self.syncer is not None and self.syncer.failure is not None:
+            return self.syncer.failure
+        troubles = (topic_store.records.failure for topic_store in self._topics.values())
+        failure = next(filter(None, troubles), None)
+        if failure is None and self.journal.lost:
             return StoreError(
                 f"{self.journal.lost} changes of the state in {self.path} were too many to keep "
                 "while the disk took none, and are not on it"
             )
-        return trouble
+        return failure
 
-    def mend(self, *, waits: bool = False) -> bool:
+    def reopen(self, *, waits: bool = False) -> bool:
         syncer = self.syncer
-        unsynced = syncer is not None and syncer.trouble is not None
-        if (self.journal.trouble is None or self.journal.flush_all()) and not unsynced:
+        unsynced = syncer is not None and syncer.failure is not None
+        if (self.journal.failure is None or self.journal.flush_all()) and not unsynced:
             return True
         check_free_space(self.path / _DATABASE)  # do not close a database that cannot be reopened
         if syncer is not None and not syncer.syncing.acquire(blocking=waits):
@@ -560,14 +561,14 @@ class _Core:
             self.journal.database.close(failed=True)
             self.journal.database = Database(self.path / _DATABASE)
         except StoreError as error:
-            self.journal.trouble = error
+            self.journal.failure = error
             self._open_read_only()
             raise
         finally:
             if syncer is not None:
                 syncer.syncing.release()
         if syncer is not None:
-            syncer.mended()
+            syncer.reopened()
         return self.journal.flush_all()
 
     def _open_read_only(self) -> None:
@@ -579,9 +580,9 @@ class _Core:
 
     def statistics(self) -> StoreStatistics:
         journal = self.journal
-        used = [source.records for source in self._topics.values()]
+        used = [topic_store.records for topic_store in self._topics.values()]
         return StoreStatistics(
-            sources=len(self._rows),
+            topics=len(self._rows),
             waiting=sum(len(found.waiting) for found in self._rows.values()),
             entries=sum(len(found.entries) for found in self._rows.values())
             + sum(records.only_buffered for records in used),
@@ -596,13 +597,13 @@ class _Core:
         )
 
     def close(self) -> None:
-        for source in list(self._topics.values()):
-            self.leave(source)
+        for topic_store in list(self._topics.values()):
+            self.leave(topic_store)
         written = self.journal.flush_all()
         if self.syncer is not None:
-            if self.syncer.trouble is not None:
+            if self.syncer.failure is not None:
                 with suppress(StoreError):
-                    self.mend(waits=True)
+                    self.reopen(waits=True)
             self.syncer.stop()
         database = self.journal.database
         try:
@@ -613,11 +614,11 @@ class _Core:
         finally:
             database.close()
             self._dir_lock.release()
-        if self.journal.trouble is not None:
+        if self.journal.failure is not None:
             raise StoreError(
                 f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
-                f"{self.journal.trouble}"
-            ) from self.journal.trouble
+                f"{self.journal.failure}"
+            ) from self.journal.failure
 
 
 def _close_abandoned(opening: asyncio.Future[RocksStore]) -> None:
@@ -694,7 +695,9 @@ def _lock_directory(path: Path) -> DirectoryLock:
         return DirectoryLock(path / LOCK_FILE)
 
 
-def _open_database(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, LoadedStore]:
+def _open_database(
+    path: Path, wall_now_ms: int, remove_stale: bool
+) -> tuple[Database, LoadedStore]:
     before = read_owner(path)
     folder = path / _DATABASE
     with _owner_in_error(path):
@@ -705,7 +708,7 @@ def _open_database(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database
         database = Database(folder)
     try:
         upgrade(database)
-        return database, load(database, wall_now_ms, tidies=tidies)
+        return database, load(database, wall_now_ms, remove_stale=remove_stale)
     except BaseException:
         database.close()
         raise

@@ -19,7 +19,7 @@ from pulsar_encore.errors import StateDamagedError, StateFormatError
 from .database import Database
 from .entry_record import EntryRecord, from_bytes
 from .owner_file import Owner, read_owner
-from .store_keys import due_key, entry_key, read_due_key, read_entry_key, source_range
+from .store_keys import due_key, entry_key, read_due_key, read_entry_key, topic_range
 from .store_loader import check_format, read_sources
 from .write_batch import DUE, STATE
 
@@ -34,7 +34,7 @@ class FoundTopic(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    source: int
+    topic_number: int
     ledger: int
     entry: int
     record: EntryRecord
@@ -70,7 +70,7 @@ class StateReader:
             self._database.close()
             raise
 
-    def sources(self) -> list[FoundTopic]:
+    def topics(self) -> list[FoundTopic]:
         found = [FoundTopic(number, *name) for number, name in read_sources(self._database)]
         return sorted(found)
 
@@ -85,7 +85,7 @@ class StateReader:
         """
         # Packed keys take a third of the memory of tuples.
         found = [
-            due_key(due_ms, each.source, (each.ledger, each.entry, index))
+            due_key(due_ms, each.topic_number, (each.ledger, each.entry, index))
             for each in self.records()
             for index, due_ms in each.record.dues_by_index().items()
         ]
@@ -96,21 +96,22 @@ class StateReader:
             except ValueError:
                 self.unreadable += 1
 
-    def records(self, source: int | None = None) -> Iterator[FoundRecord]:
-        """Iterate over records, ordered by topic, ledger and entry. `source` selects one topic.
+    def records(self, topic_number: int | None = None) -> Iterator[FoundRecord]:
+        """Iterate over records, ordered by topic, ledger and entry. `topic_number` selects one
+        topic.
 
         Raises:
             StateDamagedError: if the next record is in a corrupted file.
         """
-        start, stop = (b"", b"") if source is None else source_range(source)
+        start, stop = (b"", b"") if topic_number is None else topic_range(topic_number)
         for data, value in self._database.scan(STATE, start, stop):
             try:
                 yield FoundRecord(*read_entry_key(data), from_bytes(value))
             except ValueError:
                 self.unreadable += 1
 
-    def record(self, source: int, ledger: int, entry: int) -> EntryRecord | None:
-        value = self._database.get(STATE, entry_key(source, ledger, entry))
+    def record(self, topic_number: int, ledger: int, entry: int) -> EntryRecord | None:
+        value = self._database.get(STATE, entry_key(topic_number, ledger, entry))
         if value is None:
             return None
         try:

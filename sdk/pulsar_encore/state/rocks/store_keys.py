@@ -30,43 +30,43 @@ _OPENING: Final = Struct(">QQ")
 entry_packed: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 
-def due_key(due_ms: int, source: int, key: MessageKey) -> bytes:
+def due_key(due_ms: int, topic_number: int, key: MessageKey) -> bytes:
     """Return the format 1 key of a waiting message: 32 bytes."""
-    return _DUE.pack(due_ms, source, key[0], key[1], key[2] + 1)
+    return _DUE.pack(due_ms, topic_number, key[0], key[1], key[2] + 1)
 
 
 def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
     if len(data) != _DUE.size:
         raise ValueError(f"a due key has {_DUE.size} bytes, not {len(data)}")
-    due_ms, source, ledger, entry, index = _DUE.unpack(data)
+    due_ms, topic_number, ledger, entry, index = _DUE.unpack(data)
     if (ledger | entry) >> MAX_ID_BITS:
         raise ValueError(f"not an id: {ledger}:{entry}")
     if index - 1 > MAX_BATCH_INDEX:
         raise ValueError(f"not a batch index: {index - 1}")
-    return due_ms, source, (ledger, entry, index - 1)
+    return due_ms, topic_number, (ledger, entry, index - 1)
 
 
-def entry_key(source: int, ledger: int, entry: int) -> bytes:
+def entry_key(topic_number: int, ledger: int, entry: int) -> bytes:
     """Return the key of an entry's record: 20 bytes."""
-    return entry_packed(source, ledger, entry)
+    return entry_packed(topic_number, ledger, entry)
 
 
 def read_entry_key(data: bytes) -> tuple[int, int, int]:
     if len(data) != _ENTRY.size:
         raise ValueError(f"an entry key has {_ENTRY.size} bytes, not {len(data)}")
-    source, ledger, entry = _ENTRY.unpack(data)
+    topic_number, ledger, entry = _ENTRY.unpack(data)
     if (ledger | entry) >> MAX_ID_BITS:
         raise ValueError(f"not an id: {ledger}:{entry}")
-    return source, ledger, entry
+    return topic_number, ledger, entry
 
 
-def source_range(source: int) -> tuple[bytes, bytes]:
-    return _SOURCE.pack(source), _SOURCE.pack(source) + b"\xff" * 17
+def topic_range(topic_number: int) -> tuple[bytes, bytes]:
+    return _SOURCE.pack(topic_number), _SOURCE.pack(topic_number) + b"\xff" * 17
 
 
-def entries_through(source: int, ledger: int, entry: int) -> tuple[bytes, bytes]:
+def entries_through(topic_number: int, ledger: int, entry: int) -> tuple[bytes, bytes]:
     """Return the key range of a topic's records up to and including one entry."""
-    return _SOURCE.pack(source), entry_packed(source, ledger, entry) + b"\0"
+    return _SOURCE.pack(topic_number), entry_packed(topic_number, ledger, entry) + b"\0"
 
 
 # `meta`

@@ -80,7 +80,7 @@ class LoadedStore:
     is_new: bool = True
     epoch: int = 0
     numbers: dict[StoredTopic, int] = field(default_factory=dict)
-    sources: dict[int, FoundRows] = field(default_factory=dict)
+    topics: dict[int, FoundRows] = field(default_factory=dict)
     openings: list[tuple[int, int]] = field(default_factory=list)
     stale: list[bytes] = field(default_factory=list)
     empty: list[StoredTopic] = field(default_factory=list)
@@ -107,10 +107,10 @@ class LoadedStore:
         return kept[max(old - 1, 0) :]
 
 
-def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> LoadedStore:
+def load(database: Database, wall_now_ms: int, *, remove_stale: bool = True) -> LoadedStore:
     """Read a store. Takes about 1 s for each million records.
 
-    With `tidies`, leave out stale records and empty topics, and list them for deletion.
+    With `remove_stale`, leave out stale records and empty topics, and list them for deletion.
 
     Raises:
         StateFormatError: if a newer version, or another program, wrote the database.
@@ -119,7 +119,7 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
     """
     loaded = LoadedStore()
     _load_meta(database, loaded)
-    before_ms = loaded.sure_ms(wall_now_ms) - STALE_MS if tidies else -1
+    before_ms = loaded.sure_ms(wall_now_ms) - STALE_MS if remove_stale else -1
     old_epoch = max((each for each, at_ms in loaded.openings if at_ms <= before_ms), default=0)
     rows = database.scan(STATE)
     while chunk := list(islice(rows, _CHUNK_ROWS)):
@@ -138,11 +138,11 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
                 stop = bisect_right(chunk, (prefix + b"\xff" * _KEY_BYTES,), start)
             _load_rows(loaded, chunk[start:stop])
             start = stop
-    if tidies:
+    if remove_stale:
         for name, at in list(loaded.numbers.items()):
-            if not loaded.sources[at].entries:
+            if not loaded.topics[at].entries:
                 loaded.empty.append(name)
-                del loaded.numbers[name], loaded.sources[at]
+                del loaded.numbers[name], loaded.topics[at]
     return loaded
 
 
@@ -152,8 +152,8 @@ def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
     Their ids are added all at once: one by one takes twice as long as reading them.
     """
     try:
-        source, ledger, _ = read_entry_key(rows[0][0])
-        found = loaded.sources[source]
+        topic_number, ledger, _ = read_entry_key(rows[0][0])
+        found = loaded.topics[topic_number]
         if len(rows) > 1:
             read_entry_key(rows[-1][0])
         if any(len(key) != _KEY_BYTES for key, _ in rows):
@@ -191,8 +191,8 @@ def upgrade(database: Database) -> None:
         writes = WriteBatch()
         for data, _ in chunk:
             try:
-                due_ms, source, (ledger, entry, index) = read_due_key(data)
-                key = entry_key(source, ledger, entry)
+                due_ms, topic_number, (ledger, entry, index) = read_due_key(data)
+                key = entry_key(topic_number, ledger, entry)
                 record = records.get(key)
                 if record is None:
                     value = database.get(STATE, key)
@@ -282,7 +282,7 @@ def _load_meta(database: Database, loaded: LoadedStore) -> None:
             _count_unreadable(loaded, OPENINGS_KEY, error)
     for at, name in read_sources(database):
         loaded.numbers[name] = at
-        loaded.sources[at] = FoundRows()
+        loaded.topics[at] = FoundRows()
 
 
 def _count_unreadable(loaded: LoadedStore, data: bytes, error: Exception) -> None:

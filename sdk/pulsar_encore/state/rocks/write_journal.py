@@ -36,8 +36,9 @@ class WriteJournal:
 
     Attributes:
         written: If set, called after each write.
-        trouble: The reason why something is not written, or None.
-        refused: True if the last write failed. While it is False, `flush` retries more failed
+        failure: The reason why something is not written, or None.
+        last_write_failed: True if the last write failed. While it is False, `flush` retries more
+        failed
             writes.
     """
 
@@ -48,8 +49,8 @@ class WriteJournal:
         self._now = WriteBatch()
         self._late = WriteBatch()
         self._unwritten = WriteBatch()
-        self.trouble: StoreError | None = None
-        self.refused: bool = False
+        self.failure: StoreError | None = None
+        self.last_write_failed: bool = False
         self.writes: int = 0
         self.operations: int = 0
         self.failures: int = 0
@@ -63,7 +64,7 @@ class WriteJournal:
         points[key] = value
         if self._depth:
             return
-        if len(self._now) > 1 or self._late or self.trouble is not None:
+        if len(self._now) > 1 or self._late or self.failure is not None:
             self.flush()
         elif self._write(self._now, 1):
             points.clear()  # a new `WriteBatch` would add 10 % to the time of a nack
@@ -112,7 +113,7 @@ class WriteJournal:
         """Write current changes, with deferred ones. Inside a `with` block, only its end writes.
 
         Returns:
-            False if something is unwritten; see `trouble`.
+            False if something is unwritten; see `failure`.
         """
         if self._depth:
             return True
@@ -120,7 +121,7 @@ class WriteJournal:
             return self.flush()
         if len(self._late) >= _MAX_LATE:
             return self.flush()
-        return self.trouble is None
+        return self.failure is None
 
     def flush(self) -> bool:
         """Write everything, and some of the failed writes. Returns as `commit` does."""
@@ -131,7 +132,7 @@ class WriteJournal:
         else:
             writes = self._now
         self._now = WriteBatch()
-        if self.trouble is not None:
+        if self.failure is not None:
             self._unwritten.merge(writes)
             self._drop_excess()
             return self._retry()
@@ -143,9 +144,9 @@ class WriteJournal:
 
     def flush_all(self) -> bool:
         """Write everything in short writes, until the disk refuses. Returns as `commit` does."""
-        while not self.flush() and not self.refused:
+        while not self.flush() and not self.last_write_failed:
             pass
-        return self.trouble is None
+        return self.failure is None
 
     def _retry(self) -> bool:
         for count in (_PROBE_SIZE, _RETRY_SIZE):
@@ -155,7 +156,7 @@ class WriteJournal:
             self._unwritten.forget(part)
             if not self._unwritten:
                 logger.warning("the state in %s is written again", self.database.path)
-                self.trouble = None
+                self.failure = None
                 return True
         return False
 
@@ -164,13 +165,13 @@ class WriteJournal:
             self.database.write(writes)
         except StoreError as error:
             self.failures += 1
-            self.refused = True
-            if self.trouble is None:
+            self.last_write_failed = True
+            if self.failure is None:
                 logger.error("state is kept in memory, because it cannot be written: %s", error)
-            if self.trouble is None or self.database.writable:  # else keep the original reason
-                self.trouble = error
+            if self.failure is None or self.database.writable:  # else keep the original reason
+                self.failure = error
             return False
-        self.refused = False
+        self.last_write_failed = False
         self.writes += 1
         self.operations += len(writes) if operations is None else operations
         if self.written is not None:
@@ -185,7 +186,7 @@ class WriteJournal:
             self.lost += self._unwritten.drop_newest(excess)
 
     @property
-    def late(self) -> bool:
+    def has_deferred_deletes(self) -> bool:
         return len(self._late) > 0
 
     @property

@@ -46,7 +46,7 @@ class _LoopScope:
         self.lookup = lookup
         self.end: LoopEnd | None = None  # called when the loop ends
         # In the order of creation, which is also the order of closing.
-        self.links: dict[NativeConsumer | VersionedConsumer | NativeProducer, None] = {}
+        self.handles: dict[NativeConsumer | VersionedConsumer | NativeProducer, None] = {}
 
 
 class NativeTransport:
@@ -129,8 +129,8 @@ class NativeTransport:
         pool = scope.lookup.pool
         if self._scopes.get(pool.loop) is scope:
             del self._scopes[pool.loop]
-        links = [each for each in scope.links if not isinstance(each, NativeProducer)]
-        end_all(pool.loop, *(link.abandon for link in links), pool.shutdown)
+        handles = [each for each in scope.handles if not isinstance(each, NativeProducer)]
+        end_all(pool.loop, *(handle.abandon for handle in handles), pool.shutdown)
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         scope = self._scope()
@@ -140,15 +140,15 @@ class NativeTransport:
             subscription,
             name,
             self._consumer_ids,
-            lambda _: scope.links.pop(link, None),
+            lambda _: scope.handles.pop(handle, None),
         )
-        link: NativeConsumer | VersionedConsumer = consumer
+        handle: NativeConsumer | VersionedConsumer = consumer
         if has_versions(subscription.schema):
             versions = SchemaVersions(subscription.schema, self._writer_schemas)
-            link = VersionedConsumer(consumer, subscription, versions)
-        scope.links[link] = None
+            handle = VersionedConsumer(consumer, subscription, versions)
+        scope.handles[handle] = None
         await consumer.open()
-        return link
+        return handle
 
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
@@ -158,12 +158,12 @@ class NativeTransport:
     def lookup_for(self, producer: NativeProducer) -> Lookup:
         """Return the lookup of the running loop. The producer is closed with the client."""
         scope = self._scope()
-        scope.links[producer] = None
+        scope.handles[producer] = None
         return scope.lookup
 
     def ended(self, producer: NativeProducer) -> None:
         for scope in self._scopes.values():
-            scope.links.pop(producer, None)
+            scope.handles.pop(producer, None)
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
         name = full_name(topic)
@@ -171,10 +171,12 @@ class NativeTransport:
         return [f"{name}-partition-{each}" for each in range(partitions)] or [name]
 
     async def topics_matching(self, pattern: str) -> list[str]:
-        wanted = NamePattern(pattern)
+        request_messages = NamePattern(pattern)
         lookup = self._scope().lookup
-        listing = await lookup.topics(wanted.namespace, RegexSubscriptionMode.PersistentOnly)
-        return sorted(each for each in listing.topics or () if wanted.matches(each))
+        listing = await lookup.topics(
+            request_messages.namespace, RegexSubscriptionMode.PersistentOnly
+        )
+        return sorted(each for each in listing.topics or () if request_messages.matches(each))
 
     async def schema_of(self, topic: str, version: int) -> KnownSchema:
         schema = await self._scope().lookup.schema(full_name(topic), version)
@@ -191,16 +193,16 @@ class NativeTransport:
     def consumers(self) -> list[TransportConsumer]:
         """The open subscriptions, in the order of their creation."""
         return [
-            link
+            handle
             for scope in self._scopes.values()
-            for link in scope.links
-            if not isinstance(link, NativeProducer)
+            for handle in scope.handles
+            if not isinstance(handle, NativeProducer)
         ]
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """End all waits between attempts, because a broker may be reachable again."""
         for scope in list(self._scopes.values()):
-            scope.lookup.pool.hurry()
+            scope.lookup.pool.retry_now()
 
     async def _definition(self, topic: str, version: int) -> SchemaDefinition:
         schema = await self._scope().lookup.schema(full_name(topic), version)
@@ -222,7 +224,7 @@ class NativeTransport:
         if scope is not None and not self._closed:
             self._closed = True
             await asyncio.gather(
-                *(link.close() for link in list(scope.links)), return_exceptions=True
+                *(handle.close() for handle in list(scope.handles)), return_exceptions=True
             )
         self.shutdown()
         if scope is not None:
@@ -246,4 +248,4 @@ def _end(scope: _LoopScope) -> None:
     if scope.end is not None:
         scope.end.cancel()
     pool = scope.lookup.pool
-    end_all(pool.loop, *(link.abandon for link in list(scope.links)), pool.shutdown)
+    end_all(pool.loop, *(handle.abandon for handle in list(scope.handles)), pool.shutdown)

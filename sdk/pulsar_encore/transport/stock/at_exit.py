@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary, finalize
 
-from ...eventloop.process import at_end, keep_for_ever
+from ...eventloop.process import at_exit, keep_for_ever
 from .cpp_calls import ignore
 
 #: Longest wait at exit for a broker that does not answer, in s, for all clients together.
@@ -94,7 +94,7 @@ def end(native: Any, done: Callable[..., None] = ignore) -> None:
     native.close_async(_Callback(native, done))
 
 
-@at_end
+@at_exit
 def _end_all() -> None:
     for native in list(_open.values()):
         with contextlib.suppress(Exception):

@@ -24,7 +24,7 @@ from typing import Any, Final
 import pulsar
 
 from ...errors import ConfigurationError
-from ...eventloop.process import at_end, forked
+from ...eventloop.process import at_exit, forked
 from .cpp_log_lines import LogLine, Refusals, lines
 
 #: Its level at the creation of the first client decides how much is logged, at least warnings.
@@ -229,8 +229,8 @@ def _level() -> Any:
 def _emit(line: LogLine) -> None:
     try:
         if ENGINE.isEnabledFor(line.level):
-            name, (_, text, level, source, number) = ENGINE.name, line
-            ENGINE.handle(ENGINE.makeRecord(name, level, source, number, text, (), None))
+            name, (_, text, level, topic_number, number) = ENGINE.name, line
+            ENGINE.handle(ENGINE.makeRecord(name, level, topic_number, number, text, (), None))
     except BaseException:  # a handler or a filter that raises must not stop the next line
         if logging.raiseExceptions:
             with contextlib.suppress(Exception):
@@ -273,6 +273,6 @@ def _free_memory(fd: int, start: int, end: int) -> int:
 
 engine_log: Final = EngineLog()
 # `at_exit` registers later, so clients are closed before this log ends, and `logging` last.
-at_end(engine_log.end)
+at_exit(engine_log.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=engine_log.forked)

@@ -32,29 +32,29 @@ class TopicNames:
 
     def of(self, ledger: int, partition: int, native: Any) -> int:
         """Return the number of a message's topic. The name is read once for each ledger."""
-        source = self._by_ledger.get(ledger)
-        if source is None:
+        topic_number = self._by_ledger.get(ledger)
+        if topic_number is None:
             topic = native.topic_name()
-            source = self.add(topic, partition)
+            topic_number = self.add(topic, partition)
             if topic.startswith("persistent://"):
-                self._by_ledger[ledger] = source
-        return source
+                self._by_ledger[ledger] = topic_number
+        return topic_number
 
     def add(self, topic: str, partition: int) -> int:
-        source = self._by_topic.get(topic)
-        if source is None:
-            source = self._by_topic[topic] = len(self._names)
+        topic_number = self._by_topic.get(topic)
+        if topic_number is None:
+            topic_number = self._by_topic[topic] = len(self._names)
             self._names.append((topic, partition))
             if topic.startswith("non-persistent://"):
-                self._non_persistent.add(source)
-        return source
+                self._non_persistent.add(topic_number)
+        return topic_number
 
-    def volatile(self, source: int) -> bool:
+    def volatile(self, topic_number: int) -> bool:
         """True for a non-persistent topic, without acks and redelivery."""
-        return source in self._non_persistent
+        return topic_number in self._non_persistent
 
-    def name(self, source: int) -> tuple[str, int]:
-        return self._names[source]
+    def name(self, topic_number: int) -> tuple[str, int]:
+        return self._names[topic_number]
 
     def find(self, topic: str, partition: int) -> int | None:
         """Return the topic number of an id: by its topic, or by the only declared topic."""
@@ -85,14 +85,14 @@ class Grouper:
     """Turns native messages, in order, into deliveries: one for each run of an entry.
 
     Args:
-        sources: Numbers the topics.
+        topic_numbers: Numbers the topics.
         one_queue: True for one unpartitioned topic on a Shared type. Two messages of an entry in
             one list, both with the redelivery count 0, are then of one delivery, and if their
             distances in the list and in the batch are equal, the ids between them need not be read.
     """
 
-    def __init__(self, sources: TopicNames, *, one_queue: bool) -> None:
-        self._sources = sources
+    def __init__(self, topic_numbers: TopicNames, *, one_queue: bool) -> None:
+        self._sources = topic_numbers
         self._one_queue = one_queue
 
     def group(self, natives: list[Any]) -> list[Delivery]:
@@ -130,9 +130,9 @@ class Grouper:
             expected += 1 + _varint_size(partition)
         if size != expected:
             return None  # the id has more fields
-        source = self._sources.of(ledger, partition, native)
+        topic_number = self._sources.of(ledger, partition, native)
         return Delivery(
-            source, ledger, entry, 0, native.redelivery_count(), _SINGLE_INDEX, (native,)
+            topic_number, ledger, entry, 0, native.redelivery_count(), _SINGLE_INDEX, (native,)
         )
 
     def _begin(self, native: Any, message_id: MessageId) -> Delivery:

@@ -40,11 +40,11 @@ class CppOriginal:
         "is_chunked",
         "kept_at",
         "key",
-        "source",
+        "topic_number",
     )
 
-    def __init__(self, source: int, key: tuple[int, int]) -> None:
-        self.source: int = source
+    def __init__(self, topic_number: int, key: tuple[int, int]) -> None:
+        self.topic_number: int = topic_number
         self.key: tuple[int, int] = key
         self._natives: dict[int, Any] = {}
         self.is_chunked: bool = False
@@ -111,13 +111,13 @@ class CppOriginals:
         chunked = delivery.first_chunk is not None
         if delivery.batch_size <= 1 and not chunked:
             return
-        entries = self._by_source.setdefault(delivery.source, SortedDict())
+        entries = self._by_source.setdefault(delivery.topic_number, SortedDict())
         key = (delivery.ledger, delivery.entry)
         original = entries.get(key)
         if original is None:
             if len(self._order) >= _MAX_ENTRIES:
                 self._release(next(iter(self._order)))
-            original = entries[key] = CppOriginal(delivery.source, key)
+            original = entries[key] = CppOriginal(delivery.topic_number, key)
         original.put(delivery, now)
         self._requested.pop(original, None)
         self._order[original] = None
@@ -141,57 +141,57 @@ class CppOriginals:
     def _drop_payload(self, original: CppOriginal) -> None:
         self._chunked_bytes -= self._chunked.pop(original, 0)
 
-    def find(self, source: int, key: tuple[int, int]) -> CppOriginal | None:
-        entries = self._by_source.get(source)
+    def find(self, topic_number: int, key: tuple[int, int]) -> CppOriginal | None:
+        entries = self._by_source.get(topic_number)
         return None if entries is None else entries.get(key)
 
-    def chunked_id(self, source: int, key: tuple[int, int]) -> Any | None:
+    def chunked_id(self, topic_number: int, key: tuple[int, int]) -> Any | None:
         """Return the id that acks all chunks of a message, or None if the entry is not chunked."""
-        original = self.find(source, key)
+        original = self.find(topic_number, key)
         if original is None:
-            return self._spare_ids.get((source, key))
+            return self._spare_ids.get((topic_number, key))
         return original.id_of(0) if original.is_chunked else None
 
-    def take_acked(self, source: int, key: tuple[int, int], remaining: int) -> Iterator[Any]:
+    def take_acked(self, topic_number: int, key: tuple[int, int], remaining: int) -> Iterator[Any]:
         """Yield the ids of a batch's indexes that are not in the mask `remaining`, each id once."""
-        original = self.find(source, key)
+        original = self.find(topic_number, key)
         if original is not None:
             yield from original.take_acked(remaining)
             if not len(original):
                 self._release(original)
 
-    def pop(self, source: int, key: tuple[int, int]) -> None:
-        original = self.find(source, key)
+    def pop(self, topic_number: int, key: tuple[int, int]) -> None:
+        original = self.find(topic_number, key)
         if original is not None:
             self._release(original)
 
-    def pop_through(self, source: int, key: tuple[int, int]) -> None:
+    def pop_through(self, topic_number: int, key: tuple[int, int]) -> None:
         """Release every entry up to `key`, which a cumulative ack covers."""
-        for each in list(self._by_source.get(source, SortedDict()).irange(maximum=key)):
-            self.pop(source, each)
+        for each in list(self._by_source.get(topic_number, SortedDict()).irange(maximum=key)):
+            self.pop(topic_number, each)
 
     def _release(self, original: CppOriginal) -> None:
-        del self._by_source[original.source][original.key]
+        del self._by_source[original.topic_number][original.key]
         del self._order[original]
         self._with_payload.pop(original, None)
         self._requested.pop(original, None)
         self._drop_payload(original)
         if original.is_chunked:
-            id_key = (original.source, original.key)
+            id_key = (original.topic_number, original.key)
             self._spare_ids[id_key] = original.id_of(0)
             self._spare_ids.move_to_end(id_key)
             if len(self._spare_ids) > _MAX_SPARE_IDS:
                 self._spare_ids.popitem(last=False)
         original.release()
 
-    def asked(self, source: int, key: tuple[int, int], now: float) -> None:
+    def note_requested(self, topic_number: int, key: tuple[int, int], now: float) -> None:
         """Note that an entry was requested again."""
-        original = self.find(source, key)
+        original = self.find(topic_number, key)
         if original is not None:
             self._requested[original] = now
             self._requested.move_to_end(original)
 
-    def asked_all(self, now: float) -> None:
+    def note_all_requested(self, now: float) -> None:
         self._all_requested_at = now
 
     def compact(self, now: float) -> float | None:

@@ -59,7 +59,7 @@ class Steadiness:
         return self._since is not None and now - self._since >= _STEADY_S
 
     @property
-    def hesitates(self) -> bool:
+    def is_unsteady(self) -> bool:
         """True if the last poll saw the connection."""
         return self._since is not None
 
@@ -86,7 +86,7 @@ class Watcher:
     def forget(self) -> None:
         """Forget the pumps in a forked child: their threads stayed in the parent."""
         for pump in self._pumps:
-            pump.left_behind = True
+            pump.is_of_parent = True
         self._pumps.clear()
         self._begin()  # a thread of the parent may hold the old lock
 
@@ -125,7 +125,7 @@ class Watcher:
             is_watched = now < pump.watchful_until
             watchful = watchful or is_watched
             if main_ended:
-                pump.forsake()
+                pump.end_and_close()
             elif is_watched or all_pumps:
                 pump.look()
         return watchful
@@ -217,7 +217,7 @@ class Pump:
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
 
-        self.left_behind = False  # in the parent process, after a fork
+        self.is_of_parent = False  # in the parent process, after a fork
 
     def start(self) -> None:
         self._thread.start()
@@ -225,7 +225,7 @@ class Pump:
 
     # From the loop
 
-    def taken(self, messages: int) -> None:
+    def note_consumed(self, messages: int) -> None:
         """Note that `messages` left the buffer.
 
         The thread is woken when half of the buffer is free, because each wake-up costs it and the
@@ -253,16 +253,16 @@ class Pump:
         self._stopping = True
         self._wake.set()
 
-    def forsake(self) -> None:
+    def end_and_close(self) -> None:
         """End the thread and close the native consumer, which has no owner any more."""
-        if self._stopping or self.left_behind:
+        if self._stopping or self.is_of_parent:
             return
         self._forsaken = True
         self.stop()
         if self._thread.ident is None:  # it was never started
             self._native.close_async(ignore)
 
-    def sought(self) -> None:
+    def note_seek(self) -> None:
         """Note a completed seek, on a native thread. A message of the pending receive is
         outdated.
         """
@@ -281,7 +281,7 @@ class Pump:
 
     def _poll(self) -> None:
         if self._mailbox.loop.is_closed():
-            self.forsake()
+            self.end_and_close()
             return
         with self.asking:
             up = self._native.is_connected()
@@ -291,12 +291,12 @@ class Pump:
             self._inbox.losses += not connected
             self._changes.append(connected)
             self._wake.set()
-        elif not connected and self._steadiness.hesitates:
+        elif not connected and self._steadiness.is_unsteady:
             self.watch()
 
     # On the thread
 
-    def ask_for_all(self) -> None:
+    def request_all(self) -> None:
         """Request all unacked messages. A command."""
         with self.asking:
             self._native.redeliver_unacknowledged_messages()
@@ -328,7 +328,7 @@ class Pump:
             while not self._stopping and self._step():
                 pass
             if not self._stopping:  # the loop is closed
-                self.forsake()
+                self.end_and_close()
         except pulsar.AlreadyClosed:
             pass
         except Exception as unexpected:

@@ -7,7 +7,13 @@ from typing import Any, Final
 
 import _pulsar
 
-from ...errors import ClosedError, ConfigurationError, EncoreError, PulsarException, named
+from ...errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    PulsarException,
+    exception_of_result,
+)
 from ..error_advice import ADVICE
 
 _UNKNOWN: Final = "the engine gives no reason; its log may"
@@ -29,7 +35,7 @@ def failure(native: Any, action: str, detail: str = "") -> PulsarException:
         shown = _EXCEPTION_TYPE.match(detail)
         detail = _OWN_AUTHENTICATION if shown is None else shown[0]
     text = f"{action}: {native.name}: {advice}" + (f" ({detail})" if detail else "")
-    return named(native.name, text)
+    return exception_of_result(native.name, text)
 
 
 def own_authentication_failure(action: str, why: str) -> PulsarException:
@@ -39,7 +45,9 @@ def own_authentication_failure(action: str, why: str) -> PulsarException:
         action: Name of the operation.
         why: The reason, without a secret.
     """
-    return named("AuthenticationError", f"{action}: authentication= failed here: {why}")
+    return exception_of_result(
+        "AuthenticationError", f"{action}: authentication= failed here: {why}"
+    )
 
 
 def raised(error: Exception, action: str) -> EncoreError:

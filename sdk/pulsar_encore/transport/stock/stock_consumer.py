@@ -32,7 +32,7 @@ from .deliveries import Grouper, TopicNames, partition_name
 from .originals import CppOriginal, CppOriginals
 from .pump import Pump
 from .seek import seek
-from .stock_messages import dress
+from .stock_messages import wrap_messages
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -62,12 +62,12 @@ STOCK: Final = Capabilities(
     redeliver_lead_ms=_LEAD_MS,
     rewind_lead_ms=int(_REWIND_PAUSE_S * 1000) - 10,
     ack_unseen_index=False,
-    rewind_one_source=False,
+    rewind_one_topic=False,
     binary_keys=False,
     receipts=False,
     producer_events=False,
     initial_subscriptions=False,
-    room_by_source=False,
+    queue_per_topic=False,
 )
 
 
@@ -129,7 +129,7 @@ class StockConsumer:
             rests=not self._is_multi_topic,
         )
         # The thread must not keep a consumer without references alive, nor run on without it.
-        finalize(self, self._pump.forsake).atexit = False
+        finalize(self, self._pump.end_and_close).atexit = False
 
     @property
     def topic(self) -> str:
@@ -150,13 +150,13 @@ class StockConsumer:
         with self._pump.asking:
             return bool(self._native.is_connected())
 
-    def topic_of(self, source: int) -> tuple[str, int]:
-        return self._topics.name(source)
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
+        return self._topics.name(topic_number)
 
-    def sources(self) -> range:
+    def topic_numbers(self) -> range:
         return range(len(self._topics))
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         return self._topics.find(topic, partition)
 
     # Deliveries
@@ -165,10 +165,10 @@ class StockConsumer:
         self._listener = listener
         self._pump.start()
 
-    def consumed(self, source: int, messages: int) -> None:
-        self._pump.taken(messages)
+    def consumed(self, topic_number: int, messages: int) -> None:
+        self._pump.note_consumed(messages)
 
-    def wanted(self, messages: int) -> None:
+    def request_messages(self, messages: int) -> None:
         """Never called: a receiver queue of 0 is refused."""
 
     def stop_flow(self) -> None:
@@ -179,16 +179,16 @@ class StockConsumer:
         if self._listener is None or self._closed:
             return
         if self._draining:  # on Shared: the broker sends them again, here or to another consumer
-            self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
+            self._pump.note_consumed(sum(len(delivery.messages) for delivery in deliveries))
             self._listener.on_all_requested(deliveries)
             return
         self._arrivals += 1
         now = self._loop.time()
         for delivery in deliveries:
-            if not self._topics.volatile(delivery.source):
+            if not self._topics.volatile(delivery.topic_number):
                 self._originals.keep(delivery, now)
             self._has_chunked = self._has_chunked or delivery.first_chunk is not None
-            dress(delivery)
+            wrap_messages(delivery)
         self._ensure_cleanup()
         self._listener.on_deliveries(deliveries)
 
@@ -206,7 +206,7 @@ class StockConsumer:
             )
 
     def _note_all_requested(self) -> None:
-        self._originals.asked_all(self._loop.time())
+        self._originals.note_all_requested(self._loop.time())
         self._ensure_cleanup()
 
     def _on_connection(self, connected: bool) -> None:
@@ -245,7 +245,7 @@ class StockConsumer:
 
     # Acks
 
-    def can_ack(self, source: int) -> bool:
+    def can_ack(self, topic_number: int) -> bool:
         """False while the only topic is disconnected.
 
         With several topics the C++ client cannot tell which one is disconnected. Acks are then
@@ -256,23 +256,23 @@ class StockConsumer:
         return self._is_multi_topic or bool(self._native.is_connected())
 
     def ack(self, plan: AckPlan) -> None:
-        if not self.can_ack(plan.source):
+        if not self.can_ack(plan.topic_number):
             raise NotConnected("not connected")
         self._last_ack = self._loop.time()
         self._pump.watch()
         if plan.cumulative is not None:
-            self._ack_cumulative(plan.source, *plan.cumulative)
+            self._ack_cumulative(plan.topic_number, *plan.cumulative)
         for ledger, entry in plan.entries:
-            native_id = self._originals.chunked_id(plan.source, (ledger, entry))
-            self._acknowledge(native_id or self._native_id(plan.source, ledger, entry))
-            self._originals.pop(plan.source, (ledger, entry))
+            native_id = self._originals.chunked_id(plan.topic_number, (ledger, entry))
+            self._acknowledge(native_id or self._native_id(plan.topic_number, ledger, entry))
+            self._originals.pop(plan.topic_number, (ledger, entry))
         for ledger, entry, _, remaining in plan.partial:
-            self._ack_part(plan.source, (ledger, entry), remaining)
+            self._ack_part(plan.topic_number, (ledger, entry), remaining)
 
-    def _ack_part(self, source: int, key: tuple[int, int], remaining: int) -> None:
+    def _ack_part(self, topic_number: int, key: tuple[int, int], remaining: int) -> None:
         # Without ids the entry was requested again. Its unacked messages are acked after
         # redelivery.
-        for each in self._originals.take_acked(source, key, remaining):
+        for each in self._originals.take_acked(topic_number, key, remaining):
             self._acknowledge(each)
 
     def _acknowledge(self, native_id: _pulsar.MessageId, *, cumulative: bool = False) -> None:
@@ -286,29 +286,29 @@ class StockConsumer:
             logger.warning("the native client refused the ack of %s: %s", native_id, error)
 
     def _ack_cumulative(
-        self, source: int, ledger: int, entry: int, size: int, remaining: int
+        self, topic_number: int, ledger: int, entry: int, size: int, remaining: int
     ) -> None:
         key = (ledger, entry)
         if remaining == -1:
-            native_id = self._originals.chunked_id(source, key)
-            self._acknowledge(native_id or self._native_id(source, *key), cumulative=True)
-            self._originals.pop_through(source, key)
+            native_id = self._originals.chunked_id(topic_number, key)
+            self._acknowledge(native_id or self._native_id(topic_number, *key), cumulative=True)
+            self._originals.pop_through(topic_number, key)
             return
         last = (remaining & -remaining).bit_length() - 2
-        original = self._originals.find(source, key)
+        original = self._originals.find(topic_number, key)
         if original is not None and len(original) == size:
             self._acknowledge(original.id_of(last), cumulative=True)
         else:
             # Such an id also sends the C++ client's state of the higher indexes, which would undo
             # single acks, and is missing if it was acked singly. So ack up to the previous entry,
             # and this entry's messages singly.
-            previous = self._native_id(source, ledger, entry - 1)
+            previous = self._native_id(topic_number, ledger, entry - 1)
             self._acknowledge(previous, cumulative=True)
-            self._ack_part(source, key, remaining)
-        self._originals.pop_through(source, (ledger, entry - 1))
+            self._ack_part(topic_number, key, remaining)
+        self._originals.pop_through(topic_number, (ledger, entry - 1))
 
-    def _native_id(self, source: int, ledger: int, entry: int) -> _pulsar.MessageId:
-        topic, partition = self._topics.name(source)
+    def _native_id(self, topic_number: int, ledger: int, entry: int) -> _pulsar.MessageId:
+        topic, partition = self._topics.name(topic_number)
         native_id = _pulsar.MessageId(partition, ledger, entry, -1)
         if self._is_multi_topic or partition >= 0:
             native_id.topic_name(topic)
@@ -316,25 +316,27 @@ class StockConsumer:
 
     # Redelivery
 
-    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         incomplete = False
         for ledger, entries in groups:
             for entry in entries:
-                if self._originals.chunked_id(source, (ledger, entry)) is None:
-                    self._due.append((source, ledger, entry))
+                if self._originals.chunked_id(topic_number, (ledger, entry)) is None:
+                    self._due.append((topic_number, ledger, entry))
                 else:
-                    incomplete = self._redeliver_chunked(source, (ledger, entry)) or incomplete
+                    incomplete = (
+                        self._redeliver_chunked(topic_number, (ledger, entry)) or incomplete
+                    )
         if incomplete:
             self._request_all()
         self._schedule_burst()
 
-    def _redeliver_chunked(self, source: int, key: tuple[int, int]) -> bool:
+    def _redeliver_chunked(self, topic_number: int, key: tuple[int, int]) -> bool:
         """Deliver the kept chunked message again: the C++ client requests its last chunk only.
 
         Returns:
             True if it is not kept and must be requested from the broker.
         """
-        original = self._originals.find(source, key)
+        original = self._originals.find(topic_number, key)
         if original is not None and original.chunked is not None:
             lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may run a tick early
             self._loop.call_later(lead_s, self._redeliver_kept, original, original.chunked)
@@ -345,15 +347,15 @@ class StockConsumer:
         if not self._closed and self._listener is not None:
             self._note_all_requested()
             self._listener.on_all_requested(())
-            self._pump.call(self._pump.ask_for_all)
+            self._pump.call(self._pump.request_all)
 
     def _redeliver_kept(self, original: CppOriginal, delivery: Delivery) -> None:
         if original.chunked is not delivery or self._closed or self._listener is None:
             return  # acked meanwhile, or redelivered by a reconnect or a rewind
         delivery.redelivery_count += 1
-        self._pump.taken(-1)  # it takes a place in the buffer again
+        self._pump.note_consumed(-1)  # it takes a place in the buffer again
         again = copy(delivery)
-        dress(again)
+        wrap_messages(again)
         self._listener.on_deliveries([again])
 
     def _schedule_burst(self) -> None:
@@ -375,9 +377,9 @@ class StockConsumer:
     def _send_slice(self, burst: list[tuple[int, int, int]], at: int) -> None:
         if self._closed:
             return
-        for source, ledger, entry in burst[at : at + _SLICE]:
-            self._native.negative_acknowledge(self._native_id(source, ledger, entry))
-            self._originals.asked(source, (ledger, entry), self._loop.time())
+        for topic_number, ledger, entry in burst[at : at + _SLICE]:
+            self._native.negative_acknowledge(self._native_id(topic_number, ledger, entry))
+            self._originals.note_requested(topic_number, (ledger, entry), self._loop.time())
         self._last_burst = self._loop.time()
         self._ensure_cleanup()
         if at + _SLICE < len(burst):
@@ -386,7 +388,7 @@ class StockConsumer:
             self._burst_timer = None
             self._schedule_burst()
 
-    def redeliver_all(self, source: int | None = None) -> None:
+    def redeliver_all(self, topic_number: int | None = None) -> None:
         self._due.clear()
         if self._subscription.shared:
             self._draining += 1
@@ -408,7 +410,7 @@ class StockConsumer:
         """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
-        self._pump.ask_for_all()
+        self._pump.request_all()
         self._mailbox.post(self._on_drained, self._grouper.group(unseen))
 
     def _on_drained(self, unseen: list[Delivery]) -> None:
@@ -418,14 +420,14 @@ class StockConsumer:
 
     def _rewind_chunked(self, sought: int) -> None:
         if not (self._closed or self._seeking) and sought == self._seek_count:
-            self._pump.call(self._pump.ask_for_all)
+            self._pump.call(self._pump.request_all)
 
     def _rewind(self) -> None:
         """Rewind, on the pump's thread. Draining the native queue before would let the broker read
         on.
         """
         self._pump.rest(_REWIND_PAUSE_S)
-        self._pump.ask_for_all()
+        self._pump.request_all()
 
     # Position and life
 
@@ -470,7 +472,7 @@ class StockConsumer:
             # Let grouped acks leave: after the seek they would ack messages that it brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
             pump = self._pump
-            await seek(self._native, self._calls, target, pump.sought, pump.asking)
+            await seek(self._native, self._calls, target, pump.note_seek, pump.asking)
             self._seek_count += 1
             self._due.clear()
             self._originals.clear()

@@ -100,7 +100,7 @@ class StockMessage:
         return self.native.encryption_context()
 
 
-def dress(delivery: Delivery) -> None:
+def wrap_messages(delivery: Delivery) -> None:
     delivery.messages = list(map(StockMessage, delivery.messages))
 
 

@@ -31,7 +31,7 @@ from .deliveries import Grouper, TopicNames
 from .result_errors import failure, raised
 from .seek import seek
 from .stock_consumer import STOCK
-from .stock_messages import dress
+from .stock_messages import wrap_messages
 
 _MAX_READ_AHEAD: Final = 100  # 5 us each
 
@@ -144,13 +144,13 @@ class StockReader:
         with self._asking:
             return bool(self._native.is_connected())
 
-    def topic_of(self, source: int) -> tuple[str, int]:
-        return self._topics.name(source)
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
+        return self._topics.name(topic_number)
 
-    def sources(self) -> range:
+    def topic_numbers(self) -> range:
         return range(len(self._topics))
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         return self._topics.find(topic, partition)
 
     # Reading
@@ -159,12 +159,12 @@ class StockReader:
         self._listener = listener
         self.read_on()
 
-    def consumed(self, source: int, messages: int) -> None:
+    def consumed(self, topic_number: int, messages: int) -> None:
         self._ahead -= messages
         if self._ahead <= self._read_ahead // 2:  # reading many at once is cheaper
             self.read_on()
 
-    def wanted(self, messages: int) -> None:
+    def request_messages(self, messages: int) -> None:
         """Never called: a reader's queue holds at least one message."""
 
     def stop_flow(self) -> None:
@@ -211,7 +211,7 @@ class StockReader:
         deliveries = self._grouper.group([native for _, native in unread])
         fresh = [each for each in deliveries if self._drop_repeat(each)]
         for each in fresh:
-            dress(each)
+            wrap_messages(each)
         if fresh:
             self._listener.on_deliveries(fresh)
         else:  # no `consumed` call will follow
@@ -221,14 +221,16 @@ class StockReader:
         """Drop the last delivered message, with which the C++ client begins after a reconnect if
         its start is inclusive. Return True if any message is left.
         """
-        source, indexes = delivery.source, delivery.indexes
+        topic_number, indexes = delivery.topic_number, delivery.indexes
         entry_key = (delivery.ledger, delivery.entry)
-        if self._last.get(source) == (*entry_key, indexes[0]) and not self._topics.volatile(source):
+        if self._last.get(topic_number) == (*entry_key, indexes[0]) and not self._topics.volatile(
+            topic_number
+        ):
             self._ahead -= 1
             delivery.indexes = indexes = indexes[1:]
             delivery.messages = delivery.messages[1:]
         if indexes:
-            self._last[source] = (*entry_key, indexes[-1])
+            self._last[topic_number] = (*entry_key, indexes[-1])
         return bool(indexes)
 
     def _fail(self, error: Exception) -> None:
@@ -306,16 +308,16 @@ class StockReader:
 
     # Without acks
 
-    def can_ack(self, source: int) -> bool:
+    def can_ack(self, topic_number: int) -> bool:
         return False
 
     def ack(self, plan: AckPlan) -> None:
         _reject_ack()
 
-    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         _reject_ack()
 
-    def redeliver_all(self, source: int | None = None) -> None:
+    def redeliver_all(self, topic_number: int | None = None) -> None:
         _reject_ack()
 
     async def unsubscribe(self) -> None:

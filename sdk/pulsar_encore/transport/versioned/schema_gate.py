@@ -21,7 +21,7 @@ from ..interface import (
     RetryNotice,
     SkippedEntry,
     TransportConsumer,
-    singly,
+    each_delivery,
 )
 from .versioned_messages import SchemaVersions
 from .writer_schemas import Version
@@ -38,13 +38,13 @@ class SchemaGate:
 
     def __init__(
         self,
-        link: TransportConsumer,
+        consumer: TransportConsumer,
         versions: SchemaVersions,
         listener: DeliveryListener,
         *,
         durable: bool,
     ) -> None:
-        self._consumer = link
+        self._consumer = consumer
         self._versions = versions
         self._listener = listener
         self._durable = durable
@@ -52,8 +52,8 @@ class SchemaGate:
         self._fetching: asyncio.Task[None] | None = None
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
-        for each in singly(deliveries):
-            topic, _ = self._consumer.topic_of(each.source)
+        for each in each_delivery(deliveries):
+            topic, _ = self._consumer.topic_of(each.topic_number)
             version, each.messages = self._versions.view(topic, each.messages)
             self._waiting.append((version, each))
         if self._fetching is None:
@@ -80,19 +80,19 @@ class SchemaGate:
     def holds(self) -> bool:
         return bool(self._waiting)
 
-    def drop(self, only: Container[int] | None = None) -> list[Delivery]:
-        """Drop the waiting messages of some sources or of all, because they are redelivered or
+    def drop(self, topics: Container[int] | None = None) -> list[Delivery]:
+        """Drop the waiting messages of some topics or of all, because they are redelivered or
         invalid."""
         kept: deque[tuple[Version | None, Delivery]] = deque()
         dropped = []
         for version, delivery in self._waiting:
-            if only is None or delivery.source in only:
+            if topics is None or delivery.topic_number in topics:
                 dropped.append(delivery)
             else:
                 kept.append((version, delivery))
         self._waiting = kept
         for delivery in dropped:
-            self._consumer.consumed(delivery.source, len(delivery.messages))
+            self._consumer.consumed(delivery.topic_number, len(delivery.messages))
         return dropped
 
     def close(self) -> None:
@@ -100,45 +100,45 @@ class SchemaGate:
             cancel(self._fetching)
         self._waiting.clear()
 
-    def on_connected(self, only: Container[int] | None = None) -> None:
-        self._listener.on_connected(only)
+    def on_connected(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_connected(topics)
 
-    def on_disconnected(self, only: Container[int] | None = None) -> None:
+    def on_disconnected(self, topics: Container[int] | None = None) -> None:
         if self._durable:
-            self.drop(only)
-        self._listener.on_disconnected(only)
+            self.drop(topics)
+        self._listener.on_disconnected(topics)
 
-    def on_uncertain(self, only: Container[int] | None = None) -> None:
-        self._listener.on_uncertain(only)
+    def on_uncertain(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_uncertain(topics)
 
     def on_all_requested(
-        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+        self, unseen: Sequence[Delivery], topics: Container[int] | None = None
     ) -> None:
-        self._listener.on_all_requested(unseen, only)
+        self._listener.on_all_requested(unseen, topics)
 
-    def on_seek(self, only: Container[int] | None = None) -> None:
-        self.drop(only)
-        self._listener.on_seek(only)
+    def on_seek(self, topics: Container[int] | None = None) -> None:
+        self.drop(topics)
+        self._listener.on_seek(topics)
 
-    def on_end_of_topic(self, source: int) -> None:
-        self._listener.on_end_of_topic(source)
+    def on_end_of_topic(self, topic_number: int) -> None:
+        self._listener.on_end_of_topic(topic_number)
 
-    def on_active_changed(self, source: int, active: bool) -> None:
-        self._listener.on_active_changed(source, active)
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
+        self._listener.on_active_changed(topic_number, active)
 
-    def on_new_source(self, source: int) -> None:
-        self._listener.on_new_source(source)
+    def on_new_topic(self, topic_number: int) -> None:
+        self._listener.on_new_topic(topic_number)
 
-    def on_removed(self, source: int) -> None:
-        self._listener.on_removed(source)
+    def on_removed(self, topic_number: int) -> None:
+        self._listener.on_removed(topic_number)
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        self._listener.on_skipped(source, entries)
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
+        self._listener.on_skipped(topic_number, entries)
 
-    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
+    def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
         if isinstance(notice.error, TopicNotFound):
             self._versions.deleted(base_name(notice.topic))
-        self._listener.on_retrying(source, notice)
+        self._listener.on_retrying(topic_number, notice)
 
-    def on_failed(self, error: Exception, source: int | None = None) -> None:
-        self._listener.on_failed(error, source)
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
+        self._listener.on_failed(error, topic_number)

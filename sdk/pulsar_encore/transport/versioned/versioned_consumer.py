@@ -23,18 +23,18 @@ class VersionedConsumer:
     """A `TransportConsumer` for a schema with versions.
 
     Args:
-        link: The wrapped transport consumer, not started.
-        subscription: The subscription of `link`.
+        consumer: The wrapped transport consumer, not started.
+        subscription: The subscription of `consumer`.
     """
 
     def __init__(
-        self, link: Abandonable, subscription: Subscription, versions: SchemaVersions
+        self, consumer: Abandonable, subscription: Subscription, versions: SchemaVersions
     ) -> None:
-        self._consumer = link
+        self._consumer = consumer
         self._subscription = subscription
         self._versions = versions
         self._gate: SchemaGate | None = None
-        self.capabilities: Capabilities = link.capabilities
+        self.capabilities: Capabilities = consumer.capabilities
 
     @property
     def topic(self) -> str:
@@ -51,46 +51,50 @@ class VersionedConsumer:
     def is_connected(self) -> bool:
         return self._consumer.is_connected()
 
-    def topic_of(self, source: int) -> tuple[str, int]:
-        return self._consumer.topic_of(source)
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
+        return self._consumer.topic_of(topic_number)
 
-    def sources(self) -> Collection[int]:
-        return self._consumer.sources()
+    def topic_numbers(self) -> Collection[int]:
+        return self._consumer.topic_numbers()
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._consumer.source_of(topic, partition, ledger)
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        return self._consumer.topic_number_of(topic, partition, ledger)
 
     def start(self, listener: DeliveryListener) -> None:
         durable = self._subscription.durable
         self._gate = SchemaGate(self._consumer, self._versions, listener, durable=durable)
         self._consumer.start(self._gate)
 
-    def consumed(self, source: int, messages: int) -> None:
-        self._consumer.consumed(source, messages)
+    def consumed(self, topic_number: int, messages: int) -> None:
+        self._consumer.consumed(topic_number, messages)
 
-    def wanted(self, messages: int) -> None:
-        self._consumer.wanted(messages)
+    def request_messages(self, messages: int) -> None:
+        self._consumer.request_messages(messages)
 
     def stop_flow(self) -> None:
         self._consumer.stop_flow()
 
-    def can_ack(self, source: int) -> bool:
-        return self._consumer.can_ack(source)
+    def can_ack(self, topic_number: int) -> bool:
+        return self._consumer.can_ack(topic_number)
 
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
         return self._consumer.ack(plan)
 
-    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        self._consumer.redeliver(source, groups)
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        self._consumer.redeliver(topic_number, groups)
 
-    def redeliver_all(self, source: int | None = None) -> None:
-        self._consumer.redeliver_all(source)
+    def redeliver_all(self, topic_number: int | None = None) -> None:
+        self._consumer.redeliver_all(topic_number)
         if self._gate is None:
             return
-        only = (source,) if source is not None and self.capabilities.rewind_one_source else None
-        unseen = self._gate.drop(only)  # from before the rewind, which redelivers it in order
+        topics = (
+            (topic_number,)
+            if topic_number is not None and self.capabilities.rewind_one_topic
+            else None
+        )
+        unseen = self._gate.drop(topics)  # from before the rewind, which redelivers it in order
         if self._subscription.shared:
-            self._gate.on_all_requested(unseen, only)
+            self._gate.on_all_requested(unseen, topics)
 
     async def seek(self, position: MessageId | int) -> None:
         await self._consumer.seek(position)

@@ -118,7 +118,7 @@ def referred(
             f"{doing}: the address of its broker is malformed: {error}"
         ) from error
     if secure and not (address.tls or proxied):
-        raise weaker(asked, address, doing)
+        raise weaker_address_error(asked, address, doing)
     if address.scheme not in _BROKER_SCHEMES:
         raise TopicLookupError(
             f"{doing}: the address of its broker is malformed: {address} is not one of "
@@ -160,7 +160,7 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
     return url
 
 
-def weaker(asked: object, given: Address, doing: str) -> TopicLookupError:
+def weaker_address_error(asked: object, given: Address, doing: str) -> TopicLookupError:
     """Return the error for an address without TLS that was given to a client with TLS."""
     return TopicLookupError(
         f"{doing}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "

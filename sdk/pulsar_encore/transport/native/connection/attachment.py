@@ -150,7 +150,7 @@ class Attachment:
         self._first_timeout: asyncio.Timeout | None = None
 
     @property
-    def is_elsewhere(self) -> bool:
+    def moved_to_new_cluster(self) -> bool:
         """True if the client moved to a cluster where nothing was attached yet. The topic may have
         to be created there."""
         at = self._attached_cluster
@@ -222,7 +222,7 @@ class Attachment:
             async with asyncio.timeout(None) as self._backoff_wait:
                 hurried = await self._pool.rest(delay)
         except TimeoutError:
-            return  # `hurry`
+            return  # `retry_now`
         finally:
             self._backoff_wait = None
         if hurried:
@@ -231,7 +231,7 @@ class Attachment:
             # All clients of the cluster move at the same time.
             await asyncio.sleep(self._delays.next())
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Make the next attempt now, without waiting for the rest of the backoff."""
         self._delays.reset()
         waiting, self._backoff_wait = self._backoff_wait, None
@@ -331,7 +331,7 @@ class Attachment:
             session = await self._pool.broker(
                 address, through=self._proxy, service=self._referring_cluster
             )
-        key = self._pool.way_of(session)
+        key = self._pool.key_of(session)
         self._proxy = key.address if key is not None and key.proxy_to is not None else None
         self._lost, self._attached_s = False, _NEVER_S
         await self._attach(session)

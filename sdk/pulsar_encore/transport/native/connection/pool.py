@@ -33,7 +33,7 @@ from ....errors import (
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
 from ..client_settings import CLIENT_VERSION, ClientSettings
-from .addresses import Address, Addresses, weaker
+from .addresses import Address, Addresses, weaker_address_error
 from .cluster_service import ClusterService, ConnectionCredentials
 from .codec_thread import Codecs, CodecThread
 from .requests import RequestIds
@@ -191,7 +191,7 @@ class ConnectionPool:
                 raise ClosedError("the client was closed while it connected") from None
             raise NotConnected(_MOVED) from None
 
-    def way_of(self, session: Session) -> ConnectionKey | None:
+    def key_of(self, session: Session) -> ConnectionKey | None:
         """Return how a session's broker is reached; None once the session is lost."""
         return self._keys.get(session)
 
@@ -216,7 +216,7 @@ class ConnectionPool:
         shown = _digest(self.service, data)
         changed = False
         for key, task in list(self._sessions.items()):
-            if not _is_usable(task) or task.result().shown == shown:
+            if not _is_usable(task) or task.result().credentials_digest == shown:
                 continue
             changed = True
             session = task.result()
@@ -261,7 +261,7 @@ class ConnectionPool:
         if service.secure and not address.tls:
             # `referred` has refused such an address before. This check is the last one before bytes
             # leave, and the same for every caller.
-            raise weaker(service, address, "connect")
+            raise weaker_address_error(service, address, "connect")
         credentials = service.credentials
         peer = f"{address} for {key.proxy_to}" if key.proxy_to else str(address)
         data = await self.data_of(credentials)
@@ -281,7 +281,7 @@ class ConnectionPool:
 
         timeout_s = settings.connection_timeout_s
         session = await service.dialer.dial(address, make, timeout_s)
-        session.shown = _digest(service, data)
+        session.credentials_digest = _digest(service, data)
         try:
             session.connect(
                 client_version=CLIENT_VERSION,
@@ -327,7 +327,7 @@ class ConnectionPool:
         if self._connect_failed:
             # Consumers and producers may still have to wait for a minute until their next attempt.
             self._connect_failed = False
-            self.hurry()
+            self.retry_now()
         if self._sweep is None and self.settings.idle_s:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
@@ -368,17 +368,17 @@ class ConnectionPool:
         self._addresses = Addresses(list(service.addresses), self.rng)
         self._last_good = None
         self._end_all()
-        self.hurry()
+        self.retry_now()
 
     async def rest(self, seconds: float) -> bool:
-        """Wait for a time in s; return True if `hurry` ended the wait early."""
+        """Wait for a time in s; return True if `retry_now` ended the wait early."""
         hurry_event = self._hurry_event
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await hurry_event.wait()
         return hurry_event.is_set()
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """End all waits in `rest`, because a broker that could not be reached may be back."""
         self._hurry_event.set()
         self._hurry_event = asyncio.Event()
@@ -446,7 +446,7 @@ class ConnectionPool:
         except EncoreError as error:
             session.fail(ErrorGettingAuthenticationData(str(error)))
         else:
-            session.shown = _digest(service, data)
+            session.credentials_digest = _digest(service, data)
             session.authenticate(
                 client_version=CLIENT_VERSION, method=credentials.method_name, data=data
             )
@@ -495,7 +495,7 @@ def _digest(service: ClusterService, data: bytes) -> bytes:
 def _closed_early_error(
     peer: str, address: Address, session: Session, error: NotConnected
 ) -> PulsarException:
-    if session.heard_of:
+    if session.received_any:
         return error
     if address.tls:
         perhaps = (

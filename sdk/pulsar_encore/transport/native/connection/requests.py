@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
-from ....errors import PulsarException, TransportTimeout, named
+from ....errors import PulsarException, TransportTimeout, exception_of_result
 from ....wire import pulsar_pb2 as pb
 from ...error_advice import ADVICE, LIMIT_ADVICE
 
@@ -173,13 +173,13 @@ def _error_in(kind: int, body: Any, doing: str) -> PulsarException | None:
 def refusal(error: int, message: str, doing: str) -> PulsarException:
     """Return the error for a broker's `ServerError`, with advice and the broker's text."""
     value = pb.ServerError.DESCRIPTOR.values_by_number.get(error)
-    made = named("UnknownError" if value is None else str(value.name), doing)
+    made = exception_of_result("UnknownError" if value is None else str(value.name), doing)
     limit = _LIMIT.search(message) is not None
     advice = LIMIT_ADVICE if limit else ADVICE.get(made.result)
     text = f"{doing}: {made.result}" + (f": {advice}" if advice else "")
     retryable = True if limit else None
     text += f"{_BROKER_TEXT}{message})" if message else ""
-    return named(made.result, text, retryable=retryable)
+    return exception_of_result(made.result, text, retryable=retryable)
 
 
 def is_limit(error: PulsarException) -> bool:

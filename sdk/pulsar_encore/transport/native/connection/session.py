@@ -98,8 +98,8 @@ class Session:
         max_message_size: Largest payload that the broker accepts, in bytes.
         drop: Closes the socket without the event loop, for `sever`.
         writable: False while the socket's buffer is full.
-        heard_of: True once a byte was received.
-        shown: Digest of the last credentials that the broker was shown; b"" before.
+        received_any: True once a byte was received.
+        credentials_digest: Digest of the last credentials that the broker was shown; b"" before.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Session:
         self.drop: Callable[[], None] = _nothing
         self.writable: bool = True
         self.closed: bool = False
-        self.heard_of: bool = False
-        self.shown: bytes = b""
+        self.received_any: bool = False
+        self.credentials_digest: bytes = b""
         self.requests: Requests = Requests(loop, request_ids)
         self._transport = transport
         self._pause: Callable[[], object] = getattr(transport, "pause_reading", _nothing)
@@ -252,7 +252,7 @@ class Session:
         if out and not self.closed:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
-    def ask(
+    def request(
         self, make: Callable[[int], Message], doing: str, timeout_s: float | None
     ) -> asyncio.Future[Any]:
         """Send a request.
@@ -423,7 +423,7 @@ class Session:
         """
         if self.closed:
             return
-        self.heard_of = True
+        self.received_any = True
         self._received_bytes += len(data)
         if self._deferred_handle is not None:
             self._deferred.append(data)  # the transport may have read it before the pause

@@ -93,7 +93,7 @@ class ChunkHandler:
             else:
                 is_torn = joined is ChunkFate.REDELIVER
                 self._skipped.report(
-                    ledger, entry, SkipReason.TORN if is_torn else SkipReason.PIECE
+                    ledger, entry, SkipReason.INCOMPLETE if is_torn else SkipReason.CHUNK
                 )
             return
         places, size = joined.places, len(joined.payload)
@@ -104,7 +104,7 @@ class ChunkHandler:
         count = joined.redelivery_count
         opened: Read | EntryError
         try:
-            opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
+            opened = self._reader.of_chunks(chunk, joined.payload, joined.encrypted)
         except EntryError as error:
             opened = error
         queued = QueuedEntry(

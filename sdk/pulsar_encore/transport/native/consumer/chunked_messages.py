@@ -129,11 +129,11 @@ class ChunkedMessages:
                 place=(ledger, entry),
                 payload=chunk.payload,
                 redelivery_count=redelivery_count,
-                sealed=chunk.sealed,
+                encrypted=chunk.sealed,
             ),
             now_ms=now_ms(self._loop),
         )
-        self._let_go(arrival.let_go)
+        self._report_discarded(arrival.discarded)
         self._watch()
         if arrival.joined is not None:
             places = arrival.joined.places
@@ -143,9 +143,9 @@ class ChunkedMessages:
                 self._joined.popitem(last=False)
             return arrival.joined
         place = (ledger, entry)
-        return next((each.fate for each in arrival.let_go if place in each.places), None)
+        return next((each.fate for each in arrival.discarded if place in each.places), None)
 
-    def _let_go(self, let_go: Iterable[DiscardedChunks]) -> None:
+    def _report_discarded(self, let_go: Iterable[DiscardedChunks]) -> None:
         for each in let_go:
             places = each.places
             if each.fate is ChunkFate.REFUSE:
@@ -205,7 +205,7 @@ class ChunkedMessages:
         self._expiry = None
         if self._starved():
             self.postpone()
-        self._let_go(self._assembler.expire(now_ms(self._loop)))
+        self._report_discarded(self._assembler.expire(now_ms(self._loop)))
         self._watch()
 
     def postpone(self) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from ....values.message_id import MOST_IN_BATCH
+from ....values.message_id import MAX_BATCH_SIZE
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import BatchError
 from .message_views import payload_size
@@ -83,7 +83,7 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
         BatchError: if `count` messages take fewer or more bytes.
     """
     end = len(buffer)
-    if count < 1 or count > min(end - at, MOST_IN_BATCH):
+    if count < 1 or count > min(end - at, MAX_BATCH_SIZE):
         raise BatchError(f"a batch of {count} messages in {end - at} bytes")
     starts: list[int] = []
     add = starts.append
@@ -139,14 +139,14 @@ def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
     window = 32
     while found < most:
         begin = at + found * stride
-        wanted = min(window, most - found)
-        end = begin + wanted * stride
-        alike = wanted
+        request_messages = min(window, most - found)
+        end = begin + request_messages * stride
+        alike = request_messages
         for offset in range(len(head)):
             column = buffer[begin + offset : end : stride]
             alike = min(alike, len(column) - len(column.lstrip(head[offset : offset + 1])))
         found += alike
-        if alike < wanted:
+        if alike < request_messages:
             break
         window *= 4
     return found

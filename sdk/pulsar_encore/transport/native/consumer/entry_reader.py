@@ -13,7 +13,7 @@ from typing import Final
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
 
-from ....values.message_id import MOST_IN_BATCH
+from ....values.message_id import MAX_BATCH_SIZE
 from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
@@ -162,7 +162,7 @@ class EntryReader:
         body_at = crc_at + 4
         size = len(data)
         stop = min(stop, size - body_at + 1)
-        add_place, add_message = run.places.append, run.messages.append
+        add_place, add_message = run.positions.append, run.messages.append
         while at < stop:
             (total,) = _U32.unpack_from(data, at)
             end = at + 4 + total
@@ -328,7 +328,7 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
     """
     if metadata.HasField("num_messages_in_batch"):
         count = metadata.num_messages_in_batch
-        most = min(max(size, metadata.uncompressed_size), MOST_IN_BATCH)
+        most = min(max(size, metadata.uncompressed_size), MAX_BATCH_SIZE)
         if not 1 <= count <= most:
             raise BatchError(f"a batch of {count} messages in {most} bytes")
 

@@ -192,7 +192,7 @@ class IncomingEntries:
             return at
         run = PlainDeliveries(self._number)
         end = self._reader.take_run(template, ledger, data, at, most, stop, run)
-        count = len(run.places)
+        count = len(run.positions)
         if count:
             self._plain += count
             self._plain_bytes += end - at

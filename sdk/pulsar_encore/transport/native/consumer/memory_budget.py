@@ -43,11 +43,11 @@ class MemoryBudget:
         """Release bytes, and reserve them for the callers that wait, oldest first."""
         self._used -= size
         while self._waiting:
-            granted, wanted = next(iter(self._waiting.items()))
-            if not self._admits(wanted):
+            granted, request_messages = next(iter(self._waiting.items()))
+            if not self._admits(request_messages):
                 break
             del self._waiting[granted]
-            self._used += wanted
+            self._used += request_messages
             granted()
 
     def cancel(self, granted: Callable[[], None]) -> None:

@@ -208,7 +208,7 @@ class NativeConsumer:
 
     def started(self, consumer: TopicConsumer) -> None:
         if self._events.listener is not None:
-            self._events.listener.on_new_source(consumer.number)
+            self._events.listener.on_new_topic(consumer.number)
             self._events.announce(len(self._topics))
             self._start_topic(consumer)
 
@@ -230,14 +230,14 @@ class NativeConsumer:
             if self._events.listener is not None:
                 self._events.listener.on_removed(consumer.number)
 
-    def _on_missing(self, source: int) -> None:
-        if not self._closed and source not in self._deleted:
-            self._discovery.missing(self._topics[source])
+    def _on_missing(self, topic_number: int) -> None:
+        if not self._closed and topic_number not in self._deleted:
+            self._discovery.missing(self._topics[topic_number])
 
-    def _on_ended(self, source: int, error: Exception) -> None:
+    def _on_ended(self, topic_number: int, error: Exception) -> None:
         self._discovery.cancel()
         text = "%s: the subscription %s has ended for good: %s"
-        log.error(text, self._topics[source].topic, self.subscription_name, error)
+        log.error(text, self._topics[topic_number].topic, self.subscription_name, error)
 
     def _drop(self, consumer: TopicConsumer) -> None:
         self._deleted.add(consumer.number)
@@ -277,14 +277,14 @@ class NativeConsumer:
             return False
         return all(consumer.is_attached for consumer in self.present)
 
-    def topic_of(self, source: int) -> tuple[str, int]:
-        found = self._topics[source]
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
+        found = self._topics[topic_number]
         return found.topic, found.partition
 
-    def sources(self) -> range:
+    def topic_numbers(self) -> range:
         return range(len(self._topics))
 
-    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if topic:
             name = full_name(topic)
             found = self._by_topic.get(name)
@@ -305,58 +305,58 @@ class NativeConsumer:
         consumer.permits.stopped = self._flow_stopped
         consumer.start()
 
-    def consumed(self, source: int, messages: int) -> None:
-        self._topics[source].consumed(messages)
+    def consumed(self, topic_number: int, messages: int) -> None:
+        self._topics[topic_number].consumed(messages)
 
-    def wanted(self, messages: int) -> None:
+    def request_messages(self, messages: int) -> None:
         for consumer in self.present:  # one: see `_check_queue`
-            consumer.wanted(messages)
+            consumer.request_messages(messages)
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
         for consumer in self._topics:
             consumer.permits.stopped = True
 
-    def can_ack(self, source: int) -> bool:
-        return self._topics[source].can_ack
+    def can_ack(self, topic_number: int) -> bool:
+        return self._topics[topic_number].can_ack
 
     def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
-        answers = self._topics[plan.source].ack(plan)
+        answers = self._topics[plan.topic_number].ack(plan)
         return answers[0] if len(answers) == 1 else asyncio.gather(*answers)
 
-    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         if not self._subscription.shared:
             raise NotSupportedError("only Shared and Key_Shared redeliver single entries")
         ids = [(ledger, entry) for ledger, entries in groups for entry in entries]
         if ids:  # a command without ids would ask for everything
-            self._topics[source].redeliver(ids)
+            self._topics[topic_number].redeliver(ids)
 
-    def redeliver_all(self, source: int | None = None) -> None:
-        for each in self._topics if source is None else [self._topics[source]]:
+    def redeliver_all(self, topic_number: int | None = None) -> None:
+        for each in self._topics if topic_number is None else [self._topics[topic_number]]:
             each.redeliver_all()
 
     async def seek(self, position: MessageId | int) -> None:
         self._check_open()
-        sources = self.present
-        if isinstance(position, MessageId) and len(sources) > 1:
-            found = self.source_of(position.topic, position.partition())
+        topic_numbers = self.present
+        if isinstance(position, MessageId) and len(topic_numbers) > 1:
+            found = self.topic_number_of(position.topic, position.partition())
             anywhere = position in (MessageId.earliest, MessageId.latest)
             if not anywhere and found is None:
                 raise OperationNotSupported(
                     "seek by message id needs an id that says which topic or partition it is of"
                 )
             if not anywhere and found is not None:
-                sources = [self._topics[found]]
-        await _all(consumer.seek(position) for consumer in sources)
+                topic_numbers = [self._topics[found]]
+        await _all(consumer.seek(position) for consumer in topic_numbers)
 
     async def last_message_id(self) -> MessageId:
         self._check_open()
-        sources = self.present
-        if len(sources) != 1:
+        topic_numbers = self.present
+        if len(topic_numbers) != 1:
             raise OperationNotSupported(
                 "the last message id is one topic's; this consumer has several"
             )
-        return await sources[0].last_message_id()
+        return await topic_numbers[0].last_message_id()
 
     async def acked_position(self) -> MessageId | None:
         self._check_open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....errors import NotSupportedError
-from ....values.message_id import MOST_IN_BATCH, MessageId
+from ....values.message_id import MAX_BATCH_SIZE, MessageId
 from ....wire import NO_REQUEST, pb
 from ..connection.session import Session
 from .broker_consumer import BrokerConsumer
@@ -58,7 +58,7 @@ class PositionQueries:
         return await broker.when_attached(lambda session: self._ask(session, broker.consumer_id))
 
     async def _ask(self, session: Session, consumer_id: int) -> pb.CommandGetLastMessageIdResponse:
-        answer: pb.CommandGetLastMessageIdResponse = await session.ask(
+        answer: pb.CommandGetLastMessageIdResponse = await session.request(
             lambda request_id: pb.CommandGetLastMessageId(
                 consumer_id=consumer_id, request_id=request_id
             ),
@@ -76,6 +76,6 @@ class PositionQueries:
             last.ledgerId,
             last.entryId,
             last.batch_index,
-            batch_size=last.batch_size if last.batch_size <= MOST_IN_BATCH else 0,
+            batch_size=last.batch_size if last.batch_size <= MAX_BATCH_SIZE else 0,
             topic=topic,
         )

@@ -92,7 +92,7 @@ class Seek:
             return False
         broker.step(Step.SEND_SEEK)
         try:
-            await session.ask(
+            await session.request(
                 lambda request_id: self._command(request_id, target),
                 f"seek on {broker.topic}",
                 self._broker.timeout_s,

@@ -56,7 +56,7 @@ class SkippedEntries:
         """Skip an entry that cannot be decrypted, as `crypto_failure_action` says."""
         text = "%s: entry %d:%d is %s: %s"
         log.error(text, self._topic, ledger, entry, withheld.action.value, withheld.error)
-        self.report(ledger, entry, SkipReason.SEALED, withheld.error)
+        self.report(ledger, entry, SkipReason.ENCRYPTED, withheld.error)
         if withheld.action is Undecrypted.DISCARDED:
             self._acks.discard((ledger, entry), pb.CommandAck.DecryptionError)
 

@@ -44,7 +44,7 @@ class Subscriber:
         position: Where a reader is; None for a durable subscription.
         ids: Consumer ids of the client.
         epoch: Returns the consumer epoch.
-        is_elsewhere: Returns True if the client has moved to another cluster.
+        moved_to_new_cluster: Returns True if the client has moved to another cluster.
         on_missing: Called when the broker does not know, or refuses, a topic that was attached
             before.
         is_new: The topic was created while the consumer runs.
@@ -67,7 +67,7 @@ class Subscriber:
         position: ReadPosition | None,
         ids: Iterator[int],
         epoch: Callable[[], int],
-        is_elsewhere: Callable[[], bool],
+        moved_to_new_cluster: Callable[[], bool],
         on_missing: Callable[[], None],
         *,
         is_new: bool,
@@ -86,7 +86,7 @@ class Subscriber:
         self._position = position
         self._ids = ids
         self._epoch = epoch
-        self._is_elsewhere = is_elsewhere
+        self._is_elsewhere = moved_to_new_cluster
         self._on_missing = on_missing
         self._is_new = is_new
         self._was_attached = False
@@ -146,7 +146,7 @@ class Subscriber:
         """Send SUBSCRIBE. If it fails, neither side keeps the consumer."""
         doing = f"subscribe {self._commands.name!r} to {self._topic}"
         try:
-            await session.ask(make, doing, self._broker.timeout_s)
+            await session.request(make, doing, self._broker.timeout_s)
         except NotConnected:
             raise
         except (asyncio.CancelledError, TransportTimeout):
@@ -185,7 +185,7 @@ class Subscriber:
         session.attach_consumer(consumer_id, self._handler)
         await self._ask(session, consumer_id, self._command(consumer_id))
         try:
-            await session.ask(
+            await session.request(
                 lambda request_id: pb.CommandSeek(
                     consumer_id=consumer_id,
                     request_id=request_id,

@@ -193,7 +193,7 @@ class TopicConsumer:
             self._position,
             ids,
             lambda: self._incoming.epoch,
-            lambda: self._attachment.is_elsewhere,
+            lambda: self._attachment.moved_to_new_cluster,
             lambda: listener.on_missing(number),
             is_new=is_new,
             creates=creates,
@@ -240,9 +240,9 @@ class TopicConsumer:
         """Let the next attempts to attach create the topic."""
         self._subscriber.may_create = True
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Make the next attempt to attach now, without waiting for the rest of the backoff."""
-        self._attachment.hurry()
+        self._attachment.retry_now()
 
     async def _attach(self, session: Session) -> None:
         self._broker.step(Step.BEGIN_ATTACH)
@@ -350,7 +350,7 @@ class TopicConsumer:
             self._incoming.queue.taken(self.permits.taken)
         self._flow()
 
-    def wanted(self, messages: int) -> None:
+    def request_messages(self, messages: int) -> None:
         """Note how many messages the application waits for, for a receiver queue of 0."""
         self.permits.want(messages)
         self._flow()
@@ -422,7 +422,7 @@ class TopicConsumer:
             PulsarException: the broker's refusal.
         """
         await self._broker.when_attached(
-            lambda session: session.ask(
+            lambda session: session.request(
                 lambda request_id: pb.CommandUnsubscribe(
                     consumer_id=self._broker.consumer_id, request_id=request_id
                 ),
@@ -445,7 +445,7 @@ class TopicConsumer:
             return
         session.detach_consumer(consumer_id)
         with contextlib.suppress(PulsarException):
-            await session.ask(
+            await session.request(
                 lambda request_id: pb.CommandCloseConsumer(
                     consumer_id=consumer_id, request_id=request_id
                 ),

@@ -319,7 +319,7 @@ class TopicDiscovery:
     def _look_again(self) -> None:
         """Look again soon, because a topic that was found is not subscribed to."""
         if self._watched is not None:
-            self._watched.look_again()
+            self._watched.refresh_soon()
         else:
             self._round.again()
 
@@ -387,13 +387,13 @@ class TopicDiscovery:
                 is_whole = False
                 if shape.may_create or shape.is_due(consumer.missing_s):
                     consumer.allow_creation()
-                consumer.hurry()
+                consumer.retry_now()
         if is_whole:
             self._missing.discard(shape.topic)
             if self._watched is not None:
                 if count is None:
                     self._shapes.pop(shape.topic, None)
-                self._watched.tell_again()
+                self._watched.notify()
 
 
 async def caught(call: Coroutine[Any, Any, None]) -> EncoreError | None:

@@ -58,59 +58,59 @@ class TopicEvents:
         """Pass on the notices that waited, because the sink knows so many topics now."""
         self.known = topics
         early, self._early = self._early, []
-        for source, active in early:
-            self._notice(source, active)
+        for topic_number, active in early:
+            self._notice(topic_number, active)
 
-    def on_missing(self, source: int) -> None:
-        self._missing(source)
+    def on_missing(self, topic_number: int) -> None:
+        self._missing(topic_number)
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self.listener is not None:
             self.listener.on_deliveries(deliveries)
 
-    def on_connected(self, source: int) -> None:
+    def on_connected(self, topic_number: int) -> None:
         if self.listener is not None:
-            self.listener.on_connected((source,))
+            self.listener.on_connected((topic_number,))
 
-    def on_disconnected(self, source: int) -> None:
+    def on_disconnected(self, topic_number: int) -> None:
         if self.listener is not None:
-            self.listener.on_disconnected((source,))
+            self.listener.on_disconnected((topic_number,))
 
-    def on_seek(self, source: int) -> None:
+    def on_seek(self, topic_number: int) -> None:
         if self.listener is not None:
-            self.listener.on_seek((source,))
+            self.listener.on_seek((topic_number,))
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
-        if self.listener is not None and source < self.known:
-            self.listener.on_retrying(source, notice)
+    def on_retrying(self, topic_number: int, notice: RetryNotice) -> None:
+        if self.listener is not None and topic_number < self.known:
+            self.listener.on_retrying(topic_number, notice)
 
-    def on_failed(self, source: int, error: Exception) -> None:
+    def on_failed(self, topic_number: int, error: Exception) -> None:
         if self._failure is not None:
             return
-        self._failure = (error, source)
-        self._ended(source, error)
+        self._failure = (error, topic_number)
+        self._ended(topic_number, error)
         if self.listener is not None:
-            self.listener.on_failed(error, source)
+            self.listener.on_failed(error, topic_number)
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         if self.listener is not None:
-            self.listener.on_skipped(source, entries)
+            self.listener.on_skipped(topic_number, entries)
 
-    def on_all_requested(self, source: int, unseen: Sequence[Delivery]) -> None:
+    def on_all_requested(self, topic_number: int, unseen: Sequence[Delivery]) -> None:
         if self.listener is not None:
-            self.listener.on_all_requested(unseen, (source,))
+            self.listener.on_all_requested(unseen, (topic_number,))
 
-    def on_end_of_topic(self, source: int) -> None:
-        self._notice(source, None)
+    def on_end_of_topic(self, topic_number: int) -> None:
+        self._notice(topic_number, None)
 
-    def on_active_changed(self, source: int, active: bool) -> None:
-        self._notice(source, active)
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
+        self._notice(topic_number, active)
 
-    def _notice(self, source: int, active: bool | None) -> None:
+    def _notice(self, topic_number: int, active: bool | None) -> None:
         """Pass on an active change, or the end of a topic (None), once the sink knows the topic."""
-        if self.listener is None or source >= self.known:
-            self._early.append((source, active))
+        if self.listener is None or topic_number >= self.known:
+            self._early.append((topic_number, active))
         elif active is None:
-            self.listener.on_end_of_topic(source)
+            self.listener.on_end_of_topic(topic_number)
         else:
-            self.listener.on_active_changed(source, active)
+            self.listener.on_active_changed(topic_number, active)

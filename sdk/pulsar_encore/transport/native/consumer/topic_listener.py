@@ -23,32 +23,32 @@ class TopicListener(Protocol):
     def on_deliveries(self, deliveries: Deliveries) -> None:
         """Messages arrived."""
 
-    def on_connected(self, source: int) -> None:
+    def on_connected(self, topic_number: int) -> None:
         """The topic is attached. Unconfirmed acks are sent within this call, before permits."""
 
-    def on_disconnected(self, source: int) -> None:
+    def on_disconnected(self, topic_number: int) -> None:
         """The broker does not hold the consumer any more. Unacked messages are redelivered."""
 
-    def on_seek(self, source: int) -> None:
+    def on_seek(self, topic_number: int) -> None:
         """A seek succeeded. Later deliveries begin at the new position."""
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, topic_number: int, notice: RetryNotice) -> None:
         """An attempt to attach again failed and is retried."""
 
-    def on_missing(self, source: int) -> None:
+    def on_missing(self, topic_number: int) -> None:
         """The broker does not know the topic, or the topic has other partitions now."""
 
-    def on_failed(self, source: int, error: Exception) -> None:
+    def on_failed(self, topic_number: int, error: Exception) -> None:
         """The consumer of the topic has ended for good."""
 
-    def on_end_of_topic(self, source: int) -> None:
+    def on_end_of_topic(self, topic_number: int) -> None:
         """The topic was terminated, and the subscription has acked all of it."""
 
-    def on_active_changed(self, source: int, active: bool) -> None:
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
         """Failover: this consumer receives the topic's messages from now on, or no longer."""
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         """A reader skipped entries. Everything before them has been delivered."""
 
-    def on_all_requested(self, source: int, unseen: Sequence[Delivery]) -> None:
+    def on_all_requested(self, topic_number: int, unseen: Sequence[Delivery]) -> None:
         """All unacked messages were requested again; `unseen` had arrived and was dropped."""

@@ -52,7 +52,7 @@ class BinaryLookup:
         session = await self._pool.any_broker()
         doing = f"partitions of {topic}"
         try:
-            answer: pb.CommandPartitionedTopicMetadataResponse = await session.ask(
+            answer: pb.CommandPartitionedTopicMetadataResponse = await session.request(
                 make, doing, self._settings.operation_timeout_s
             )
         except TooManyLookupRequestException as error:
@@ -77,7 +77,7 @@ class BinaryLookup:
             )
 
         session = await self._pool.any_broker()
-        answer: pb.CommandGetTopicsOfNamespaceResponse = await session.ask(
+        answer: pb.CommandGetTopicsOfNamespaceResponse = await session.request(
             make, f"topics of {namespace}", self._settings.operation_timeout_s
         )
         if known and not answer.changed:
@@ -113,7 +113,7 @@ class BinaryLookup:
         raise TopicLookupError(f"{topic}: more than {_MAX_REDIRECTS} redirects in a row")
 
     def _address_of(self, session: Session) -> Address | None:
-        key = self._pool.way_of(session)
+        key = self._pool.key_of(session)
         return None if key is None else key.address
 
     async def _ask_owner(
@@ -128,7 +128,7 @@ class BinaryLookup:
             )
 
         try:
-            answer: pb.CommandLookupTopicResponse = await session.ask(
+            answer: pb.CommandLookupTopicResponse = await session.request(
                 make, f"look up {topic}", self._settings.operation_timeout_s
             )
         except TooManyLookupRequestException as error:

@@ -15,7 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote, urljoin
 
-from ....errors import ConnectError, NotSupportedError, PulsarException, TransportTimeout, named
+from ....errors import (
+    ConnectError,
+    NotSupportedError,
+    PulsarException,
+    TransportTimeout,
+    exception_of_result,
+)
 from ....errors import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
 from ..connection import tls_context as tls
@@ -182,7 +188,9 @@ def _json(status: int, body: bytes, doing: str) -> Any:
     reason = f"{given_reason or body[:_MAX_REASON_CHARS].decode(errors='replace')}"[
         :_MAX_REASON_CHARS
     ]
-    raise named(_ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}")
+    raise exception_of_result(
+        _ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}"
+    )
 
 
 def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:

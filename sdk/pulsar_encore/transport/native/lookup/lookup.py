@@ -102,7 +102,7 @@ class Lookup:
         service = self.pool.service
         session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
         number = None if version is None else version.to_bytes(8, "big")
-        answer: pb.CommandGetSchemaResponse = await session.ask(
+        answer: pb.CommandGetSchemaResponse = await session.request(
             lambda request_id: pb.CommandGetSchema(
                 topic=topic, request_id=request_id, schema_version=number
             ),

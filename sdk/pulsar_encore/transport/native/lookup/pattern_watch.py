@@ -115,11 +115,11 @@ class PatternWatch:
     async def _wait_for_event(self) -> None:
         await self._change_event.wait()
 
-    def look_again(self) -> None:
+    def refresh_soon(self) -> None:
         """Request the list again soon, because its topics could not be used."""
         self._schedule.again()
 
-    def tell_again(self) -> None:
+    def notify(self) -> None:
         """Make `changed` return at once, because a topic that was removed may exist again."""
         self._change_event.set()
 
@@ -184,7 +184,7 @@ class PatternWatch:
 
         timeout_s = self._lookup.pool.settings.operation_timeout_s
         try:
-            answer: pb.CommandWatchTopicListSuccess = await session.ask(
+            answer: pb.CommandWatchTopicListSuccess = await session.request(
                 make, f"watch topics of {self._pattern.namespace}", timeout_s
             )
         except BaseException:

@@ -43,7 +43,7 @@ from .pending_sends import PendingSend
 from .registration import Registration
 from .send_encoder import Encrypt
 from .send_encryption import encryptor_of
-from .send_results import Waiter, tell_failed
+from .send_results import Waiter, set_failed
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
@@ -244,7 +244,7 @@ class NativeProducer:
         missing = [part for part in self.parts if part.missing_s is not None]
         for part in missing:
             part.may_create |= self._shape.may_create or self._shape.is_due(part.missing_s)
-            part.hurry()
+            part.retry_now()
         return bool(missing)
 
     def _fit(self, count: int) -> None:
@@ -301,8 +301,8 @@ class NativeProducer:
                     f"{old.topic} was deleted when it had a part of a chunked message: send it "
                     "again"
                 )
-                tell_failed(sending.waiters, error)
-                self._on_left(sending.room)
+                set_failed(sending.waiters, error)
+                self._on_left(sending.slots)
                 continue
             part = moved[first] if first is not None else self._chosen(key_of(sending))
             moved[sending] = part
@@ -313,8 +313,8 @@ class NativeProducer:
             for part, message, waiter in self._waiting
         ]
         self._waiting = deque(waiting)
-        for message, waiter, room in early:
-            self._chosen(message).publish(message, waiter, room)
+        for message, waiter, slots in early:
+            self._chosen(message).publish(message, waiter, slots)
 
     def _chosen(self, message: OutgoingMessage) -> PartitionProducer:
         """Choose another part for a message of a deleted partition.
@@ -387,7 +387,7 @@ class NativeProducer:
                 return waiter
             part = parts[at]
         if part.error is not None:
-            tell_failed((waiter,), part.error)
+            set_failed((waiter,), part.error)
         elif self._waiting or not self._admit(part, message, waiter):
             self._wait(part, message, waiter)
         return waiter
@@ -395,16 +395,16 @@ class NativeProducer:
     def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
         """Send a message if the queue has room. A message that is larger than the whole queue is
         sent when nothing else is pending; otherwise it would never be sent."""
-        room = part.room_of(message) if self._chunking else 1
+        slots = part.slots_of(message) if self._chunking else 1
         under_way = self._pending
         if under_way:
-            if self._max_pending and under_way + room > self._max_pending:
+            if self._max_pending and under_way + slots > self._max_pending:
                 return False
             most = self._max_pending_in_part
-            if part.under_way and most and part.under_way + room > most:
+            if part.under_way and most and part.under_way + slots > most:
                 return False
-        self._pending = under_way + room
-        part.publish(message, waiter, room)
+        self._pending = under_way + slots
+        part.publish(message, waiter, slots)
         return True
 
     def _wait(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> None:
@@ -417,8 +417,8 @@ class NativeProducer:
             )
         )
 
-    def _on_left(self, room: int) -> None:
-        self._pending -= room
+    def _on_left(self, slots: int) -> None:
+        self._pending -= slots
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
@@ -437,7 +437,7 @@ class NativeProducer:
         if waiter.done():  # the caller has given up
             return True
         if part.error is not None:
-            tell_failed((waiter,), part.error)
+            set_failed((waiter,), part.error)
             return True
         return self._admit(part, message, waiter)
 
@@ -495,7 +495,7 @@ class NativeProducer:
         True if others remain."""
         closed = ClosedError("the producer was closed before the send ended")
         count = min(most, len(self._refused))
-        tell_failed([self._refused.popleft()[2] for _ in range(count)], closed)
+        set_failed([self._refused.popleft()[2] for _ in range(count)], closed)
         return bool(self._refused)
 
     def _end_tasks(self) -> None:

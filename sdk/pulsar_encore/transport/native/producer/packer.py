@@ -72,24 +72,24 @@ class Packer:
         self.highest_id = last_sequence_id
         self._next_id = last_sequence_id + 1
         early, self._early = self._early, []
-        for message, waiter, room in early:
-            self.add(message, waiter, room)
+        for message, waiter, slots in early:
+            self.add(message, waiter, slots)
 
-    def room_of(self, message: OutgoingMessage) -> int:
+    def slots_of(self, message: OutgoingMessage) -> int:
         """Return the queue room of a message: one, or its number of chunks before compression."""
         if self.encoder is None:
             return 1
         return max(1, math.ceil(len(message.payload or b"") / self.encoder.batch_limit))
 
-    def add(self, message: OutgoingMessage, waiter: Waiter, room: int) -> None:
+    def add(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
         """Add a message, behind all others.
 
         Args:
-            room: From `room_of`.
+            slots: From `slots_of`.
         """
         encoder = self.encoder
         if encoder is None:
-            self._early.append((message, waiter, room))
+            self._early.append((message, waiter, slots))
             return
         given = message.sequence_id
         sequence_id = self._next_id if given is None else given
@@ -97,7 +97,7 @@ class Packer:
         # A broker that deduplicates compares the first id of a batch, and drops the whole batch. A
         # message that it may already have is therefore sent as its own entry.
         if batching is None or sequence_id <= self.highest_id or goes_alone(message):
-            if not self._add_alone(encoder, message, sequence_id, waiter, room):
+            if not self._add_alone(encoder, message, sequence_id, waiter, slots):
                 return
         else:
             if not batching.count:
@@ -105,7 +105,7 @@ class Packer:
             try:
                 full = batching.add(message, sequence_id, waiter)
             except EncoreError as error:
-                self._on_failed((waiter,), room, error)
+                self._on_failed((waiter,), slots, error)
                 return
             if full:
                 self._pack(full)
@@ -123,7 +123,7 @@ class Packer:
         message: OutgoingMessage,
         sequence_id: int,
         waiter: Waiter,
-        room: int,
+        slots: int,
     ) -> bool:
         wall_ms = wall_now_ms(self._loop)
         try:
@@ -132,7 +132,7 @@ class Packer:
             else:
                 frames = [encoder.single(message, sequence_id, wall_ms)]
         except EncoreError as error:
-            self._on_failed((waiter,), room, error)
+            self._on_failed((waiter,), slots, error)
             return False
         self.flush()
         now = self._loop.time()
@@ -140,12 +140,14 @@ class Packer:
         packed: list[PendingSend[Waiter]] = []
         for frame in frames[:-1]:
             chunk = PendingSend[Waiter](
-                frame, sequence_id, [], since=now, room=0, first_chunk=first
+                frame, sequence_id, [], since=now, slots=0, first_chunk=first
             )
             first = first or chunk
             packed.append(chunk)
         packed.append(
-            PendingSend(frames[-1], sequence_id, [waiter], since=now, room=room, first_chunk=first)
+            PendingSend(
+                frames[-1], sequence_id, [waiter], since=now, slots=slots, first_chunk=first
+            )
         )
         self._on_packed(packed)
         return True
@@ -190,7 +192,7 @@ class Packer:
         last = None if self._by_key else batch.last
         frame = encoder.batch(batch.message, batch.parts, count, first, last, wall_ms)
         return PendingSend(
-            frame, first, batch.waiters, since=now, last=batch.last, room=count, batched=True
+            frame, first, batch.waiters, since=now, last=batch.last, slots=count, batched=True
         )
 
     @property
@@ -202,8 +204,8 @@ class Packer:
         early, self._early = self._early, []
         batches = self._batching.take() if self._batching is not None else []
         waiters = [waiter for batch in batches for waiter in batch.waiters]
-        room = len(waiters) + sum(room for _, _, room in early)
-        return [*waiters, *(waiter for _, waiter, _ in early)], room
+        slots = len(waiters) + sum(slots for _, _, slots in early)
+        return [*waiters, *(waiter for _, waiter, _ in early)], slots
 
     def take_early(self) -> list[tuple[OutgoingMessage, Waiter, int]]:
         """Take the messages that wait for the first encoder, to send them through another part."""

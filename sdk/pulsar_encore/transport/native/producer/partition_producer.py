@@ -43,7 +43,7 @@ from .packer import Packer
 from .pending_sends import OutOfStepError, PendingSend, PendingSends
 from .registration import Registration
 from .send_encoder import Encrypt, SendEncoder
-from .send_results import Waiter, tell_failed, tell_stored
+from .send_results import Waiter, set_failed, set_stored
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
@@ -60,12 +60,12 @@ class _Failing(NamedTuple):
 
     Attributes:
         waiters: Of the messages that were not frames yet.
-        room: Queue room of the messages that were not frames yet.
+        slots: Queue room of the messages that were not frames yet.
     """
 
     frames: deque[PendingSend[Waiter]]
     waiters: deque[Waiter]
-    room: int
+    slots: int
     error: Exception
 
 
@@ -182,9 +182,9 @@ class PartitionProducer:
             self._begun = True
             self._attachment.begin()
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Make the next attempt to attach now, because the topic exists or may be created."""
-        self._attachment.hurry()
+        self._attachment.retry_now()
 
     def moved(self, lookup: Lookup) -> PartitionProducer:
         """Return this part for the running loop, because its own loop has ended. Pending messages
@@ -212,7 +212,7 @@ class PartitionProducer:
         if self.error is not None:
             raise self.error  # closed while it was opened
         registration = self._registration
-        creates = self.may_create or self._attachment.is_elsewhere
+        creates = self.may_create or self._attachment.moved_to_new_cluster
         if self._was_attached and self._stored and not creates:
             await self._check_topic()
         session.attach_producer(registration.producer_id, self)
@@ -220,7 +220,7 @@ class PartitionProducer:
         try:
             if registration.waits_in_line:
                 self._attachment.take_time()
-            answer: pb.CommandProducerSuccess = await session.ask(
+            answer: pb.CommandProducerSuccess = await session.request(
                 registration.command, f"create a producer on {self.topic}", self._request_timeout_s
             )
         except BaseException as error:
@@ -292,7 +292,7 @@ class PartitionProducer:
         """Send frames of the part `of`, behind all earlier messages. Chunks of a message stay
         together."""
         self.flushes.adopt(of.flushes)
-        self.under_way += sum(each.room for each in frames)
+        self.under_way += sum(each.slots for each in frames)
         if self.started:
             self._packer.flush()
             self._packer.used(self._rewrite(frames, self._packer.highest_id))
@@ -394,24 +394,24 @@ class PartitionProducer:
 
     # Publishing
 
-    def room_of(self, message: OutgoingMessage) -> int:
-        return self._packer.room_of(message)
+    def slots_of(self, message: OutgoingMessage) -> int:
+        return self._packer.slots_of(message)
 
-    def publish(self, message: OutgoingMessage, waiter: Waiter, room: int) -> None:
+    def publish(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
         """Send a message, behind all earlier ones.
 
         Args:
-            room: From `room_of`.
+            slots: From `slots_of`.
         """
-        self.under_way += room
+        self.under_way += slots
         packer = self._packer
         if packer.encoder is None:
             self.begin()
             if not packer.early:
                 self._early_s = self._loop.time()
-                self._attachment.hurry()
+                self._attachment.retry_now()
             self._start_timeout()
-        packer.add(message, waiter, room)
+        packer.add(message, waiter, slots)
 
     def _on_packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
         for sending in packed:
@@ -424,9 +424,9 @@ class PartitionProducer:
         if self._timeout is None and self._timeout_s:
             self._timeout = self._loop.call_later(self._timeout_s, self._expire)
 
-    def _on_not_sent(self, waiters: Sequence[Waiter], room: int, error: Exception) -> None:
-        tell_failed(waiters, error)
-        self._free_room(room)
+    def _on_not_sent(self, waiters: Sequence[Waiter], slots: int, error: Exception) -> None:
+        set_failed(waiters, error)
+        self._free_room(slots)
 
     def _write(self) -> None:
         self._writing = False
@@ -435,7 +435,7 @@ class PartitionProducer:
             return
         for frame in self._pending.to_write(_STEP_BYTES, _STEP_FRAMES):
             session.write(frame)
-        if self._pending.waits:
+        if self._pending.has_unwritten:
             self._writing = True
             self._loop.call_soon(self._write)
 
@@ -458,7 +458,7 @@ class PartitionProducer:
             return 0
         if sending is self._corrupted:
             self._corrupted = None
-        tell_stored(sending, receipt.message_id, self.topic, self.partition)
+        set_stored(sending, receipt.message_id, self.topic, self.partition)
         if sending.waiters:
             self.last_sequence_id = sending.last
         self._remove(sending)
@@ -527,8 +527,8 @@ class PartitionProducer:
     def _fail_all(self, error: Exception) -> None:
         pending = self._pending.drop_all()
         # Before any waiter is notified: that makes room for other messages, which have not failed.
-        waiters, room = self._packer.take_back()
-        self._failing.append(_Failing(deque(pending), deque(waiters), room, error))
+        waiters, slots = self._packer.take_back()
+        self._failing.append(_Failing(deque(pending), deque(waiters), slots, error))
         if not self._is_reporting:
             self._report_step()
 
@@ -546,31 +546,31 @@ class PartitionProducer:
 
     def _report_failures(self, most: int) -> None:
         while self._failing and most > 0:
-            frames, waiters, room, error = self._failing[0]
+            frames, waiters, slots, error = self._failing[0]
             while frames and most > 0:
                 sending = frames.popleft()
                 most -= max(1, len(sending.waiters))
                 self._fail((sending,), error)
             while waiters and most > 0:
                 most -= 1
-                tell_failed((waiters.popleft(),), error)
+                set_failed((waiters.popleft(),), error)
             if not (frames or waiters):
                 self._failing.popleft()
-                self._free_room(room)
+                self._free_room(slots)
 
     def _fail(self, of: Sequence[PendingSend[Waiter]], error: Exception) -> None:
         for sending in of:
-            tell_failed(sending.waiters, error)
+            set_failed(sending.waiters, error)
             self._remove(sending, error)
 
     def _remove(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
         self.flushes.left(sending, error)
-        self._free_room(sending.room)
+        self._free_room(sending.slots)
 
-    def _free_room(self, room: int) -> None:
-        if room:
-            self.under_way -= room
-            self._on_left(room)
+    def _free_room(self, slots: int) -> None:
+        if slots:
+            self.under_way -= slots
+            self._on_left(slots)
 
     # Flushing and closing
 
@@ -603,7 +603,9 @@ class PartitionProducer:
             return pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
 
         try:
-            await session.ask(close, f"close the producer on {self.topic}", self._request_timeout_s)
+            await session.request(
+                close, f"close the producer on {self.topic}", self._request_timeout_s
+            )
         except PulsarException as error:
             log.info("%s; it ends with its connection", error)
 

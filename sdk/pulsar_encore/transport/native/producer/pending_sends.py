@@ -39,9 +39,9 @@ class PendingSend(Generic[W]):
         "first_chunk",
         "frame",
         "last",
-        "room",
         "sequence_id",
         "since",
+        "slots",
         "stored",
         "waiters",
     )
@@ -54,14 +54,14 @@ class PendingSend(Generic[W]):
         *,
         since: float,
         last: int | None = None,
-        room: int = 1,
+        slots: int = 1,
         batched: bool = False,
         first_chunk: PendingSend[W] | None = None,
     ) -> None:
         self.frame: bytes = frame
         self.sequence_id: int = sequence_id
         self.last: int = sequence_id if last is None else last
-        self.room: int = room
+        self.slots: int = slots
         self.waiters: list[W] = waiters
         self.since: float = since
         self.batched: bool = batched
@@ -101,7 +101,7 @@ class PendingSends(Generic[W]):
         self._unwritten.append(sending)
 
     @property
-    def waits(self) -> bool:
+    def has_unwritten(self) -> bool:
         return bool(self._unwritten)
 
     def to_write(self, most: int, most_frames: int = sys.maxsize) -> list[bytes]:

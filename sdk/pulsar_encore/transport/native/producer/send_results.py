@@ -16,7 +16,7 @@ Waiter: TypeAlias = asyncio.Future[MessageId]
 _U63 = 1 << 63  # larger numbers are negative ids; -1 is unknown
 
 
-def tell_stored(
+def set_stored(
     sending: PendingSend[Waiter], place: pb.MessageIdData, topic: str, partition: int
 ) -> None:
     """Set the ids of an entry that the broker has stored.
@@ -48,7 +48,7 @@ def tell_stored(
             waiter.set_result(MessageId(partition, ledger, entry, topic=topic, first_chunk=first))
 
 
-def tell_failed(waiters: Iterable[Waiter], error: Exception) -> None:
+def set_failed(waiters: Iterable[Waiter], error: Exception) -> None:
     """Set a copy of the error for each message, so that each is raised with its own traceback."""
     for waiter in waiters:
         if not waiter.done():
