@@ -9,13 +9,12 @@ from __future__ import annotations
 from ....values.outgoing_message import OutgoingMessage
 from ....wire.entries import decode_body, encode_body, metadata_of
 from ....wire.frames import Frame, FrameDecoder, encode_with_body
-from .pending_sends import PendingSend
-from .send_results import Waiter
+from .unconfirmed_frames import SendFrame
 
 
-def key_of(sending: PendingSend[Waiter]) -> OutgoingMessage:
+def key_of(frame: SendFrame) -> OutgoingMessage:
     """Return an empty message with the partition key of an entry, to choose a partition."""
-    body = _decoded(sending).body
+    body = _decoded(frame).body
     assert body is not None, "SEND has a body"
     metadata = metadata_of(body)
     key = metadata.partition_key if metadata.HasField("partition_key") else None
@@ -23,7 +22,7 @@ def key_of(sending: PendingSend[Waiter]) -> OutgoingMessage:
 
 
 def rewrite(
-    sending: PendingSend[Waiter],
+    frame: SendFrame,
     highest_id: int,
     *,
     producer_id: int,
@@ -39,27 +38,27 @@ def rewrite(
     Returns:
         The highest sequence id that the other producer has used with this frame.
     """
-    frame = _decoded(sending)
-    assert frame.body is not None, "SEND has a body"
-    entry = decode_body(frame.body, verify=False)
-    send, metadata = frame.command.send, entry.metadata
-    first = sending.first_chunk
+    decoded = _decoded(frame)
+    assert decoded.body is not None, "SEND has a body"
+    entry = decode_body(decoded.body, verify=False)
+    send, metadata = decoded.command.send, entry.metadata
+    first = frame.first_chunk
     if first is not None:
-        sending.sequence_id = sending.last = first.sequence_id
-    elif sending.sequence_id <= highest_id:
-        sending.last += highest_id + 1 - sending.sequence_id
-        sending.sequence_id = highest_id + 1
+        frame.sequence_id = frame.last = first.sequence_id
+    elif frame.sequence_id <= highest_id:
+        frame.last += highest_id + 1 - frame.sequence_id
+        frame.sequence_id = highest_id + 1
     send.producer_id = producer_id
-    send.sequence_id = metadata.sequence_id = sending.sequence_id
+    send.sequence_id = metadata.sequence_id = frame.sequence_id
     if send.HasField("highest_sequence_id"):
-        send.highest_sequence_id = metadata.highest_sequence_id = sending.last
+        send.highest_sequence_id = metadata.highest_sequence_id = frame.last
     metadata.producer_name = producer_name
     if schema_version:
         metadata.schema_version = schema_version
-    sending.frame = encode_with_body(frame.command, encode_body(metadata, entry.payload))
-    return max(highest_id, sending.last)
+    frame.data = encode_with_body(decoded.command, encode_body(metadata, entry.payload))
+    return max(highest_id, frame.last)
 
 
-def _decoded(sending: PendingSend[Waiter]) -> Frame:
-    [frame] = FrameDecoder(len(sending.frame)).feed(sending.frame)
-    return frame
+def _decoded(frame: SendFrame) -> Frame:
+    [decoded] = FrameDecoder(len(frame.data)).feed(frame.data)
+    return decoded

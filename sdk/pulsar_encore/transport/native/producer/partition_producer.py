@@ -40,10 +40,10 @@ from ..lookup.lookup import Lookup
 from .flushes import Flushes
 from .frame_rewrite import rewrite
 from .packer import Packer
-from .pending_sends import OutOfStepError, PendingSend, PendingSends
 from .registration import Registration
 from .send_encoder import Encrypt, SendEncoder
-from .send_results import Waiter, set_failed, set_stored
+from .send_results import FAILURES_PER_STEP, set_failed, set_stored
+from .unconfirmed_frames import OutOfStepError, SendFrame, UnconfirmedFrames, Waiter
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
@@ -51,8 +51,6 @@ log: Final = logging.getLogger("pulsar_encore.producer")
 _MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _STEP_BYTES: Final = 1_000_000  # written at once; then the socket can report that it is full
 _STEP_FRAMES: Final = 2_000  # the same in frames: about 2 ms
-# Sends that fail in one step of the loop: about 2 ms.
-_FAILURES_PER_STEP: Final = 500
 
 
 class _Failing(NamedTuple):
@@ -63,7 +61,7 @@ class _Failing(NamedTuple):
         slots: Queue room of the messages that were not frames yet.
     """
 
-    frames: deque[PendingSend[Waiter]]
+    frames: deque[SendFrame]
     waiters: deque[Waiter]
     slots: int
     error: Exception
@@ -75,13 +73,13 @@ class PartitionProducer:
     Args:
         partition: Its number; -1 for a topic without.
         encrypt: None to send in clear.
-        on_left: Called with the queue room of completed messages, after their waiters.
+        release_slots: Called with the queue room of completed messages, after their waiters.
         on_missing: Called when the broker does not know the topic, or refuses it by its name.
         established: The producer was attached before: this part does not create its topic, and its
             first attempt is retried like later ones.
 
     Attributes:
-        under_way: Queue room of messages without id or error.
+        pending_slots: Queue room of messages without id or error.
         last_sequence_id: Of the last message stored, also by an earlier producer of this name.
         error: Why nothing can be sent any more, or None.
         missing_s: Loop time of the first answer, since it was attached, that the topic does not
@@ -97,7 +95,7 @@ class PartitionProducer:
         partition: int,
         *,
         encrypt: Encrypt | None,
-        on_left: Callable[[int], None],
+        release_slots: Callable[[int], None],
         listener: ProducerListener | None = None,
         on_missing: Callable[[], None],
         established: bool = False,
@@ -106,7 +104,7 @@ class PartitionProducer:
         self.topic: str = registration.topic
         self._retry_log = retry_log
         self.partition: int = partition
-        self.under_way: int = 0
+        self.pending_slots: int = 0
         self.last_sequence_id: int = -1
         self.error: Exception | None = None
         self.missing_s: float | None = None
@@ -119,7 +117,7 @@ class PartitionProducer:
         self._options = options
         self._registration = registration
         self._encrypt = encrypt
-        self._on_left = on_left
+        self._release_slots = release_slots
         self._listener = listener
         self._loop = lookup.pool.loop
         self._request_timeout_s = lookup.pool.settings.operation_timeout_s
@@ -135,17 +133,17 @@ class PartitionProducer:
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
         self._packer = Packer(self._loop, options, self._on_packed, self._on_not_sent)
-        self._pending: PendingSends[Waiter] = PendingSends()
+        self._unconfirmed = UnconfirmedFrames()
         self._timeout_s = options.send_timeout_millis / 1000
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
-        self.flushes: Flushes[Waiter] = Flushes[Waiter](self._loop)
+        self.flushes: Flushes = Flushes(self._loop)
         # Highest sequence id used before the first message; None until the broker has said.
         self._highest_id: int | None = None
         self._begun = False
-        self._adopted: list[PendingSend[Waiter]] = []  # not rewritten yet
+        self._adopted: list[SendFrame] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came, if it waits for the first attachment
-        self._corrupted: PendingSend[Waiter] | None = None
+        self._corrupted: SendFrame | None = None
         # Failed messages, in order, that are not yet reported to their waiters.
         self._failing: deque[_Failing] = deque()
         self._is_reporting = False
@@ -186,7 +184,7 @@ class PartitionProducer:
         """Make the next attempt to attach now, because the topic exists or may be created."""
         self._attachment.retry_now()
 
-    def moved(self, lookup: Lookup) -> PartitionProducer:
+    def copy_for(self, lookup: Lookup) -> PartitionProducer:
         """Return this part for the running loop, because its own loop has ended. Pending messages
         are lost."""
         self._registration.forget()
@@ -196,7 +194,7 @@ class PartitionProducer:
             self._registration,
             self.partition,
             encrypt=self._encrypt,
-            on_left=self._on_left,
+            release_slots=self._release_slots,
             listener=self._listener,
             on_missing=self._on_missing,
             established=True,
@@ -218,7 +216,7 @@ class PartitionProducer:
         session.attach_producer(registration.producer_id, self)
         self._session = session
         try:
-            if registration.waits_in_line:
+            if registration.may_wait_for_access:
                 self._attachment.take_time()
             answer: pb.CommandProducerSuccess = await session.request(
                 registration.command, f"create a producer on {self.topic}", self._request_timeout_s
@@ -242,9 +240,9 @@ class PartitionProducer:
                 self._loop.time() - self.missing_s,
             )
         self.missing_s, self.may_create = None, False
-        registration.taken(answer)
+        registration.accept(answer)
         begins = self._packer.encoder is None
-        self._packer.use(
+        self._packer.set_encoder(
             SendEncoder(
                 producer_id=registration.producer_id,
                 producer_name=registration.name,
@@ -271,7 +269,7 @@ class PartitionProducer:
 
     def release(
         self,
-    ) -> tuple[list[PendingSend[Waiter]], list[tuple[OutgoingMessage, Waiter, int]]]:
+    ) -> tuple[list[SendFrame], list[tuple[OutgoingMessage, Waiter, int]]]:
         """Take back all pending messages, because the topic is gone. The part is unusable
         afterwards.
 
@@ -280,27 +278,27 @@ class PartitionProducer:
             their queue room.
         """
         self._packer.flush()
-        frames = self._pending.all()
-        self._pending.drop(frames)
+        frames = self._unconfirmed.all()
+        self._unconfirmed.drop(frames)
         early = self._packer.take_early()
         self._abandon(
             NotConnected(f"{self.topic} was deleted while the send waited: send it again")
         )
         return frames, early
 
-    def adopt(self, frames: Sequence[PendingSend[Waiter]], of: PartitionProducer) -> None:
+    def adopt(self, frames: Sequence[SendFrame], of: PartitionProducer) -> None:
         """Send frames of the part `of`, behind all earlier messages. Chunks of a message stay
         together."""
         self.flushes.adopt(of.flushes)
-        self.under_way += sum(each.slots for each in frames)
+        self.pending_slots += sum(each.slots for each in frames)
         if self.started:
             self._packer.flush()
-            self._packer.used(self._rewrite(frames, self._packer.highest_id))
+            self._packer.skip_ids(self._rewrite(frames, self._packer.highest_id))
         else:
             self._adopted += frames
         self._on_packed(frames)
 
-    def _rewrite(self, frames: Sequence[PendingSend[Waiter]], highest_id: int) -> int:
+    def _rewrite(self, frames: Sequence[SendFrame], highest_id: int) -> int:
         """Make frames of other parts this part's; return the highest sequence id used then."""
         for each in frames:
             highest_id = rewrite(
@@ -358,7 +356,7 @@ class PartitionProducer:
         self._session = None
         if self._attached:  # else `_attach` raises
             self._attached = False
-            self._pending.disconnected()
+            self._unconfirmed.disconnected()
             self._attachment.again(address)
             # The end of the event loop closes the pool. The producer continues on the next loop.
             if self._listener is not None and not self._lookup.pool.closed:
@@ -375,9 +373,7 @@ class PartitionProducer:
 
     def _ask_to_close(self, session: Session) -> None:
         if not session.closed:
-            request_id = session.requests.new_id()
-            producer_id = self._registration.producer_id
-            session.send(pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id))
+            session.send(self._registration.close_command(session.requests.new_id()))
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
@@ -403,7 +399,7 @@ class PartitionProducer:
         Args:
             slots: From `slots_of`.
         """
-        self.under_way += slots
+        self.pending_slots += slots
         packer = self._packer
         if packer.encoder is None:
             self.begin()
@@ -413,9 +409,8 @@ class PartitionProducer:
             self._start_timeout()
         packer.add(message, waiter, slots)
 
-    def _on_packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
-        for sending in packed:
-            self._pending.add(sending)
+    def _on_packed(self, packed: Sequence[SendFrame]) -> None:
+        self._unconfirmed.add(packed)
         self._start_timeout()
         if not self._writing:
             self._write()
@@ -426,16 +421,16 @@ class PartitionProducer:
 
     def _on_not_sent(self, waiters: Sequence[Waiter], slots: int, error: Exception) -> None:
         set_failed(waiters, error)
-        self._free_room(slots)
+        self._free_slots(slots)
 
     def _write(self) -> None:
         self._writing = False
         session = self._session
         if session is None or not self._attached or not session.writable:
             return
-        for frame in self._pending.to_write(_STEP_BYTES, _STEP_FRAMES):
-            session.write(frame)
-        if self._pending.has_unwritten:
+        for data in self._unconfirmed.to_write(_STEP_BYTES, _STEP_FRAMES):
+            session.write(data)
+        if self._unconfirmed.has_unwritten:
             self._writing = True
             self._loop.call_soon(self._write)
 
@@ -447,22 +442,22 @@ class PartitionProducer:
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
         try:
-            sending = self._pending.receipt(receipt.sequence_id)
+            frame = self._unconfirmed.receipt(receipt.sequence_id)
         except OutOfStepError as error:
             # The state of this producer is uncertain, but other users of the connection are not
             # affected.
             log.warning("%s: %s; unanswered messages are sent again", self.topic, error)
             self._attach_again()
             return 0
-        if sending is None:
+        if frame is None:
             return 0
-        if sending is self._corrupted:
+        if frame is self._corrupted:
             self._corrupted = None
-        set_stored(sending, receipt.message_id, self.topic, self.partition)
-        if sending.waiters:
-            self.last_sequence_id = sending.last
-        self._remove(sending)
-        return len(sending.waiters)
+        set_stored(frame, receipt.message_id, self.topic, self.partition)
+        if frame.waiters:
+            self.last_sequence_id = frame.last
+        self._remove(frame)
+        return len(frame.waiters)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         refused = refusal(error.error, error.message, f"send to {self.topic}")
@@ -481,26 +476,26 @@ class PartitionProducer:
     def _is_corrupted_again(self, sequence_id: int) -> bool:
         """Return True if the same message arrived corrupted twice. Its bytes are right on this
         side, so something on the way always corrupts it."""
-        corrupted = self._pending.on_wire(sequence_id)
+        corrupted = self._unconfirmed.on_wire(sequence_id)
         again = corrupted is not None and corrupted is self._corrupted
         self._corrupted = corrupted
         return again
 
     def _refuse(self, sequence_id: int, error: Exception) -> None:
         """Fail a message that the broker refused, with all its chunks."""
-        sending = self._pending.refused(sequence_id)
-        if sending is None:
+        frame = self._unconfirmed.refused(sequence_id)
+        if frame is None:
             return
-        first = sending.first_chunk or sending
+        first = frame.first_chunk or frame
         others = [
-            each for each in self._pending.all() if each is first or each.first_chunk is first
+            each for each in self._unconfirmed.all() if each is first or each.first_chunk is first
         ]
-        self._pending.drop(others)
-        self._fail((sending, *others), error)
+        self._unconfirmed.drop(others)
+        self._fail((frame, *others), error)
 
     def _expire(self) -> None:
         self._timeout = None
-        oldest = self._pending.oldest
+        oldest = self._unconfirmed.oldest
         if oldest is not None:
             since = oldest.since
         elif self._packer.early:
@@ -515,7 +510,7 @@ class PartitionProducer:
         refused = self._attachment.failure
         if refused is not None:
             text += f"; the producer is not attached, the last attempt failed: {refused}"
-        twice = self._pending.unanswered
+        twice = self._unconfirmed.unanswered
         if refused is not None and not self.started:
             self._fail_all(refused)  # it was never attached, and this is the reason
         else:
@@ -525,7 +520,7 @@ class PartitionProducer:
             session.fail(TransportTimeout(f"{session.peer} takes messages and answers none"))
 
     def _fail_all(self, error: Exception) -> None:
-        pending = self._pending.drop_all()
+        pending = self._unconfirmed.drop_all()
         # Before any waiter is notified: that makes room for other messages, which have not failed.
         waiters, slots = self._packer.take_back()
         self._failing.append(_Failing(deque(pending), deque(waiters), slots, error))
@@ -536,7 +531,7 @@ class PartitionProducer:
         """Report failures to some waiters, and to the rest in later steps of the loop."""
         self._is_reporting = True
         try:
-            self._report_failures(_FAILURES_PER_STEP)
+            self._report_failures(FAILURES_PER_STEP)
         finally:
             # Also after an exception, which may come from application code that runs for a message
             # that is admitted now: the other failures must still be reported.
@@ -548,29 +543,29 @@ class PartitionProducer:
         while self._failing and most > 0:
             frames, waiters, slots, error = self._failing[0]
             while frames and most > 0:
-                sending = frames.popleft()
-                most -= max(1, len(sending.waiters))
-                self._fail((sending,), error)
+                frame = frames.popleft()
+                most -= max(1, len(frame.waiters))
+                self._fail((frame,), error)
             while waiters and most > 0:
                 most -= 1
                 set_failed((waiters.popleft(),), error)
             if not (frames or waiters):
                 self._failing.popleft()
-                self._free_room(slots)
+                self._free_slots(slots)
 
-    def _fail(self, of: Sequence[PendingSend[Waiter]], error: Exception) -> None:
-        for sending in of:
-            set_failed(sending.waiters, error)
-            self._remove(sending, error)
+    def _fail(self, frames: Sequence[SendFrame], error: Exception) -> None:
+        for frame in frames:
+            set_failed(frame.waiters, error)
+            self._remove(frame, error)
 
-    def _remove(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
-        self.flushes.left(sending, error)
-        self._free_room(sending.slots)
+    def _remove(self, frame: SendFrame, error: Exception | None = None) -> None:
+        self.flushes.complete(frame, error)
+        self._free_slots(frame.slots)
 
-    def _free_room(self, slots: int) -> None:
+    def _free_slots(self, slots: int) -> None:
         if slots:
-            self.under_way -= slots
-            self._on_left(slots)
+            self.pending_slots -= slots
+            self._release_slots(slots)
 
     # Flushing and closing
 
@@ -582,8 +577,8 @@ class PartitionProducer:
             messages that are not yet reported.
         """
         self._packer.flush()
-        frames = self._pending.all()
-        waiters = self._packer.early
+        frames = self._unconfirmed.all()
+        waiters = [waiter for _, waiter, _ in self._packer.early]
         for failing in self._failing:
             frames += failing.frames
             waiters += failing.waiters
@@ -597,14 +592,11 @@ class PartitionProducer:
         await self._attachment.stop()
         if session is None or session.closed:
             return
-        producer_id = self._registration.producer_id
-
-        def close(request_id: int) -> pb.CommandCloseProducer:
-            return pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
-
         try:
             await session.request(
-                close, f"close the producer on {self.topic}", self._request_timeout_s
+                self._registration.close_command,
+                f"close the producer on {self.topic}",
+                self._request_timeout_s,
             )
         except PulsarException as error:
             log.info("%s; it ends with its connection", error)

@@ -43,7 +43,7 @@ class Registration:
         self._accepted = False
 
     @property
-    def waits_in_line(self) -> bool:
+    def may_wait_for_access(self) -> bool:
         """True if the broker may let it wait while another producer has the topic."""
         return self._access == pb.WaitForExclusive
 
@@ -66,7 +66,10 @@ class Registration:
             initial_subscription_name=options.initial_subscription_name,
         )
 
-    def taken(self, answer: pb.CommandProducerSuccess) -> None:
+    def close_command(self, request_id: int) -> pb.CommandCloseProducer:
+        return pb.CommandCloseProducer(producer_id=self.producer_id, request_id=request_id)
+
+    def accept(self, answer: pb.CommandProducerSuccess) -> None:
         if not self._accepted:
             self._accepted = True
             self.last_sequence_id = answer.last_sequence_id

@@ -9,16 +9,17 @@ broker that deduplicates compares the bounds of a batch, and would drop ids that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from ....values.outgoing_message import OutgoingMessage, key_bytes
 from ....wire.checksum import Data
 from .send_encoder import PlainHeads, described_head, is_plain
+from .unconfirmed_frames import Waiter
 
-W = TypeVar("W")
 
-
-class SendBatch(Generic[W]):
+@dataclass(slots=True, eq=False)
+class SendBatch:
     """Messages that become one entry.
 
     Attributes:
@@ -26,18 +27,15 @@ class SendBatch(Generic[W]):
         size: Bytes of `parts`.
     """
 
-    __slots__ = ("first", "last", "message", "parts", "size", "waiters")
-
-    def __init__(self, message: OutgoingMessage, sequence_id: int) -> None:
-        self.message: OutgoingMessage = message
-        self.first: int = sequence_id
-        self.last: int = sequence_id
-        self.parts: list[Data] = []
-        self.waiters: list[W] = []
-        self.size: int = 0
+    message: OutgoingMessage
+    first: int
+    last: int
+    parts: list[Data] = field(default_factory=list)
+    waiters: list[Waiter] = field(default_factory=list)
+    size: int = 0
 
 
-class SendBatches(Generic[W]):
+class SendBatches:
     """Collects messages into batches.
 
     Args:
@@ -54,11 +52,13 @@ class SendBatches(Generic[W]):
         self.max_bytes: int = max_bytes
         self._by_key = by_key
         self._heads = PlainHeads()
-        self._batches: dict[bytes, SendBatch[W]] = {}
+        self._batches: dict[bytes, SendBatch] = {}
         self.count: int = 0
         self.size: int = 0
 
-    def add(self, message: OutgoingMessage, sequence_id: int, waiter: W) -> Sequence[SendBatch[W]]:
+    def add(
+        self, message: OutgoingMessage, sequence_id: int, waiter: Waiter
+    ) -> Sequence[SendBatch]:
         """Add a message; return the batches that must be sent now, in order.
 
         Args:
@@ -76,13 +76,13 @@ class SendBatches(Generic[W]):
             payload = payload or b""
             head = described_head(message, sequence_id)
             size = len(head) + len(payload)
-        full: Sequence[SendBatch[W]] = ()
+        full: Sequence[SendBatch] = ()
         if self.size + size > self.max_bytes and self.count:
             full = self.take()
         key = _key_of(message) if self._by_key else b""
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = SendBatch(message, sequence_id)
+            batch = self._batches[key] = SendBatch(message, sequence_id, sequence_id)
         batch.parts += (head, payload)
         batch.waiters.append(waiter)
         batch.last = sequence_id
@@ -93,18 +93,12 @@ class SendBatches(Generic[W]):
             return (*full, *self.take())
         return full
 
-    def take(self) -> list[SendBatch[W]]:
+    def take(self) -> list[SendBatch]:
         """Return all batches, ordered by their last sequence ids."""
-        batches = list(self._batches.values())
+        batches = sorted(self._batches.values(), key=attrgetter("last"))
         self._batches.clear()
         self.count = self.size = 0
-        if len(batches) > 1:
-            batches.sort(key=_last)
         return batches
-
-
-def _last(batch: SendBatch[W]) -> int:
-    return batch.last
 
 
 def _key_of(message: OutgoingMessage) -> bytes:

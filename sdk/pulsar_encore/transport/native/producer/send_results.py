@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Final
 
 from ....values.message_id import MessageId
 from ....wire import pulsar_pb2 as pb
-from .pending_sends import PendingSend
+from .unconfirmed_frames import SendFrame, Waiter
 
-Waiter: TypeAlias = asyncio.Future[MessageId]
+#: Sends that fail in one step of the loop: about 2 ms.
+FAILURES_PER_STEP: Final = 500
 
-_U63 = 1 << 63  # larger numbers are negative ids; -1 is unknown
+_U63: Final = 1 << 63  # larger numbers are negative ids; -1 is unknown
 
 
-def set_stored(
-    sending: PendingSend[Waiter], place: pb.MessageIdData, topic: str, partition: int
-) -> None:
+def set_stored(frame: SendFrame, place: pb.MessageIdData, topic: str, partition: int) -> None:
     """Set the ids of an entry that the broker has stored.
 
     Args:
@@ -28,22 +26,22 @@ def set_stored(
     """
     ledger, entry = place.ledgerId, place.entryId
     if ledger >= _U63:
-        for waiter in sending.waiters:
+        for waiter in frame.waiters:
             if not waiter.done():
                 waiter.set_result(MessageId(partition, topic=topic))
         return
-    sending.stored = (ledger, entry)
-    if sending.batched:
-        size = len(sending.waiters)
-        for index, waiter in enumerate(sending.waiters):
+    frame.stored = (ledger, entry)
+    if frame.batched:
+        size = len(frame.waiters)
+        for index, waiter in enumerate(frame.waiters):
             if not waiter.done():
                 waiter.set_result(
                     MessageId(partition, ledger, entry, index, batch_size=size, topic=topic)
                 )
         return
-    for waiter in sending.waiters:
+    for waiter in frame.waiters:
         if not waiter.done():
-            begin = sending.first_chunk and sending.first_chunk.stored
+            begin = frame.first_chunk and frame.first_chunk.stored
             first = MessageId(partition, *begin, topic=topic) if begin else None
             waiter.set_result(MessageId(partition, ledger, entry, topic=topic, first_chunk=first))
 

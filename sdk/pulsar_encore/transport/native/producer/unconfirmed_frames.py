@@ -8,25 +8,29 @@ bytes, until that answer or the end of the connection.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import deque
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TypeAlias
 
 from ....errors import ProtocolError
+from ....values.message_id import MessageId
 
-W = TypeVar("W")
+Waiter: TypeAlias = asyncio.Future[MessageId]
 
 
 class OutOfStepError(ProtocolError):
     """A receipt named a later frame than the first: something in between was lost."""
 
 
-class PendingSend(Generic[W]):
+@dataclass(slots=True, eq=False)
+class SendFrame:
     """One SEND frame that the broker has not confirmed.
 
     Attributes:
-        frame: Its bytes, the same each time it is sent; b"" once no caller waits for it.
+        data: Its bytes, the same each time it is sent; b"" once no caller waits for it.
         waiters: Futures of its messages; for a chunked message, only at the last chunk.
         since: When it was handed in, on the caller's monotonic clock in seconds.
         batched: True if its messages have batch indexes.
@@ -34,49 +38,26 @@ class PendingSend(Generic[W]):
         stored: For a first chunk, its position (ledger, entry).
     """
 
-    __slots__ = (
-        "batched",
-        "first_chunk",
-        "frame",
-        "last",
-        "sequence_id",
-        "since",
-        "slots",
-        "stored",
-        "waiters",
-    )
-
-    def __init__(
-        self,
-        frame: bytes,
-        sequence_id: int,
-        waiters: list[W],
-        *,
-        since: float,
-        last: int | None = None,
-        slots: int = 1,
-        batched: bool = False,
-        first_chunk: PendingSend[W] | None = None,
-    ) -> None:
-        self.frame: bytes = frame
-        self.sequence_id: int = sequence_id
-        self.last: int = sequence_id if last is None else last
-        self.slots: int = slots
-        self.waiters: list[W] = waiters
-        self.since: float = since
-        self.batched: bool = batched
-        self.first_chunk: PendingSend[W] | None = first_chunk
-        self.stored: tuple[int, int] | None = None
+    data: bytes
+    sequence_id: int
+    waiters: list[Waiter]
+    _: KW_ONLY
+    since: float
+    last: int
+    slots: int = 1
+    batched: bool = False
+    first_chunk: SendFrame | None = None
+    stored: tuple[int, int] | None = None
 
 
-class PendingSends(Generic[W]):
+class UnconfirmedFrames:
     """The frames of one producer on one topic that have no receipt."""
 
     __slots__ = ("_on_wire", "_unanswered", "_unwritten")
 
     def __init__(self) -> None:
-        self._on_wire: deque[PendingSend[W]] = deque()
-        self._unwritten: deque[PendingSend[W]] = deque()
+        self._on_wire: deque[SendFrame] = deque()
+        self._unwritten: deque[SendFrame] = deque()
         self._unanswered = 0  # frames on the wire that no caller waits for
 
     def __len__(self) -> int:
@@ -88,17 +69,17 @@ class PendingSends(Generic[W]):
         return self._unanswered
 
     @property
-    def oldest(self) -> PendingSend[W] | None:
+    def oldest(self) -> SendFrame | None:
         for each in self._on_wire:
-            if each.frame:
+            if each.data:
                 return each
         return self._unwritten[0] if self._unwritten else None
 
-    def all(self) -> list[PendingSend[W]]:
-        return [*(each for each in self._on_wire if each.frame), *self._unwritten]
+    def all(self) -> list[SendFrame]:
+        return [*(each for each in self._on_wire if each.data), *self._unwritten]
 
-    def add(self, sending: PendingSend[W]) -> None:
-        self._unwritten.append(sending)
+    def add(self, frames: Sequence[SendFrame]) -> None:
+        self._unwritten += frames
 
     @property
     def has_unwritten(self) -> bool:
@@ -114,21 +95,21 @@ class PendingSends(Generic[W]):
         frames: list[bytes] = []
         unwritten = self._unwritten
         while unwritten and most > 0 and len(frames) < most_frames:
-            sending = unwritten.popleft()
-            self._on_wire.append(sending)
-            frames.append(sending.frame)
-            most -= len(sending.frame)
+            frame = unwritten.popleft()
+            self._on_wire.append(frame)
+            frames.append(frame.data)
+            most -= len(frame.data)
         return frames
 
     def disconnected(self) -> None:
         """Have the frames on the wire written again, because the connection is gone."""
-        again = deque(each for each in self._on_wire if each.frame)
+        again = deque(each for each in self._on_wire if each.data)
         again += self._unwritten
         self._unwritten = again
         self._on_wire.clear()
         self._unanswered = 0
 
-    def receipt(self, sequence_id: int) -> PendingSend[W] | None:
+    def receipt(self, sequence_id: int) -> SendFrame | None:
         """Return the frame that a receipt is for; None if no caller waits for it.
 
         Raises:
@@ -139,51 +120,51 @@ class PendingSends(Generic[W]):
             if all(each.sequence_id != sequence_id for each in on_wire):
                 return None  # a duplicate receipt
             while on_wire[0].sequence_id != sequence_id:
-                if on_wire[0].frame:
+                if on_wire[0].data:
                     raise OutOfStepError(
                         f"a receipt for message {sequence_id}, where {on_wire[0].sequence_id} is "
                         "the first without one"
                     )
                 on_wire.popleft()  # it was never answered, and no caller waits for it
                 self._unanswered -= 1
-        sending = on_wire.popleft()
-        if sending.frame:
-            return sending
+        frame = on_wire.popleft()
+        if frame.data:
+            return frame
         self._unanswered -= 1
         return None
 
-    def refused(self, sequence_id: int) -> PendingSend[W] | None:
+    def refused(self, sequence_id: int) -> SendFrame | None:
         """Remove the frame that the broker refused, and return it; None if no caller waits for it.
 
         For a batch, brokers name the sequence id of the last message here, but the first one's in a
         receipt.
         """
-        for at, sending in enumerate(self._on_wire):
-            if sequence_id in (sending.sequence_id, sending.last):
+        for at, frame in enumerate(self._on_wire):
+            if sequence_id in (frame.sequence_id, frame.last):
                 del self._on_wire[at]
-                if sending.frame:
-                    return sending
+                if frame.data:
+                    return frame
                 self._unanswered -= 1
                 return None
         return None
 
-    def on_wire(self, sequence_id: int) -> PendingSend[W] | None:
+    def on_wire(self, sequence_id: int) -> SendFrame | None:
         """Return the first frame on the wire that a refusal names and a caller waits for."""
         for each in self._on_wire:
-            if sequence_id in (each.sequence_id, each.last) and each.frame:
+            if sequence_id in (each.sequence_id, each.last) and each.data:
                 return each
         return None
 
-    def drop(self, of: Iterable[PendingSend[W]]) -> None:
+    def drop(self, of: Iterable[SendFrame]) -> None:
         """Stop waiting for these frames. Those on the wire may still be answered."""
         dropped = set(of)
         self._unwritten = deque(each for each in self._unwritten if each not in dropped)
         self._unanswered += sum(each in dropped for each in self._on_wire)
         self._on_wire = deque(
-            _without_frame(each) if each in dropped else each for each in self._on_wire
+            _without_data(each) if each in dropped else each for each in self._on_wire
         )
 
-    def drop_all(self) -> list[PendingSend[W]]:
+    def drop_all(self) -> list[SendFrame]:
         """Stop waiting for every frame; return them, in order.
 
         Frames on the wire lose their bytes and are not replaced by placeholders: to make 45,000
@@ -193,9 +174,9 @@ class PendingSends(Generic[W]):
         self._unwritten = deque()
         self._unanswered = len(self._on_wire)
         for each in self._on_wire:
-            each.frame = b""
+            each.data = b""
         return dropped
 
 
-def _without_frame(sending: PendingSend[W]) -> PendingSend[W]:
-    return PendingSend(b"", sending.sequence_id, [], since=sending.since, last=sending.last)
+def _without_data(frame: SendFrame) -> SendFrame:
+    return SendFrame(b"", frame.sequence_id, [], since=frame.since, last=frame.last)
