@@ -1,9 +1,9 @@
 """Addresses of service URLs, and which one to try next.
 
 An address in an answer never leads a client whose service URL has TLS to an address without TLS
-(`referred`, `redirected`). The addresses of a service URL are tried in turn, from a random one on.
-One that failed is skipped for a while that doubles, unless all of them failed, as in Java's client
-(`docs/notes/wire-protocol.md#addresses-and-proxies`).
+(`broker_address`, `redirect_target`). The addresses of a service URL are tried in turn, from a
+random one on. One that failed is skipped for a while that doubles, unless all of them failed, as in
+Java's client (`docs/notes/wire-protocol.md#addresses-and-proxies`).
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def parse(url: str) -> list[Address]:
     return addresses
 
 
-def referred(
-    url: str, plain: str = "", *, asked: object, secure: bool, doing: str, proxied: bool = False
+def broker_address(
+    url: str, plain: str = "", *, asked: object, secure: bool, purpose: str, proxied: bool = False
 ) -> Address:
     """Return the broker's address in an answer, or refuse an address that weakens the client.
 
     Args:
         url: The address for TLS if `secure`, else the plain one; "" if the answer has none.
-        plain, asked, doing: The plain address, the peer and the purpose, for the text of errors.
+        plain, asked, purpose: The plain address, the peer and the purpose, for the text of errors.
         secure: True if the client's service URL has TLS.
         proxied: True if the client reaches the broker through `asked`. Then the scheme of `url`
             says how the proxy reaches the broker: a Pulsar proxy gives the same address, perhaps a
@@ -93,41 +93,34 @@ def referred(
         LookupError: if the answer has no address of the wanted kind, a malformed one, or one
             without TLS although `secure`. The last is not retryable.
     """
+    malformed = f"{purpose}: the address of its broker is malformed: "
     if len(url) > _MAX_ADDRESS_CHARS:
-        raise TopicLookupError(
-            f"{doing}: the address of its broker is malformed: {len(url)} characters, beginning "
-            f"with {url[:100]!r}"
-        )
+        raise TopicLookupError(f"{malformed}{len(url)} characters, beginning with {url[:100]!r}")
     if not url and secure:
         plain_part = f", and brokerServiceUrl is {plain[:_MAX_ADDRESS_CHARS]!r}" if plain else ""
         raise TopicLookupError(
-            f"{doing}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
+            f"{purpose}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
             f"empty{plain_part}). The client's service_url has TLS, so it does not connect without "
             f"it. If TLS ends at a load balancer, brokers do not know its address. {_TLS_ADVICE}",
             retryable=False,
         )
     if not url:
         raise TopicLookupError(
-            f"{doing}: its broker has no plain address: connect by pulsar+ssl://, or configure "
+            f"{purpose}: its broker has no plain address: connect by pulsar+ssl://, or configure "
             "the broker to advertise one"
         )
     try:
         address = parse(url)[0]
     except InvalidUrl as error:
-        raise TopicLookupError(
-            f"{doing}: the address of its broker is malformed: {error}"
-        ) from error
+        raise TopicLookupError(f"{malformed}{error}") from error
     if secure and not (address.tls or proxied):
-        raise weaker_address_error(asked, address, doing)
+        raise weaker_address_error(asked, address, purpose)
     if address.scheme not in _BROKER_SCHEMES:
-        raise TopicLookupError(
-            f"{doing}: the address of its broker is malformed: {address} is not one of "
-            "pulsar:// or pulsar+ssl://"
-        )
+        raise TopicLookupError(f"{malformed}{address} is not one of pulsar:// or pulsar+ssl://")
     return address
 
 
-def redirected(url: str, *, asked: str, doing: str) -> str:
+def redirect_target(url: str, *, asked: str, purpose: str) -> str:
     """Return the target of an HTTP redirect, or refuse it.
 
     The request is repeated at the target with the client's credentials.
@@ -142,17 +135,17 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
         shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"[:_MAX_ADDRESS_CHARS]
     except ValueError as error:
         raise TopicLookupError(
-            f"{doing}: a redirect of {asked} to no web address: {error}", retryable=False
+            f"{purpose}: a redirect of {asked} to no web address: {error}", retryable=False
         ) from error
     if to.scheme not in ("http", "https") or not host or named:
         raise TopicLookupError(
-            f"{doing}: {at.scheme}://{at.netloc} answered with a redirect to {shown}, which is no "
-            "http:// or https:// address of a host without a user name",
+            f"{purpose}: {at.scheme}://{at.netloc} answered with a redirect to {shown}, which is "
+            "no http:// or https:// address of a host without a user name",
             retryable=False,
         )
     if at.scheme == "https" and to.scheme == "http":
         raise TopicLookupError(
-            f"{doing}: {at.scheme}://{at.netloc} answered with a redirect from TLS to none, "
+            f"{purpose}: {at.scheme}://{at.netloc} answered with a redirect from TLS to none, "
             f"{shown}. The client does not send its credentials there. Configure the brokers' web "
             "service with TLS (webServicePortTls), so that they redirect to https://",
             retryable=False,
@@ -160,10 +153,10 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
     return url
 
 
-def weaker_address_error(asked: object, given: Address, doing: str) -> TopicLookupError:
+def weaker_address_error(asked: object, given: Address, purpose: str) -> TopicLookupError:
     """Return the error for an address without TLS that was given to a client with TLS."""
     return TopicLookupError(
-        f"{doing}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "
+        f"{purpose}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "
         f"it does not connect there and sends no credentials. {_TLS_ADVICE}",
         retryable=False,
     )
@@ -193,12 +186,12 @@ class Addresses:
         self._at = (self._at + 1) % len(self._addresses)
         return address
 
-    def failed(self, address: Address, now_ms: int) -> None:
+    def quarantine(self, address: Address, now_ms: int) -> None:
         """Skip an address for a while, because it did not answer."""
         last = self._quarantined.get(address, (0, 0))[1]
         wait = min(_MAX_QUARANTINE_MS, 2 * last or _QUARANTINE_MS)
         self._quarantined[address] = (now_ms + wait, wait)
 
-    def worked(self, address: Address) -> None:
+    def end_quarantine(self, address: Address) -> None:
         """End the quarantine of an address, because it answered."""
         self._quarantined.pop(address, None)

@@ -156,7 +156,7 @@ class Attachment:
         at = self._attached_cluster
         return at is not None and at.addresses != self._pool.service.addresses
 
-    def take_time(self) -> None:
+    def remove_time_limit(self) -> None:
         """Remove the time limit of the running first attempt. Later attempts have none."""
         if self._first_timeout is not None:
             self._first_timeout.reschedule(None)
@@ -170,16 +170,16 @@ class Attachment:
             ClosedError: if it was stopped meanwhile.
         """
         if self._stopped:
-            raise self._closed()
+            raise self._closed_error()
         self._task = task = self._loop.create_task(self._attach_first())
         try:
             await task
         except asyncio.CancelledError:
             if self._stopped and not is_cancelled():
-                raise self._closed() from None
+                raise self._closed_error() from None
             raise
 
-    def _closed(self) -> ClosedError:
+    def _closed_error(self) -> ClosedError:
         return ClosedError(f"{self.topic}: closed before it was attached")
 
     async def _attach_first(self) -> None:
@@ -246,13 +246,13 @@ class Attachment:
                 at once.
         """
         if not self._lost:
-            self._delays.worked(self._loop.time() - self._attached_s)
+            self._delays.on_loss(self._loop.time() - self._attached_s)
         self._lost = True
         if self._retries is None:
             self._retries = FailureReports(self._loop.time())
         if not self._stopped:
             self._retry_log.lost(self.topic, self._loop.time())
-        where = _parsed(address)
+        where = _parse_or_none(address)
         self._referring_cluster = self._pool.service
         self._start(where, at_once=where is not None)
 
@@ -305,7 +305,13 @@ class Attachment:
     def _is_final(self, error: Exception) -> bool:
         if self._was_attached:
             return isinstance(error, _FINAL)
-        return not isinstance(error, PulsarException) or _is_final_at_first(error)
+        if not isinstance(error, PulsarException):
+            return True
+        if is_limit(error):
+            return False
+        if isinstance(error, _BUSY):
+            return True
+        return not error.retryable and isinstance(error, _FINAL_AT_FIRST)
 
     def _time_left(self) -> float:
         longest_s = self._settings.reattach_timeout_s
@@ -418,18 +424,10 @@ class Attachment:
             cancel(self._task)
 
 
-def _parsed(address: str | None) -> Address | None:
+def _parse_or_none(address: str | None) -> Address | None:
     """Return the address that a broker named; None if it is malformed, so that a lookup follows."""
     try:
         return None if address is None else parse(address)[0]
     except InvalidUrl as error:
         log.warning("a broker referred to an invalid address: %s", error)
         return None
-
-
-def _is_final_at_first(error: PulsarException) -> bool:
-    if is_limit(error):
-        return False
-    if isinstance(error, _BUSY):
-        return True
-    return isinstance(error, _FINAL_AT_FIRST) and not error.retryable

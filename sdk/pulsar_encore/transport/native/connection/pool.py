@@ -36,7 +36,6 @@ from ..client_settings import CLIENT_VERSION, ClientSettings
 from .addresses import Address, Addresses, weaker_address_error
 from .cluster_service import ClusterService, ConnectionCredentials
 from .codec_thread import Codecs, CodecThread
-from .requests import RequestIds
 from .session import ByteTransport, Session
 
 _CLOSE_WAIT_S: Final = 1.0
@@ -64,6 +63,9 @@ class ConnectionPool:
     Args:
         rng: Spreads attempts; draws the first request id.
         codecs: Decompresses large payloads; a thread if None.
+
+    Attributes:
+        closed: True once it was shut down, with the client or with the event loop.
     """
 
     def __init__(
@@ -79,8 +81,9 @@ class ConnectionPool:
         self.codecs: Codecs = codecs or CodecThread()
         self.service: ClusterService = service
         self._addresses = Addresses(list(service.addresses), rng)
-        self._request_ids: Iterator[int] = RequestIds(rng)
-        self._watcher_ids: Iterator[int] = count(1)
+        # Unique in a client, so that a late answer belongs to no other request.
+        self._request_ids = count(rng.randrange(1 << 31))
+        self.watcher_ids: Iterator[int] = count(1)
         # By logical and physical broker, which differ behind a proxy.
         self._sessions: dict[ConnectionKey, asyncio.Task[Session]] = {}
         # All open connections. Connections that are missing in `_sessions` are outdated: they
@@ -95,7 +98,7 @@ class ConnectionPool:
         self._refreshed_s = -math.inf
         self._refresh_s = _REFRESH_S
         self._connect_failed = False  # the last attempt to connect to a broker failed
-        self._closed = False
+        self.closed: bool = False
 
     # Finding a broker
 
@@ -107,36 +110,36 @@ class ConnectionPool:
         """
         failure: PulsarException | None = None
         service = self.service
-        for address in self.to_ask():
+        for address in self.addresses_to_try():
             try:
                 session = await self.broker(address)
             except PulsarException as error:
                 failure = error
-                self.did_not_answer(address, service)
-                if self._closed or service is not self.service:
+                self.avoid(address, service)
+                if self.closed or service is not self.service:
                     break
                 continue
-            self.answered(address, service)
+            self.prefer(address, service)
             return session
         assert failure is not None, "a service has addresses"
         raise failure.with_traceback(None)
 
-    def to_ask(self) -> Iterator[Address]:
+    def addresses_to_try(self) -> Iterator[Address]:
         addresses = self._addresses
         for number in range(len(addresses)):
             at_first = self._last_good if number == 0 else None
             yield at_first or addresses.next(now_ms(self.loop))
 
-    def answered(self, address: Address, service: ClusterService) -> None:
+    def prefer(self, address: Address, service: ClusterService) -> None:
         """Prefer an address of `service`, because it answered."""
         if service is self.service:
-            self._addresses.worked(address)
+            self._addresses.end_quarantine(address)
             self._last_good = address
 
-    def did_not_answer(self, address: Address, service: ClusterService) -> None:
+    def avoid(self, address: Address, service: ClusterService) -> None:
         """Skip an address of `service` for a while."""
         if service is self.service:
-            self._addresses.failed(address, now_ms(self.loop))
+            self._addresses.quarantine(address, now_ms(self.loop))
             if self._last_good == address:
                 self._last_good = None
 
@@ -168,7 +171,7 @@ class ConnectionPool:
             LookupError: if the service URL has TLS, and the address to connect to has none.
             PulsarException: if the broker could not be reached, or does not accept the client.
         """
-        if self._closed:
+        if self.closed:
             raise ClosedError("the client is closed: create another")
         if service is not None:
             self.check_cluster(service)
@@ -187,7 +190,7 @@ class ConnectionPool:
             if is_cancelled() or not task.cancelled():
                 raise
             # The task was cancelled before its first step, by `move` or `shutdown`.
-            if self._closed:
+            if self.closed:
                 raise ClosedError("the client was closed while it connected") from None
             raise NotConnected(_MOVED) from None
 
@@ -227,9 +230,6 @@ class ConnectionPool:
                 del self._sessions[key]
         self._refresh_s = min(_MAX_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
 
-    def new_watcher_id(self) -> int:
-        return next(self._watcher_ids)
-
     # Connecting
 
     async def probe(self, service: ClusterService) -> bool:
@@ -247,7 +247,7 @@ class ConnectionPool:
         try:
             session = await self._connect(key, service)
         except asyncio.CancelledError:
-            if self._closed:
+            if self.closed:
                 raise ClosedError("the client was closed while it connected") from None
             if service is not self.service:
                 raise NotConnected(_MOVED) from None
@@ -259,8 +259,8 @@ class ConnectionPool:
     async def _connect(self, key: ConnectionKey, service: ClusterService) -> Session:
         settings, address = self.settings, key.address
         if service.secure and not address.tls:
-            # `referred` has refused such an address before. This check is the last one before bytes
-            # leave, and the same for every caller.
+            # `broker_address` has refused such an address before. This check is the last one before
+            # bytes leave, and the same for every caller.
             raise weaker_address_error(service, address, "connect")
         credentials = service.credentials
         peer = f"{address} for {key.proxy_to}" if key.proxy_to else str(address)
@@ -352,17 +352,12 @@ class ConnectionPool:
     # The whole pool
 
     @property
-    def closed(self) -> bool:
-        """True once it was shut down, with the client or with the event loop."""
-        return self._closed
-
-    @property
     def sessions(self) -> list[Session]:
         """The connections that new consumers and producers are attached to."""
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
     def move(self, service: ClusterService) -> None:
-        if self._closed:
+        if self.closed:
             return
         self.service = service
         self._addresses = Addresses(list(service.addresses), self.rng)
@@ -384,7 +379,7 @@ class ConnectionPool:
         self._hurry_event = asyncio.Event()
 
     def shutdown(self) -> None:
-        self._closed = True
+        self.closed = True
         self.codecs.shutdown()
         if self.loop.is_closed():
             # No method of the loop works any more. The broker keeps the messages that it has

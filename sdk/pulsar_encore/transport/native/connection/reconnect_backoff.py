@@ -38,14 +38,14 @@ class ReconnectBackoff:
         self._next_s = min(self._max_s, 2 * delay)
         return delay * (1 - _JITTER * self._rng.random())
 
-    def worked(self, for_s: float) -> None:
-        """Note that the connection worked for a time in s.
+    def on_loss(self, worked_s: float) -> None:
+        """Note that a connection is lost that worked for a time in s.
 
         The delays start over only if that is longer than the next delay. A connection that is lost
         as soon as it works is retried less and less often, but at least every few seconds, because
         it works.
         """
-        if for_s >= self._next_s:
+        if worked_s >= self._next_s:
             self._next_s = self._first_s
         else:
             self._next_s = min(self._next_s, _MAX_FLAPPING_S)

@@ -37,7 +37,7 @@ from ....wire.frames import (
     decode_command,
     encode,
 )
-from .addresses import referred
+from .addresses import broker_address
 from .fast_path import MessageTemplate
 from .handlers import ConsumerHandler, ProducerHandler, WatchHandler
 from .requests import ANSWERS, Requests, refusal
@@ -253,7 +253,7 @@ class Session:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def request(
-        self, make: Callable[[int], Message], doing: str, timeout_s: float | None
+        self, make: Callable[[int], Message], purpose: str, timeout_s: float | None
     ) -> asyncio.Future[Any]:
         """Send a request.
 
@@ -267,7 +267,7 @@ class Session:
         self._check_open()
         request_id = self.requests.new_id()
         self.send(make(request_id))
-        return self.requests.begin(request_id, doing, timeout_s)
+        return self.requests.begin(request_id, purpose, timeout_s)
 
     def connect(
         self, *, client_version: str, method: str, data: bytes, proxy_to: str | None
@@ -380,25 +380,19 @@ class Session:
         self._deferred.clear()
         self.forget_template()
         cause = f"the connection to {self.peer} was lost" + (f": {error}" if error else "")
-        refused = error if isinstance(error, PulsarException) else None
+        reason = error if isinstance(error, PulsarException) else NotConnected(cause)
         if not self.ready.done():
-            self.ready.set_exception(refused or NotConnected(cause))
+            self.ready.set_exception(reason)
             self.ready.exception()  # marks it as retrieved, if no caller waits
-
-        def ended(doing: str) -> Exception:
-            return NotConnected(f"{doing}: {cause}")
-
-        self.requests.fail(ended)
-        reason = refused or NotConnected(cause)
-        consumers, self._consumers = self._consumers, {}
-        producers, self._producers = self._producers, {}
-        watchers, self._watchers = self._watchers, {}
-        for consumer in consumers.values():
-            consumer.on_lost(reason)
-        for producer in producers.values():
-            producer.on_lost(reason)
-        for watcher in watchers.values():
-            watcher.on_lost(reason)
+        self.requests.fail(cause)
+        handlers: list[ConsumerHandler | ProducerHandler | WatchHandler] = [
+            *self._consumers.values(),
+            *self._producers.values(),
+            *self._watchers.values(),
+        ]
+        self._consumers, self._producers, self._watchers = {}, {}, {}
+        for handler in handlers:
+            handler.on_lost(reason)
         self._on_end(self)
 
     def pause_writing(self) -> None:
@@ -517,8 +511,8 @@ class Session:
                 break
             template = self._template
             if data.startswith(template.prefix, at + 4):
-                if template.single:
-                    template.single -= 1
+                if template.single_frames:
+                    template.single_frames -= 1
                 else:
                     behind = max(stop, at + PART_RUN * (total + 4))
                     taken = self._take_run(template, data, at, most, behind)
@@ -562,10 +556,10 @@ class Session:
             taken = handler.on_run(template, ledger, epoch, data, at, most, stop)
         if taken > at:
             self._with_entries[handler] = None
-            template.patience = 1
+            template.next_single_frames = 1
         else:
-            template.single = template.patience
-            template.patience = min(_MAX_SINGLE_FRAMES, 2 * template.patience)
+            template.single_frames = template.next_single_frames
+            template.next_single_frames = min(_MAX_SINGLE_FRAMES, 2 * template.next_single_frames)
         return taken
 
     def _frame(self, data: bytes, at: int, end: int) -> None:
@@ -633,7 +627,7 @@ class Session:
         elif kind == _Type.ERROR and command.error.request_id == NO_REQUEST:
             self.fail(_connection_error(self.peer, command.error, plain=self._anonymous))
         elif answer is not None:
-            self.requests.answered(kind, getattr(command, answer))
+            self.requests.complete(kind, getattr(command, answer))
         else:
             step = self._command_handlers.get(kind)
             if step is None:
@@ -664,7 +658,7 @@ class Session:
         close = command.close_producer
         producer = self._producers.pop(close.producer_id, None)
         if producer is not None:
-            producer.on_closed_by_broker(self._assigned(close, "CLOSE_PRODUCER"))
+            producer.on_closed_by_broker(self._assigned_address(close, "CLOSE_PRODUCER"))
 
     def _close_consumer(self, command: pb.BaseCommand) -> None:
         close = command.close_consumer
@@ -672,7 +666,7 @@ class Session:
         if consumer is not None:
             self.forget_template()
             self._hand_over()  # entries from before the command
-            consumer.on_closed_by_broker(self._assigned(close, "CLOSE_CONSUMER"))
+            consumer.on_closed_by_broker(self._assigned_address(close, "CLOSE_CONSUMER"))
 
     def _end_of_topic(self, command: pb.BaseCommand) -> None:
         consumer = self._consumers.get(command.reachedEndOfTopic.consumer_id)
@@ -701,7 +695,7 @@ class Session:
         CLOSE_PRODUCER comes next, and then an ordinary lookup at the service URL.
         """
         moved = command.topicMigrated
-        url = self._referred(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
+        url = self._address_in(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
         if url is not None:
             log.warning(
                 "%s says that a topic has migrated to %s, which is not followed: if its consumers "
@@ -710,13 +704,13 @@ class Session:
                 url,
             )
 
-    def _assigned(self, close: Any, doing: str) -> str | None:
+    def _assigned_address(self, close: Any, purpose: str) -> str | None:
         """Return the broker that serves the topic now (extensible load manager), or None."""
-        return self._referred(
-            close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls, doing
+        return self._address_in(
+            close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls, purpose
         )
 
-    def _referred(self, plain: str, by_tls: str, doing: str) -> str | None:
+    def _address_in(self, plain: str, by_tls: str, purpose: str) -> str | None:
         """Return the address in a command that fits the client; None if a lookup must follow.
 
         Logs a warning if there is an address that the client must not use.
@@ -725,12 +719,12 @@ class Session:
         if not url and (self._proxied or not (plain or by_tls)):
             return None
         try:
-            address = referred(
+            address = broker_address(
                 text(url),
                 text(plain),
                 asked=self.peer,
                 secure=self._tls,
-                doing=doing,
+                purpose=purpose,
                 proxied=self._proxied,
             )
         except TopicLookupError as error:

@@ -41,7 +41,7 @@ class SocketProtocol(asyncio.Protocol):
         self.session = self._make(stream)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.session.lost(tls.client_refused(self.session.peer, exc) or exc)
+        self.session.lost(tls.client_certificate_error(self.session.peer, exc) or exc)
 
     def data_received(self, data: bytes) -> None:
         self.session.receive(data)
@@ -87,7 +87,7 @@ class Sockets:
                     )
                 except OSError as error:  # `create_connection` closes the socket
                     if context is not None:
-                        raise tls.refused(str(address), address.host, error) from error
+                        raise tls.handshake_error(str(address), address.host, error) from error
                     raise
         except TimeoutError as error:
             text = f"no connection to {address} within {timeout_s:g} s"

@@ -1,7 +1,7 @@
 """Lookups over HTTP, at the brokers' admin interface, for http:// and https:// service URLs.
 
 Answers are limited in size. Redirects are followed with the credentials, because brokers of a
-cluster redirect to each other, but never from TLS to plain HTTP (`addresses.redirected`).
+cluster redirect to each other, but never from TLS to plain HTTP (`addresses.redirect_target`).
 Connections to the brokers themselves are binary. Needs `httpx2`.
 """
 
@@ -25,7 +25,7 @@ from ....errors import (
 from ....errors import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
 from ..connection import tls_context as tls
-from ..connection.addresses import Address, redirected, referred
+from ..connection.addresses import Address, broker_address, redirect_target
 from ..connection.cluster_service import ConnectionCredentials
 from ..connection.pool import ConnectionPool
 from ..connection.session import Session
@@ -92,16 +92,16 @@ class HttpLookup:
         plain, by_tls = found.get("brokerUrl"), found.get("brokerUrlTls")
         if not isinstance(plain, str | None) or not isinstance(by_tls, str | None):
             raise _bad_answer(f"look up {topic}: the answer is invalid")
-        address = referred(
+        address = broker_address(
             (by_tls if service.secure else plain) or "",
             plain or "",
             asked=service,
             secure=service.secure,
-            doing=topic,
+            purpose=topic,
         )
         return await self._pool.broker(address, service=service)
 
-    async def get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
+    async def get(self, path: str, query: Mapping[str, str], purpose: str) -> Any:
         """Return the JSON answer of a broker of the service. If one does not answer, the next is
         asked."""
         httpx2 = _httpx2()
@@ -122,20 +122,20 @@ class HttpLookup:
             return httpx2.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
 
         failure: PulsarException | None = None
-        for address in pool.to_ask():
+        for address in pool.addresses_to_try():
             url = f"{address}{path}"
             try:
-                status, body = await _fetch(connect, url, query, headers, doing)
+                status, body = await _fetch(connect, url, query, headers, purpose)
             except httpx2.TimeoutException as error:
-                failure = TransportTimeout(f"{doing}: no answer from {address} in time")
+                failure = TransportTimeout(f"{purpose}: no answer from {address} in time")
                 failure.__cause__ = error
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                failure = _connect_error(httpx2, doing, address, error)
+                failure = _connect_error(httpx2, purpose, address, error)
                 failure.__cause__ = error
             else:
-                pool.answered(address, service)
-                return _json(status, body, doing)
-            pool.did_not_answer(address, service)
+                pool.prefer(address, service)
+                return _json(status, body, purpose)
+            pool.avoid(address, service)
         assert failure is not None, "a service has addresses"
         raise failure
 
@@ -145,7 +145,7 @@ async def _fetch(
     url: str,
     query: Mapping[str, str],
     headers: Mapping[str, str],
-    doing: str,
+    purpose: str,
 ) -> tuple[int, bytes]:
     params: Mapping[str, str] | None = query
     for _ in range(_MAX_REDIRECTS + 1):
@@ -159,37 +159,38 @@ async def _fetch(
                     body += part
                     if len(body) > _MAX_ANSWER_BYTES:
                         raise _bad_answer(
-                            f"{doing}: an answer of more than {_MAX_ANSWER_BYTES} bytes"
+                            f"{purpose}: an answer of more than {_MAX_ANSWER_BYTES} bytes"
                         )
                 return response.status_code, bytes(body)
-            target = _redirect_target(response.url, response.headers.get("location", ""), doing)
-        url, params = redirected(target, asked=url, doing=doing), None  # it repeats the query
-    raise TopicLookupError(f"{doing}: more than {_MAX_REDIRECTS} redirects in a row")
+            target = _location_url(response.url, response.headers.get("location", ""), purpose)
+        url = redirect_target(target, asked=url, purpose=purpose)
+        params = None  # the target repeats the query
+    raise TopicLookupError(f"{purpose}: more than {_MAX_REDIRECTS} redirects in a row")
 
 
-def _redirect_target(asked: Any, location: str, doing: str) -> str:
+def _location_url(asked: Any, location: str, purpose: str) -> str:
     """Return the target of a redirect as `httpx2` reads it, with the scheme in lower case."""
     try:
         return str(_httpx2().URL(urljoin(str(asked), location)))
     except (ValueError, _httpx2().InvalidURL) as error:
-        raise _bad_answer(f"{doing}: a redirect of {asked} to no web address: {error}") from error
+        raise _bad_answer(f"{purpose}: a redirect of {asked} to no web address: {error}") from error
 
 
-def _json(status: int, body: bytes, doing: str) -> Any:
+def _json(status: int, body: bytes, purpose: str) -> Any:
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
-    if status == 200 and answer is not None:
-        return answer
     if status == 200:
-        raise _bad_answer(f"{doing}: the answer is not JSON")
+        if answer is None:
+            raise _bad_answer(f"{purpose}: the answer is not JSON")
+        return answer
     given_reason = answer.get("reason") if _is_object(answer) else None
     reason = f"{given_reason or body[:_MAX_REASON_CHARS].decode(errors='replace')}"[
         :_MAX_REASON_CHARS
     ]
     raise exception_of_result(
-        _ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}"
+        _ERRORS.get(status, "LookupError"), f"{purpose}: HTTP {status}: {reason}"
     )
 
 
@@ -217,13 +218,15 @@ def path_of(topic: str) -> str:
     return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
 
 
-def _connect_error(httpx2: Any, doing: str, address: Address, error: Exception) -> PulsarException:
+def _connect_error(
+    httpx2: Any, purpose: str, address: Address, error: Exception
+) -> PulsarException:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
-            return tls.refused(str(address), address.host, cause)
+            return tls.handshake_error(str(address), address.host, cause)
         cause = cause.__cause__ or cause.__context__
-    text = f"{doing}: {address}: {str(error) or type(error).__name__}"
+    text = f"{purpose}: {address}: {str(error) or type(error).__name__}"
     if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
         # The peer accepts connections, but closed this one because it does not speak HTTP.
         text += (

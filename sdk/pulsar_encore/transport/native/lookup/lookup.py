@@ -89,13 +89,13 @@ class Lookup:
             TopicNotFound: if the topic, or the version, does not exist.
         """
         which = "the latest schema" if version is None else f"schema version {version}"
-        doing = f"{which} of {topic}"
+        purpose = f"{which} of {topic}"
         return await self._shared(
             ("schema", topic, str(version)),
-            lambda: self._with_retries(doing, lambda: self._ask_schema(topic, version, doing)),
+            lambda: self._with_retries(purpose, lambda: self._ask_schema(topic, version, purpose)),
         )
 
-    async def _ask_schema(self, topic: str, version: int | None, doing: str) -> pb.Schema:
+    async def _ask_schema(self, topic: str, version: int | None, purpose: str) -> pb.Schema:
         # Over the binary protocol even if lookups use HTTP: the web service rewrites schemas of
         # key-value pairs, and a copy that is registered with such a schema would be another
         # version.
@@ -106,7 +106,7 @@ class Lookup:
             lambda request_id: pb.CommandGetSchema(
                 topic=topic, request_id=request_id, schema_version=number
             ),
-            doing,
+            purpose,
             self.pool.settings.operation_timeout_s,
         )
         return answer.schema
@@ -121,7 +121,7 @@ class Lookup:
     def _method(self) -> LookupMethod:
         return self._web if self.pool.service.web else self._binary
 
-    async def _with_retries(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    async def _with_retries(self, purpose: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         settings, loop = self.pool.settings, self.pool.loop
         timeout_s = settings.operation_timeout_s
         deadline = loop.time() + timeout_s
@@ -132,7 +132,7 @@ class Lookup:
                 async with asyncio.timeout_at(deadline):
                     return await ask()
             except TimeoutError as error:
-                text = f"{doing}: no answer within {timeout_s:g} s"
+                text = f"{purpose}: no answer within {timeout_s:g} s"
                 if failure is not None:
                     text += f"; the last error: {failure}"
                 raise TransportTimeout(text) from (failure or error)

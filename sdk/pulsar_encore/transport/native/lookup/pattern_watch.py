@@ -133,8 +133,11 @@ class PatternWatch:
         session, self._session = self._session, None
         if session is not None and not session.closed:
             session.detach_watcher(self._id)
-            request_id = session.requests.new_id()
-            session.send(pb.CommandWatchTopicListClose(watcher_id=self._id, request_id=request_id))
+            session.send(
+                pb.CommandWatchTopicListClose(
+                    watcher_id=self._id, request_id=session.requests.new_id()
+                )
+            )
 
     def abandon(self) -> None:
         """End the watch at once. The broker notices when the connection ends."""
@@ -169,7 +172,7 @@ class PatternWatch:
             raise NotSupportedError(f"{session.peer} has no watchers of topics")
         if session is not self._session or not session.features.supports_topic_watcher_reconcile:
             self._end_watch()
-            self._id = self._lookup.pool.new_watcher_id()
+            self._id = next(self._lookup.pool.watcher_ids)
             session.attach_watcher(self._id, self)
         watcher_id = self._id
 

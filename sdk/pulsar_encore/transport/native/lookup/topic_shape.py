@@ -22,8 +22,8 @@ from .lookup import Lookup
 
 log: Final = logging.getLogger("pulsar_encore.lookup")
 
-#: Longest time between two lookups of a missing topic, until it may be created here, in s.
-MISSING_S: Final = 5.0
+# Longest time between two lookups of a missing topic, until it may be created here, in s.
+_MISSING_S: Final = 5.0
 
 
 class TopicShape:
@@ -119,7 +119,7 @@ class TopicShape:
         here, then `delay_s`."""
         if self.missing_s is not None and self._is_overdue(self.missing_s):
             return delay_s
-        return min(delay_s, MISSING_S)
+        return min(delay_s, _MISSING_S)
 
     def topics(self, count: int) -> list[tuple[str, int]]:
         """Return the full name and partition number of each topic if there are `count`

@@ -190,11 +190,6 @@ class NativeProducer:
             return False
         return True
 
-    @property
-    def _is_over(self) -> bool:
-        """True if the event loop is closed or about to be closed."""
-        return self._loop.is_closed() or self._lookup.pool.closed
-
     # A topic that is deleted and comes back
 
     def _look_for_topic(self) -> None:
@@ -338,11 +333,15 @@ class NativeProducer:
         started = [part for part in self.parts if part.started]
         return not self._closed and bool(started) and all(each.is_connected() for each in started)
 
-    def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
+    def _ensure_open(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        if self._is_over:
+        # True if the event loop is closed or about to be closed.
+        if self._loop.is_closed() or self._lookup.pool.closed:
             self._move_to_running_loop()
+
+    def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
+        self._ensure_open()
         waiter: Waiter = self._loop.create_future()
         parts = self.parts
         if len(parts) == 1:
@@ -361,10 +360,7 @@ class NativeProducer:
         return waiter
 
     async def flush(self) -> None:
-        if self._closed:
-            raise ClosedError("the producer is closed: create another")
-        if self._is_over:
-            self._move_to_running_loop()
+        self._ensure_open()
         pending: list[asyncio.Future[Any]] = [*self._queue.waiters]
         for part in self.parts:
             pending += part.flush()

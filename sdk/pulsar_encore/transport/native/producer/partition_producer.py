@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 
 from ....errors import (
     BrokerMetadataError,
-    ClosedError,
     NotAllowedError,
     NotConnected,
     ProducerBlockedQuotaExceededException,
@@ -42,7 +41,7 @@ from .frame_rewrite import rewrite
 from .packer import Packer
 from .registration import Registration
 from .send_encoder import Encrypt, SendEncoder
-from .send_results import FAILURES_PER_STEP, set_failed, set_stored
+from .send_results import FAILURES_PER_STEP, closed_error, set_failed, set_stored
 from .unconfirmed_frames import OutOfStepError, SendFrame, UnconfirmedFrames, Waiter
 
 log: Final = logging.getLogger("pulsar_encore.producer")
@@ -217,7 +216,7 @@ class PartitionProducer:
         self._session = session
         try:
             if registration.may_wait_for_access:
-                self._attachment.take_time()
+                self._attachment.remove_time_limit()
             answer: pb.CommandProducerSuccess = await session.request(
                 registration.command, f"create a producer on {self.topic}", self._request_timeout_s
             )
@@ -586,7 +585,7 @@ class PartitionProducer:
 
     async def close(self) -> None:
         """Fail all pending messages with `ClosedError`, and close the producer at the broker."""
-        session = self._end(_closed())
+        session = self._end(closed_error())
         while self._failing:  # noqa: ASYNC110 - `_report_step` continues with them
             await asyncio.sleep(0)
         await self._attachment.stop()
@@ -603,7 +602,7 @@ class PartitionProducer:
 
     def abandon(self) -> None:
         """Fail all pending messages with `ClosedError`, without waiting for the broker's answer."""
-        self._abandon(_closed())
+        self._abandon(closed_error())
 
     def _abandon(self, error: Exception) -> None:
         session = self._end(error)
@@ -622,7 +621,3 @@ class PartitionProducer:
         self._attached = False
         self._fail_all(error)
         return session
-
-
-def _closed() -> ClosedError:
-    return ClosedError("the producer was closed before the send ended")

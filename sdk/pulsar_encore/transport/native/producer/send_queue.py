@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from ....errors import ClosedError, ProducerQueueIsFull
+from ....errors import ProducerQueueIsFull
 from ....options import ProducerOptions
 from ....values.outgoing_message import OutgoingMessage
 from ...error_advice import ADVICE
 from .partition_producer import PartitionProducer
-from .send_results import FAILURES_PER_STEP, set_failed
+from .send_results import FAILURES_PER_STEP, closed_error, set_failed
 from .unconfirmed_frames import Waiter
 
 
@@ -149,7 +149,6 @@ class SendQueue:
 
     def _fail_discarded(self, most: int) -> bool:
         """Fail up to `most` of the discarded messages. Return True if others remain."""
-        closed = ClosedError("the producer was closed before the send ended")
         count = min(most, len(self._discarded))
-        set_failed([self._discarded.popleft()[2] for _ in range(count)], closed)
+        set_failed([self._discarded.popleft()[2] for _ in range(count)], closed_error())
         return bool(self._discarded)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Final
 
+from ....errors import ClosedError
 from ....values.message_id import MessageId
 from ....wire import pulsar_pb2 as pb
 from .unconfirmed_frames import SendFrame, Waiter
@@ -51,3 +52,7 @@ def set_failed(waiters: Iterable[Waiter], error: Exception) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(copy.copy(error))
+
+
+def closed_error() -> ClosedError:
+    return ClosedError("the producer was closed before the send ended")

@@ -9,7 +9,6 @@ bytes, until that answer or the end of the connection.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -51,22 +50,18 @@ class SendFrame:
 
 
 class UnconfirmedFrames:
-    """The frames of one producer on one topic that have no receipt."""
+    """The frames of one producer on one topic that have no receipt.
 
-    __slots__ = ("_on_wire", "_unanswered", "_unwritten")
+    Attributes:
+        unanswered: Number of frames on the wire that no caller waits for.
+    """
+
+    __slots__ = ("_on_wire", "_unwritten", "unanswered")
 
     def __init__(self) -> None:
         self._on_wire: deque[SendFrame] = deque()
         self._unwritten: deque[SendFrame] = deque()
-        self._unanswered = 0  # frames on the wire that no caller waits for
-
-    def __len__(self) -> int:
-        return len(self._on_wire) + len(self._unwritten) - self._unanswered
-
-    @property
-    def unanswered(self) -> int:
-        """Frames on the wire that no caller waits for."""
-        return self._unanswered
+        self.unanswered: int = 0
 
     @property
     def oldest(self) -> SendFrame | None:
@@ -85,20 +80,18 @@ class UnconfirmedFrames:
     def has_unwritten(self) -> bool:
         return bool(self._unwritten)
 
-    def to_write(self, most: int, most_frames: int = sys.maxsize) -> list[bytes]:
+    def to_write(self, most_bytes: int, most_frames: int) -> list[bytes]:
         """Return the frames to write now, in order, and count them as written.
 
-        Args:
-            most: Bytes after which the rest is left for later.
-            most_frames: Frames after which the rest is left for later.
+        After either limit the rest is left for later.
         """
         frames: list[bytes] = []
         unwritten = self._unwritten
-        while unwritten and most > 0 and len(frames) < most_frames:
+        while unwritten and most_bytes > 0 and len(frames) < most_frames:
             frame = unwritten.popleft()
             self._on_wire.append(frame)
             frames.append(frame.data)
-            most -= len(frame.data)
+            most_bytes -= len(frame.data)
         return frames
 
     def disconnected(self) -> None:
@@ -107,7 +100,7 @@ class UnconfirmedFrames:
         again += self._unwritten
         self._unwritten = again
         self._on_wire.clear()
-        self._unanswered = 0
+        self.unanswered = 0
 
     def receipt(self, sequence_id: int) -> SendFrame | None:
         """Return the frame that a receipt is for; None if no caller waits for it.
@@ -126,11 +119,11 @@ class UnconfirmedFrames:
                         "the first without one"
                     )
                 on_wire.popleft()  # it was never answered, and no caller waits for it
-                self._unanswered -= 1
+                self.unanswered -= 1
         frame = on_wire.popleft()
         if frame.data:
             return frame
-        self._unanswered -= 1
+        self.unanswered -= 1
         return None
 
     def refused(self, sequence_id: int) -> SendFrame | None:
@@ -144,7 +137,7 @@ class UnconfirmedFrames:
                 del self._on_wire[at]
                 if frame.data:
                     return frame
-                self._unanswered -= 1
+                self.unanswered -= 1
                 return None
         return None
 
@@ -159,7 +152,7 @@ class UnconfirmedFrames:
         """Stop waiting for these frames. Those on the wire may still be answered."""
         dropped = set(of)
         self._unwritten = deque(each for each in self._unwritten if each not in dropped)
-        self._unanswered += sum(each in dropped for each in self._on_wire)
+        self.unanswered += sum(each in dropped for each in self._on_wire)
         self._on_wire = deque(
             _without_data(each) if each in dropped else each for each in self._on_wire
         )
@@ -172,7 +165,7 @@ class UnconfirmedFrames:
         """
         dropped = self.all()
         self._unwritten = deque()
-        self._unanswered = len(self._on_wire)
+        self.unanswered = len(self._on_wire)
         for each in self._on_wire:
             each.data = b""
         return dropped
