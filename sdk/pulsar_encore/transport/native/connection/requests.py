@@ -1,7 +1,6 @@
 """Pending requests of one connection, and their answers.
 
-A request ends with one answer, a named error, its timeout, or the connection. An answer to no
-pending request is ignored.
+An answer to no pending request is ignored.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from ...error_advice import ADVICE, LIMIT_ADVICE
 
 _Type = pb.BaseCommand
 
-# The texts by which brokers report a limit, because they have no code for it
-# (`maxConsumersPerTopic`, `maxProducersPerTopic`, `maxConsumersPerSubscription`,
-# `brokerMaxConnections`, `brokerMaxConnectionsPerIp`).
+# Brokers have no error code for a limit, only these texts: `maxConsumersPerTopic`,
+# `maxProducersPerTopic`, `maxConsumersPerSubscription`, `brokerMaxConnections`,
+# `brokerMaxConnectionsPerIp`.
 _LIMIT: Final = re.compile(
     r"reached max (same address )?(consumers|producers) limit"
     r"|reached the maximum number of connections"
@@ -29,7 +28,7 @@ _LIMIT: Final = re.compile(
 )
 _BROKER_TEXT: Final = " (broker: "
 
-#: The answers to requests, and the fields with their bodies.
+#: Types of answers, and the fields with their bodies.
 ANSWERS: Final[dict[int, str]] = {
     _Type.SUCCESS: "success",
     _Type.ERROR: "error",
@@ -44,7 +43,7 @@ ANSWERS: Final[dict[int, str]] = {
     _Type.ACK_RESPONSE: "ackResponse",
     _Type.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
 }
-# Answers whose fields for an error are `error_code` and `error_message`.
+# Answers with `error_code` instead of `error`.
 _WITH_ERROR_CODE: Final = (
     _Type.GET_SCHEMA_RESPONSE,
     _Type.GET_OR_CREATE_SCHEMA_RESPONSE,
@@ -65,8 +64,6 @@ class _Request:
 
 
 class Requests:
-    """The requests of one connection."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, ids: Iterator[int]) -> None:
         self._loop = loop
         self._ids = ids
@@ -84,7 +81,7 @@ class Requests:
 
         Args:
             purpose: For the text of errors, such as "subscribe to persistent://...".
-            timeout_s: Longest wait in s; None waits for as long as the connection lives.
+            timeout_s: None waits for as long as the connection lives.
         """
         self.begun += 1
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -112,8 +109,7 @@ class Requests:
         if request is None:
             return
         if kind == _Type.PRODUCER_SUCCESS and not body.producer_ready:
-            # The producer waits in line for the topic, without a limit. The same id is answered
-            # again.
+            # The producer waits for exclusive access, without a limit. Another answer follows.
             if request.timer is not None:
                 request.timer.cancel()
             return
@@ -134,7 +130,7 @@ class Requests:
             future = request.end()
             if not future.done():
                 future.set_exception(NotConnected(f"{request.purpose}: {cause}"))
-                future.exception()  # marks it as retrieved, if no caller waits
+                future.exception()  # marks it as retrieved
 
 
 def _error_in(kind: int, body: Any, purpose: str) -> PulsarException | None:
@@ -152,7 +148,7 @@ def _error_in(kind: int, body: Any, purpose: str) -> PulsarException | None:
 
 
 def refusal(error: int, message: str, purpose: str) -> PulsarException:
-    """Return the error for a broker's `ServerError`, with advice and the broker's text."""
+    """Return the error for a broker's `ServerError`, with advice."""
     value = pb.ServerError.DESCRIPTOR.values_by_number.get(error)
     made = exception_of_result("UnknownError" if value is None else str(value.name), purpose)
     limit = _LIMIT.search(message) is not None

@@ -1,8 +1,7 @@
 """TLS contexts: trusted certificates, the client's certificate, and errors of the handshake.
 
-A context is made again when one of its files has changed, so that a replaced certificate is used
-from the next connection on. The host name in the broker's certificate is verified, unlike in Java's
-and the C++ client, unless all checks are off.
+A context is made again when one of its files has changed. The host name in the broker's certificate
+is verified, unlike in Java's and the C++ client, unless all checks are off.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ....errors import AuthenticationError, ConnectError, PulsarException
 _EXPIRED: Final = 10
 _NOT_YET: Final = 9
 _OTHER_NAME: Final = (62, 64)  # for a host name, and for an IP address
-# Alerts of a peer that does not accept our certificate, or requires one.
+# The peer does not accept our certificate, or requires one.
 _CERTIFICATE_ALERTS: Final = (
     "CERTIFICATE_REQUIRED",
     "ALERT_BAD_CERTIFICATE",
@@ -31,7 +30,7 @@ _CERTIFICATE_ALERTS: Final = (
     "ALERT_ACCESS_DENIED",
     "ALERT_DECRYPT_ERROR",
 )
-# Errors if the peer uses another protocol.
+# The peer uses another protocol.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER")
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -39,13 +38,11 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(kw_only=True, eq=False)
 class TlsContext:
-    """The TLS settings of a client.
+    """The TLS settings of a client. All files are PEM.
 
-    Args:
-        trust_file: Certificates to trust, PEM; None for the system's, or certifi's if the system
-            has none.
-        certificate_file: The client's certificate, PEM, or None.
-        key_file: Its key, PEM, not encrypted.
+    Attributes:
+        trust_file: None for the system's certificates, or certifi's if the system has none.
+        key_file: Not encrypted.
         insecure: Accept any certificate, for any name.
     """
 
@@ -56,11 +53,8 @@ class TlsContext:
     _cached: tuple[_Stamp, ssl.SSLContext] | None = field(default=None, init=False)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for one connection.
-
-        Raises:
-            ConnectError: if a file cannot be read or used.
-        """
+        """Return the context for one connection, or raise `ConnectError` if a file cannot be
+        used."""
         stamp = self.stamp()
         if self._cached is None or self._cached[0] != stamp:
             self._cached = (stamp, self._make())
@@ -130,11 +124,8 @@ def _reason_of(error: OSError) -> str:
 
 
 def handshake_error(peer: str, host: str, error: Exception) -> PulsarException:
-    """Return the error for a TLS handshake that failed with `error`; its text says what to change.
-
-    Args:
-        host: The name that the certificate must have.
-    """
+    """Return the error for a failed handshake. `host` is the name that the certificate must
+    have."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(f"{peer}: {_not_trusted(host, error)}", retryable=False)
     refusal = client_certificate_error(peer, error)

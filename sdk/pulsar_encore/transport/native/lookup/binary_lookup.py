@@ -1,8 +1,6 @@
 """Lookups over the binary protocol, at any broker of the service.
 
-Redirects: `docs/notes/wire-protocol.md#lookup`. Brokers behind a proxy:
-`docs/notes/wire-protocol.md#addresses-and-proxies`. A broker that keeps answering TooManyRequests
-is left for another one: `docs/notes/wire-protocol.md#server-errors`.
+Notes: `docs/notes/wire-protocol.md#lookup` (redirects), `#addresses-and-proxies`, `#server-errors`.
 """
 
 from __future__ import annotations
@@ -38,8 +36,6 @@ MODES: Final = {
 
 
 class BinaryLookup:
-    """Lookups over the binary protocol (`LookupMethod`)."""
-
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._settings = pool.settings
@@ -65,8 +61,8 @@ class BinaryLookup:
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
         session = await self._pool.any_broker()
         answer: pb.CommandGetTopicsOfNamespaceResponse = await session.request(
-            # No pattern: dialects of regular expressions differ, so a broker might omit topics that
-            # match here. `docs/notes/wire-protocol.md#topic-lists`.
+            # No pattern, because dialects of regular expressions differ
+            # (`docs/notes/wire-protocol.md#topic-lists`).
             lambda request_id: pb.CommandGetTopicsOfNamespace(
                 namespace=namespace,
                 request_id=request_id,
@@ -85,8 +81,8 @@ class BinaryLookup:
         service = pool.service
         session, authoritative = await pool.any_broker(), False
         for _ in range(_MAX_REDIRECTS + 1):
-            # Read before the request: the pool forgets a connection that ends meanwhile, and a
-            # broker behind a proxy must never be dialed directly.
+            # Before the request: the pool forgets a connection that ends meanwhile, and a broker
+            # behind a proxy must never be dialed directly.
             asked = self._address_of(session)
             if asked is None:
                 raise NotConnected(f"look up {topic}: the connection to {session.peer} has ended")
@@ -132,7 +128,8 @@ class BinaryLookup:
             raise
 
     def _count_refusal(self, session: Session, error: TooManyLookupRequestException) -> None:
-        """Count a refusal. After too many, end the connection and leave the broker for a while."""
+        """Count a TooManyRequests. After too many, end the connection and leave the broker for a
+        while."""
         now = self._pool.loop.time()
         refusals = self._refusals.setdefault(session, deque())
         refusals.append(now)
@@ -146,11 +143,7 @@ class BinaryLookup:
 
 
 def check_partitions(count: int, topic: str, most: int) -> None:
-    """Check the number of partitions in an answer, before anything is made for each partition.
-
-    Raises:
-        LookupError: if there are more than `most`, the client's `max_partitions`.
-    """
+    """Check the number of partitions in an answer, before anything is made for each partition."""
     if count > most:
         raise TopicLookupError(
             f"{topic}: {count} partitions, and this client accepts at most {most}: raise the "

@@ -1,8 +1,6 @@
 """Lookups over HTTP, at the brokers' admin interface, for http:// and https:// service URLs.
 
-Answers are limited in size. Redirects are followed with the credentials, because brokers of a
-cluster redirect to each other, but never from TLS to plain HTTP (`addresses.redirect_target`).
-Connections to the brokers themselves are binary. Needs `httpx2`.
+Redirects are followed with the credentials, but never from TLS to plain HTTP. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from .binary_lookup import check_partitions
 from .lookup_interface import Partitions, TopicListing
 
 _MAX_REDIRECTS: Final = 20
-_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # of an answer: the names of half a million topics
-_MAX_REASON_CHARS: Final = 300  # of the broker's own text
+_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # the names of half a million topics
+_MAX_REASON_CHARS: Final = 300
 _ERRORS: Final = {
     400: "InvalidTopicName",
     401: "AuthenticationError",
@@ -54,8 +52,6 @@ _MODES: Final = {
 
 
 class HttpLookup:
-    """Lookups over HTTP (`LookupMethod`). The pool connects to the topics' owners."""
-
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
@@ -102,13 +98,13 @@ class HttpLookup:
         return await self._pool.broker(address, service=service)
 
     async def get(self, path: str, query: Mapping[str, str], purpose: str) -> Any:
-        """Return the JSON answer of a broker of the service. If one does not answer, the next is
-        asked."""
+        """Return the JSON answer of a broker of the service. If one does not answer, ask the
+        next."""
         httpx2 = _httpx2()
         pool = self._pool
         service = pool.service
         data = await pool.data_of(service.credentials)
-        pool.check_cluster(service)  # before the first of its addresses is chosen
+        pool.check_cluster(service)  # before an address is chosen
         headers = _headers(service.credentials, data)
         settings = pool.settings
         timeout = httpx2.Timeout(
@@ -116,8 +112,7 @@ class HttpLookup:
         )
 
         def connect(tls: bool) -> Any:
-            # One client per request: a redirect from http to https is verified like any other TLS
-            # connection, and http alone needs no certificates.
+            # One HTTP client per request: a redirect to https needs certificates, http needs none.
             verify = service.tls.context() if tls else False
             return httpx2.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
 
@@ -169,7 +164,7 @@ async def _fetch(
 
 
 def _location_url(asked: Any, location: str, purpose: str) -> str:
-    """Return the target of a redirect as `httpx2` reads it, with the scheme in lower case."""
+    """Return the target of a redirect as `httpx2` reads it."""
     try:
         return str(_httpx2().URL(urljoin(str(asked), location)))
     except (ValueError, _httpx2().InvalidURL) as error:
@@ -228,7 +223,7 @@ def _connect_error(
         cause = cause.__cause__ or cause.__context__
     text = f"{purpose}: {address}: {str(error) or type(error).__name__}"
     if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
-        # The peer accepts connections, but closed this one because it does not speak HTTP.
+        # The peer closed the connection because it does not speak HTTP.
         text += (
             ": give service_url the port of the web service (8080, with TLS 8443), not the binary "
             "protocol's, or connect by pulsar://"
@@ -241,8 +236,7 @@ def _is_object(answer: object) -> TypeGuard[dict[str, Any]]:
 
 
 def _bad_answer(text: str) -> TopicLookupError:
-    """Return the error for an invalid answer. It is not retried, because the answer would be the
-    same."""
+    """Return the error for an invalid answer. A retry would get the same answer."""
     return TopicLookupError(text, retryable=False)
 
 

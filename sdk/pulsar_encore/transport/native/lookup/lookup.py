@@ -25,12 +25,6 @@ _Answer = TypeVar("_Answer")
 
 
 class Lookup:
-    """Looks up topics on one connection pool.
-
-    Args:
-        make_round: Makes the schedule of each task that looks for new topics.
-    """
-
     def __init__(
         self, pool: ConnectionPool, make_round: Callable[[], RefreshSchedule] = TimedSchedule
     ) -> None:
@@ -44,9 +38,7 @@ class Lookup:
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         """Return the number of partitions of a topic; 0 for a topic without.
 
-        Args:
-            topic: Full name.
-            create: True if the broker may create the topic, where its policies allow that.
+        If `create`, the broker may create the topic, where its policies allow that.
 
         Raises:
             TopicNotFound: if the topic does not exist, and may not be created.
@@ -65,12 +57,7 @@ class Lookup:
     async def topics(
         self, namespace: str, mode: RegexSubscriptionMode, known: str = ""
     ) -> TopicListing:
-        """List the topics of a namespace.
-
-        Args:
-            namespace: ``tenant/namespace``.
-            known: Hash of a known list; the answer may be that the list is still the same.
-        """
+        """List the topics of ``tenant/namespace``; `known` is the hash of a known list."""
         return await self._shared(
             ("topics", namespace, mode.name, known),
             lambda: self._with_retries(
@@ -79,11 +66,8 @@ class Lookup:
         )
 
     async def schema(self, topic: str, version: int | None) -> pb.Schema:
-        """Return a version of a topic's schema, or the latest.
-
-        Args:
-            topic: Full name; partitions share the schema of their topic.
-            version: From 0; None for the latest.
+        """Return a version of a topic's schema, from 0, or the latest. Partitions share their
+        topic's.
 
         Raises:
             TopicNotFound: if the topic, or the version, does not exist.
@@ -97,8 +81,7 @@ class Lookup:
 
     async def _ask_schema(self, topic: str, version: int | None, purpose: str) -> pb.Schema:
         # Over the binary protocol even if lookups use HTTP: the web service rewrites schemas of
-        # key-value pairs, and a copy that is registered with such a schema would be another
-        # version.
+        # key-value pairs, and such a schema, when a copy registers it, would be another version.
         service = self.pool.service
         session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
         number = None if version is None else version.to_bytes(8, "big")
@@ -112,10 +95,7 @@ class Lookup:
         return answer.schema
 
     async def owner(self, topic: str) -> Session:
-        """Return a connection to the broker that serves a topic, or a partition.
-
-        This is a single attempt, because an `Attachment` has its own retries.
-        """
+        """Return a connection to the broker of a topic or partition, without retries."""
         return await self._shared(("owner", topic), lambda: self._method().owner(topic))
 
     def _method(self) -> LookupMethod:
@@ -157,7 +137,7 @@ class Lookup:
         if self._in_flight.get(key) is task:
             del self._in_flight[key]
         if not task.cancelled():
-            task.exception()  # marks the error as retrieved, if no caller waits any more
+            task.exception()  # marks it as retrieved
 
     async def _limited(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         async with self._limit:

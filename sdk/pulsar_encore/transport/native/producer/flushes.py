@@ -1,6 +1,6 @@
-"""Waits for all sends that are pending at one moment, without a wait for each message.
+"""Waits for all sends that are pending at one moment, with one future for all of them.
 
-A flush ends with the last of its frames, and fails with the first of their errors.
+A flush fails with the first error of its frames, after the last of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ class _Flush:
 
 
 class Flushes:
-    """The flushes of one topic or partition that have not ended."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._open: list[_Flush] = []
 
     def begin(self, frames: Sequence[SendFrame]) -> list[asyncio.Future[Any]]:
-        """Return a future that is done when all these frames are completed; no future if there are
+        """Return a future that is done when all these frames are completed; `[]` if there are
         none."""
         if not frames:
             return []
@@ -41,7 +39,7 @@ class Flushes:
         self._open += others._open
 
     def complete(self, frame: SendFrame, error: Exception | None) -> None:
-        """Note that a frame is no longer pending: it is stored, or failed with `error`."""
+        """Note that a frame is stored, or has failed with `error`."""
         for flush in list(self._open):
             if flush.done.done():
                 self._open.remove(flush)
@@ -57,4 +55,4 @@ class Flushes:
                 flush.done.set_result(None)
             else:
                 flush.done.set_exception(flush.error)
-                flush.done.exception()  # marks it as retrieved, if no caller waits
+                flush.done.exception()  # marks it as retrieved

@@ -1,7 +1,7 @@
-"""Rewrites frames for another topic, because theirs was deleted and created with other partitions.
+"""Rewrites frames for another topic, after theirs was deleted and created with other partitions.
 
-A frame moves as it is, encrypted or not, a batch as one entry. Only its producer id, producer name
-and schema version are replaced, and sequence ids that the other topic has already used.
+The payload stays as it is, encrypted or batched. Sequence ids change only if the other topic has
+already used them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from .unconfirmed_frames import SendFrame
 
 
 def key_of(frame: SendFrame) -> OutgoingMessage:
-    """Return an empty message with the partition key of an entry, to choose a partition."""
     body = _decoded(frame).body
     assert body is not None, "SEND has a body"
     metadata = metadata_of(body)
@@ -29,14 +28,10 @@ def rewrite(
     producer_name: str,
     schema_version: bytes,
 ) -> int:
-    """Change a frame, in place, into a frame of another producer.
+    """Change a frame in place into a frame of another producer, whose highest sequence id is
+    `highest_id`.
 
-    Args:
-        highest_id: Highest sequence id that the other producer has used. A broker that deduplicates
-            drops every id up to it.
-
-    Returns:
-        The highest sequence id that the other producer has used with this frame.
+    A broker that deduplicates drops every id up to that one. Return the new highest id.
     """
     decoded = _decoded(frame)
     assert decoded.body is not None, "SEND has a body"

@@ -1,8 +1,7 @@
 """The `TransportProducer` of a topic and its partitions.
 
-If the queue is full, a message fails, or waits in one line for all partitions, as the options say.
-New partitions are found while the producer runs. A deleted topic is waited for. If it comes back
-with other partitions, messages without a receipt go to those.
+It finds new partitions while it runs, and waits for a deleted topic. If the topic comes back with
+other partitions, messages without a receipt go to those.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ log: Final = logging.getLogger("pulsar_encore.producer")
 
 
 class ProducerClient(Protocol):
-    """The client that made a producer."""
-
     def lookup_for(self, producer: NativeProducer) -> Lookup:
-        """Return the lookup of the running loop. The producer is closed with the client."""
+        """Return the lookup of the running loop, and close the producer with the client."""
 
     def ended(self, producer: NativeProducer) -> None:
         """Forget a closed producer."""
@@ -77,10 +74,7 @@ class NativeProducer:
     """One producer (`TransportProducer`), made by `open_producer`.
 
     After the end of its event loop it continues on the next loop that uses it, and attaches again
-    there. Messages that were pending are lost, like the callers that waited for them.
-
-    Attributes:
-        parts: One for each partition; a single one for a topic without.
+    there. Pending messages are lost with the loop.
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class NativeProducer:
         self._queue = SendQueue(options, self.topic)
         self._partitioned = False
         self._shape = self._shape_of(0)
-        self._recovery_task: asyncio.Task[None] | None = None  # looks for a missing topic
+        self._recovery_task: asyncio.Task[None] | None = None
         self._parts_lock = asyncio.Lock()  # held while `parts` changes
         self._growth_task: asyncio.Task[None] | None = None
         self._closed = False
@@ -115,17 +109,13 @@ class NativeProducer:
     # Opening and growing
 
     async def open(self) -> None:
-        """Attach to all partitions, or only to a random one for a lazy start.
-
-        Raises:
-            PulsarException: if a partition could not be attached.
-        """
+        """Attach to all partitions, or only to a random one for a lazy start."""
         partitions = await self._lookup.partitions(self.topic)
         self._shape.partitions = partitions
         self._partitioned = partitions > 0
         lazy = self._options.lazy_start_partitioned_producers
         count = max(1, partitions)
-        # The first part finds the errors that concern all parts, and the name of the producer.
+        # The first part shows errors of all parts, and gets the name of the producer.
         first = self._lookup.pool.rng.randrange(count) if lazy else 0
         chosen = self._part(first)
         self.parts = [chosen]
@@ -174,7 +164,7 @@ class NativeProducer:
                 if not self._partitioned:
                     return True
                 if self._shape.partitions != before:
-                    return False  # `_recover` asked meanwhile: this answer may be older
+                    return False  # `_recover` looked meanwhile: this answer may be older
                 for number in range(len(self.parts), partitions):
                     part = self._part(number, self.producer_name, established=True)
                     if not self._options.lazy_start_partitioned_producers:
@@ -193,7 +183,6 @@ class NativeProducer:
     # A topic that is deleted and comes back
 
     def _look_for_topic(self) -> None:
-        """Look for the topic, because a broker does not know a part's topic any more."""
         if self._closed or (self._recovery_task is not None and not self._recovery_task.done()):
             return
         self._recovery_task = in_background(self._loop, self._recover())
@@ -251,7 +240,7 @@ class NativeProducer:
             self._watch_growth()
 
     def _move(self, gone: list[PartitionProducer]) -> None:
-        with self._queue.paused():  # until its messages name the current parts
+        with self._queue.paused():  # until waiting messages name the current parts
             self._move_all(gone)
         if self._listener is not None:
             for part in gone:
@@ -336,7 +325,7 @@ class NativeProducer:
     def _ensure_open(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        # True if the event loop is closed or about to be closed.
+        # The end of an event loop closes the pool before the loop itself is closed.
         if self._loop.is_closed() or self._lookup.pool.closed:
             self._move_to_running_loop()
 
@@ -386,7 +375,6 @@ class NativeProducer:
         await asyncio.gather(*(part.close() for part in self.parts))
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the broker's answer."""
         self._end()
         if not self._loop.is_closed():
             self._queue.abandon()
@@ -411,7 +399,7 @@ def _partitions_in_words(count: int) -> str:
 
 
 async def _open_all(opening: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of them. If one fails, cancel the others and wait for their end."""
+    """Run all. If one fails, cancel the others and wait for their end."""
     tasks = [asyncio.ensure_future(each) for each in opening]
     try:
         await asyncio.gather(*tasks)

@@ -1,8 +1,7 @@
-"""Turns messages into frames: sequence ids, batches and their timer, chunks.
+"""Turns messages into frames: sequence ids, batches, chunks.
 
-Frames come out in the order of the messages. Everything waits until the broker has given the first
-sequence id. One timer serves all batches: it is set for the first one, and set again if it fires
-too early for a later one.
+One timer serves all batches: it is set for the first one, and set again if it fires too early for a
+later one.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ class Packer:
     """The messages of one topic or partition that are not frames yet.
 
     Args:
-        on_packed: Called with frames to send, in order.
-        on_failed: Called with the waiters of messages that cannot be sent, the queue room of these
-            messages, and the error.
+        on_failed: Called with the waiters of messages that cannot be sent, their queue slots, and
+            the error.
 
     Attributes:
-        encoder: None until `use`; messages wait for it.
+        early: Messages that wait for `encoder`, with their waiters and queue slots.
         highest_id: Highest sequence id so far.
     """
 
@@ -55,7 +53,7 @@ class Packer:
                 by_key=self._by_key,
             )
         self._delay_s = options.batching_max_publish_delay_ms / 1000
-        self._batch_begun_s = 0.0  # when the open batch began
+        self._batch_begun_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._next_id = 0
         self.highest_id: int = -1
@@ -74,17 +72,12 @@ class Packer:
             self.add(message, waiter, slots)
 
     def slots_of(self, message: OutgoingMessage) -> int:
-        """Return the queue room of a message: one, or its number of chunks before compression."""
+        """Return the queue slots of a message: one, or its number of chunks before compression."""
         if self.encoder is None:
             return 1
         return max(1, math.ceil(len(message.payload or b"") / self.encoder.batch_limit))
 
     def add(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
-        """Add a message, behind all others.
-
-        Args:
-            slots: From `slots_of`.
-        """
         encoder = self.encoder
         if encoder is None:
             self.early.append((message, waiter, slots))
@@ -92,8 +85,8 @@ class Packer:
         given = message.sequence_id
         sequence_id = self._next_id if given is None else given
         batching = self._batching
-        # A broker that deduplicates compares the first id of a batch, and drops the whole batch. A
-        # message that it may already have is therefore sent as its own entry.
+        # A broker that deduplicates compares the first id of a batch, and drops the whole batch. So
+        # a message that the broker may have is sent as its own entry.
         if batching is None or sequence_id <= self.highest_id or goes_alone(message):
             if not self._add_alone(encoder, message, sequence_id, waiter, slots):
                 return
@@ -161,7 +154,7 @@ class Packer:
         if self._batching is None or not self._batching.count:
             return
         left = self._batch_begun_s + self._delay_s - self._loop.time()
-        if left > 0:  # the batch for which it was set was full before its time
+        if left > 0:  # set for an earlier batch
             self._timer = self._loop.call_later(left, self._on_timer)
         else:
             self.flush()
@@ -172,7 +165,7 @@ class Packer:
 
     def _pack(self, batches: Sequence[SendBatch]) -> None:
         encoder = self.encoder
-        assert encoder is not None  # there are no batches before it
+        assert encoder is not None  # else there are no batches
         now = self._loop.time()
         wall_ms = wall_now_ms(self._loop)
         packed: list[SendFrame] = []
@@ -187,11 +180,10 @@ class Packer:
         self, encoder: SendEncoder, batch: SendBatch, now: float, wall_ms: int
     ) -> SendFrame:
         count = len(batch.waiters)
-        if count == 1:  # as in Java: it is acked, nacked and counted for itself
+        if count == 1:  # a plain entry, as in Java
             frame = encoder.single(batch.message, batch.first, wall_ms)
             return SendFrame(frame, batch.first, batch.waiters, since=now, last=batch.first)
-        # The ids of a batch by key have gaps that other batches fill, so it is named by its last id
-        # alone.
+        # The ids of a batch by key have gaps that other batches fill: only its last id names it.
         first = batch.last if self._by_key else batch.first
         last = None if self._by_key else batch.last
         frame = encoder.batch(batch.message, batch.parts, count, first, last, wall_ms)
@@ -200,7 +192,7 @@ class Packer:
         )
 
     def take_back(self) -> tuple[list[Waiter], int]:
-        """Drop all messages that are not frames yet; return their waiters and their queue room."""
+        """Drop all messages that are not frames yet; return their waiters and their queue slots."""
         early = self.take_early()
         batches = self._batching.take() if self._batching is not None else []
         waiters = [waiter for batch in batches for waiter in batch.waiters]
@@ -208,7 +200,6 @@ class Packer:
         return [*waiters, *(waiter for _, waiter, _ in early)], slots
 
     def take_early(self) -> list[tuple[OutgoingMessage, Waiter, int]]:
-        """Take the messages that wait for the first encoder, to send them through another part."""
         early, self.early = self.early, []
         return early
 

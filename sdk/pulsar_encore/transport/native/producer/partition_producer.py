@@ -1,10 +1,8 @@
 """A producer on one topic or partition: its pending messages, and its broker.
 
-A message becomes part of a frame (`Packer`), waits for its receipt, and leaves with an id or an
-error. All of that goes on while the connection is lost. Frames without a receipt are sent again, in
-order and unchanged, before new ones. Nothing is scheduled per message: the send timeout is one
-timer for all, and writing pauses while the socket is full. After a final error from the broker,
-every message fails with that error.
+Messages become frames, which wait for their receipts. Frames without a receipt are sent again after
+a reconnect, in order and unchanged, before new ones. Nothing is scheduled per message: one timer
+serves all send timeouts, and writing pauses while the socket is full.
 """
 
 from __future__ import annotations
@@ -46,19 +44,15 @@ from .unconfirmed_frames import OutOfStepError, SendFrame, UnconfirmedFrames, Wa
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-# Errors by which brokers refuse a topic that was deleted or has another number of partitions.
+# By these errors brokers refuse a topic that was deleted or has another number of partitions.
 _MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
-_STEP_BYTES: Final = 1_000_000  # written at once; then the socket can report that it is full
-_STEP_FRAMES: Final = 2_000  # the same in frames: about 2 ms
+_STEP_BYTES: Final = 1_000_000  # written at once, before the socket can report that it is full
+_STEP_FRAMES: Final = 2_000  # about 2 ms
 
 
 class _Failing(NamedTuple):
-    """Messages that failed together.
-
-    Attributes:
-        waiters: Of the messages that were not frames yet.
-        slots: Queue room of the messages that were not frames yet.
-    """
+    """Messages that failed together: frames, and waiters and queue slots of messages without a
+    frame."""
 
     frames: deque[SendFrame]
     waiters: deque[Waiter]
@@ -70,19 +64,17 @@ class PartitionProducer:
     """One topic or partition of a producer; a `ProducerHandler`.
 
     Args:
-        partition: Its number; -1 for a topic without.
-        encrypt: None to send in clear.
-        release_slots: Called with the queue room of completed messages, after their waiters.
+        partition: Its number; -1 for a topic without partitions.
+        release_slots: Called with the queue slots of completed messages, after their waiters.
         on_missing: Called when the broker does not know the topic, or refuses it by its name.
         established: The producer was attached before: this part does not create its topic, and its
             first attempt is retried like later ones.
 
     Attributes:
-        pending_slots: Queue room of messages without id or error.
+        pending_slots: Queue slots of messages without id or error.
         last_sequence_id: Of the last message stored, also by an earlier producer of this name.
         error: Why nothing can be sent any more, or None.
-        missing_s: Loop time of the first answer, since it was attached, that the topic does not
-            exist; else None.
+        missing_s: Loop time of the first TopicNotFound since it was attached, or None.
         may_create: True if the next attempts to attach again may create the topic.
     """
 
@@ -110,7 +102,7 @@ class PartitionProducer:
         self.may_create: bool = False
         self._lookup = lookup
         self._on_missing = on_missing
-        self._was_attached = established  # this part, or others of the producer
+        self._was_attached = established  # this part, or another of the producer
         # A non-persistent topic exists only while it is in use.
         self._stored = not self.topic.startswith("non-persistent://")
         self._options = options
@@ -137,13 +129,13 @@ class PartitionProducer:
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
         self.flushes: Flushes = Flushes(self._loop)
-        # Highest sequence id used before the first message; None until the broker has said.
+        # Highest sequence id before the first message; None until the broker has told it.
         self._highest_id: int | None = None
         self._begun = False
         self._adopted: list[SendFrame] = []  # not rewritten yet
-        self._early_s = 0.0  # when the first message came, if it waits for the first attachment
+        self._early_s = 0.0  # loop time of the first message that waits for an attachment
         self._corrupted: SendFrame | None = None
-        # Failed messages, in order, that are not yet reported to their waiters.
+        # Not reported to their waiters yet.
         self._failing: deque[_Failing] = deque()
         self._is_reporting = False
 
@@ -161,26 +153,18 @@ class PartitionProducer:
         return self._attached and self.error is None
 
     async def open(self) -> None:
-        """Attach within the operation timeout. If that fails, the caller must end the part.
-
-        Raises:
-            PulsarException: The part could not be attached.
-        """
+        """Attach within the operation timeout. If that fails, the caller must end the part."""
         self._begun = True
         await self._attachment.first()
 
     def begin(self) -> None:
-        """Attach in the background, with retries as after a loss. No effect after the first call.
-
-        Messages that are published before the part is attached wait for it, until their send
-        timeout.
-        """
+        """Attach in the background, with retries as after a loss. No effect after the first
+        call."""
         if not self._begun:
             self._begun = True
             self._attachment.begin()
 
     def retry_now(self) -> None:
-        """Make the next attempt to attach now, because the topic exists or may be created."""
         self._attachment.retry_now()
 
     def copy_for(self, lookup: Lookup) -> PartitionProducer:
@@ -269,13 +253,8 @@ class PartitionProducer:
     def release(
         self,
     ) -> tuple[list[SendFrame], list[tuple[OutgoingMessage, Waiter, int]]]:
-        """Take back all pending messages, because the topic is gone. The part is unusable
-        afterwards.
-
-        Returns:
-            The frames, in order, and the messages that are not frames yet, with their waiters and
-            their queue room.
-        """
+        """End the part, because the topic is gone. Return its frames, in order, and
+        `Packer.early`."""
         self._packer.flush()
         frames = self._unconfirmed.all()
         self._unconfirmed.drop(frames)
@@ -298,7 +277,7 @@ class PartitionProducer:
         self._on_packed(frames)
 
     def _rewrite(self, frames: Sequence[SendFrame], highest_id: int) -> int:
-        """Make frames of other parts this part's; return the highest sequence id used then."""
+        """Make frames of other parts this part's; return the highest sequence id."""
         for each in frames:
             highest_id = rewrite(
                 each,
@@ -310,11 +289,8 @@ class PartitionProducer:
         return highest_id
 
     async def _check_topic(self) -> None:
-        """Check that the topic exists, directly before PRODUCER, which would create it.
-
-        Raises:
-            TopicNotFound: if it does not exist, or has partitions now.
-        """
+        """Raise `TopicNotFound` if the topic is missing or has partitions now: PRODUCER would
+        create it."""
         try:
             partitions = await self._lookup.partitions(self.topic, create=False)
             if partitions:
@@ -357,13 +333,12 @@ class PartitionProducer:
             self._attached = False
             self._unconfirmed.disconnected()
             self._attachment.again(address)
-            # The end of the event loop closes the pool. The producer continues on the next loop.
+            # A closed pool means that the event loop ends. The producer continues on the next one.
             if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
-        """Close the producer at the broker, so that it drops everything in flight, and attach
-        again."""
+        """Close the producer at the broker, which drops everything in flight, and attach again."""
         session = self._session
         if session is not None:
             session.detach_producer(self._registration.producer_id)
@@ -393,11 +368,6 @@ class PartitionProducer:
         return self._packer.slots_of(message)
 
     def publish(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
-        """Send a message, behind all earlier ones.
-
-        Args:
-            slots: From `slots_of`.
-        """
         self.pending_slots += slots
         packer = self._packer
         if packer.encoder is None:
@@ -443,8 +413,7 @@ class PartitionProducer:
         try:
             frame = self._unconfirmed.receipt(receipt.sequence_id)
         except OutOfStepError as error:
-            # The state of this producer is uncertain, but other users of the connection are not
-            # affected.
+            # Only the state of this producer is uncertain: the connection stays open.
             log.warning("%s: %s; unanswered messages are sent again", self.topic, error)
             self._attach_again()
             return 0
@@ -473,8 +442,8 @@ class PartitionProducer:
             self._attach_again()
 
     def _is_corrupted_again(self, sequence_id: int) -> bool:
-        """Return True if the same message arrived corrupted twice. Its bytes are right on this
-        side, so something on the way always corrupts it."""
+        """Return True if the same message arrived corrupted twice: something on the way always
+        corrupts it."""
         corrupted = self._unconfirmed.on_wire(sequence_id)
         again = corrupted is not None and corrupted is self._corrupted
         self._corrupted = corrupted
@@ -511,7 +480,7 @@ class PartitionProducer:
             text += f"; the producer is not attached, the last attempt failed: {refused}"
         twice = self._unconfirmed.unanswered
         if refused is not None and not self.started:
-            self._fail_all(refused)  # it was never attached, and this is the reason
+            self._fail_all(refused)  # it was never attached
         else:
             self._fail_all(TransportTimeout(text))
         session = self._session
@@ -520,7 +489,7 @@ class PartitionProducer:
 
     def _fail_all(self, error: Exception) -> None:
         pending = self._unconfirmed.drop_all()
-        # Before any waiter is notified: that makes room for other messages, which have not failed.
+        # Before any waiter is notified: that admits other messages, which have not failed.
         waiters, slots = self._packer.take_back()
         self._failing.append(_Failing(deque(pending), deque(waiters), slots, error))
         if not self._is_reporting:
@@ -532,8 +501,7 @@ class PartitionProducer:
         try:
             self._report_failures(FAILURES_PER_STEP)
         finally:
-            # Also after an exception, which may come from application code that runs for a message
-            # that is admitted now: the other failures must still be reported.
+            # Also after an exception of application code for a newly admitted message.
             self._is_reporting = bool(self._failing)
             if self._is_reporting:
                 self._loop.call_soon(self._report_step)
@@ -571,9 +539,8 @@ class PartitionProducer:
     def flush(self) -> list[asyncio.Future[Any]]:
         """Send the open batches now.
 
-        Returns:
-            Futures of all messages that have neither an id nor an error yet. They include failed
-            messages that are not yet reported.
+        Return futures of all messages without id or error, including failed messages that are not
+        reported yet.
         """
         self._packer.flush()
         frames = self._unconfirmed.all()
@@ -601,7 +568,7 @@ class PartitionProducer:
             log.info("%s; it ends with its connection", error)
 
     def abandon(self) -> None:
-        """Fail all pending messages with `ClosedError`, without waiting for the broker's answer."""
+        """Close without waiting for the broker's answer."""
         self._abandon(closed_error())
 
     def _abandon(self, error: Exception) -> None:

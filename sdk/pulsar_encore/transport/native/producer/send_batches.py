@@ -1,9 +1,8 @@
 """Collects messages into batches by count and size, of all messages or of one key each.
 
-The caller keeps the time. A batch is returned before a message that would make it too large, and
-with the message that makes it full; batches by key are returned together. Sequence ids only rise
-within a batch and from one batch to the next, because the caller sends all other messages singly. A
-broker that deduplicates compares the bounds of a batch, and would drop ids that are out of order.
+Sequence ids rise within a batch and from one batch to the next, because the caller sends all other
+messages singly. A broker that deduplicates compares the bounds of a batch, and would drop ids that
+are out of order.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class SendBatches:
 
     Args:
         max_messages: Most messages that are returned together.
-        max_bytes: Most bytes of these, with heads and before compression; a single message may have
-            more. May be assigned.
+        max_bytes: Most bytes of these, before compression; a single message may have more.
         by_key: One batch for each key, so that Key_Shared can give each to its consumer.
     """
 
@@ -59,11 +57,10 @@ class SendBatches:
     def add(
         self, message: OutgoingMessage, sequence_id: int, waiter: Waiter
     ) -> Sequence[SendBatch]:
-        """Add a message; return the batches that must be sent now, in order.
+        """Add a message with a higher sequence id than all before; return the batches to send now.
 
-        Args:
-            sequence_id: Above those of all earlier messages.
-            waiter: Returned in `SendBatch.waiters`.
+        A batch is returned before a message that would make it too large, and with the message that
+        makes it full. Batches by key are returned together.
 
         Raises:
             ConfigurationError: if the message cannot be encoded. Nothing was added.
@@ -94,7 +91,6 @@ class SendBatches:
         return full
 
     def take(self) -> list[SendBatch]:
-        """Return all batches, ordered by their last sequence ids."""
         batches = sorted(self._batches.values(), key=attrgetter("last"))
         self._batches.clear()
         self.count = self.size = 0

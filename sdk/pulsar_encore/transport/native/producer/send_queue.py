@@ -26,9 +26,6 @@ class SendQueue:
 
     A message takes one slot, and a chunked message one for each of its chunks.
 
-    Args:
-        topic: Full name, for the text of errors.
-
     Attributes:
         pending_slots: Slots of messages that a partition has taken, and that have no id or error.
     """
@@ -47,11 +44,10 @@ class SendQueue:
 
     @property
     def waiters(self) -> list[Waiter]:
-        """The waiters of the messages that do not fit yet."""
         return [waiter for _, _, waiter in self._waiting]
 
     def put(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> None:
-        """Send a message to a partition if it fits; else let it wait, or fail."""
+        """Send a message if it fits. Else let it wait, or fail it with `ProducerQueueIsFull`."""
         if not self._waiting and self._admit(part, message, waiter):
             return
         if self._blocks:
@@ -64,8 +60,10 @@ class SendQueue:
         )
 
     def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
-        """Send a message if the queue has room. A message that is larger than the whole queue is
-        sent when nothing else is pending; otherwise it would never be sent."""
+        """Send a message if the queue has room.
+
+        A message that is larger than the whole queue is sent when nothing else is pending.
+        """
         slots = part.slots_of(message) if self._chunking else 1
         pending = self.pending_slots
         if pending:
@@ -118,14 +116,12 @@ class SendQueue:
         gone: Collection[PartitionProducer],
         choose: Callable[[OutgoingMessage], PartitionProducer],
     ) -> None:
-        """Choose another partition for each message that waits for a deleted one."""
         self._waiting = deque(
             (choose(message) if part in gone else part, message, waiter)
             for part, message, waiter in self._waiting
         )
 
     def reset(self) -> None:
-        """Forget all messages, because their event loop has ended."""
         self._waiting.clear()
         self.pending_slots = 0
 
@@ -139,7 +135,6 @@ class SendQueue:
             self._fail_discarded(sys.maxsize)
 
     def abandon(self) -> None:
-        """Fail the waiting messages with `ClosedError` at once."""
         self._discard()
         self._fail_discarded(sys.maxsize)
 
@@ -148,7 +143,7 @@ class SendQueue:
         self._waiting.clear()
 
     def _fail_discarded(self, most: int) -> bool:
-        """Fail up to `most` of the discarded messages. Return True if others remain."""
+        """Fail up to `most` messages. Return True if others remain."""
         count = min(most, len(self._discarded))
         set_failed([self._discarded.popleft()[2] for _ in range(count)], closed_error())
         return bool(self._discarded)

@@ -20,10 +20,7 @@ _U63: Final = 1 << 63  # larger numbers are negative ids; -1 is unknown
 def set_stored(frame: SendFrame, place: pb.MessageIdData, topic: str, partition: int) -> None:
     """Set the ids of an entry that the broker has stored.
 
-    Args:
-        place: Its position; both numbers are -1 if the broker had it before and does not say where.
-        topic: Full name; of the partition, if any.
-        partition: Its number, -1 for a topic without.
+    Both numbers of `place` are -1 if the broker had the entry before and does not say where.
     """
     ledger, entry = place.ledgerId, place.entryId
     if ledger >= _U63:

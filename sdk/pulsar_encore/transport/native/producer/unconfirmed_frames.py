@@ -1,9 +1,8 @@
-"""Frames without a receipt, in order; some of them are on the wire.
+"""Frames without a receipt, in order. Some of them are on the wire.
 
-Receipts come in the order of the frames, so a receipt for any frame but the first means that
-something was lost. Frames leave by a receipt, by an error of their own, or all together. The broker
-may still answer a frame that failed for lack of an answer. Such a frame stays known, without its
-bytes, until that answer or the end of the connection.
+Receipts come in the order of the frames, so a receipt for a later frame means that something was
+lost. The broker may still answer a frame that has failed, for example by the send timeout. Such a
+frame stays known, without its bytes, until that answer or the end of the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Waiter: TypeAlias = asyncio.Future[MessageId]
 
 
 class OutOfStepError(ProtocolError):
-    """A receipt named a later frame than the first: something in between was lost."""
+    """A receipt named a later frame than the first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +30,8 @@ class SendFrame:
     Attributes:
         data: Its bytes, the same each time it is sent; b"" once no caller waits for it.
         waiters: Futures of its messages; for a chunked message, only at the last chunk.
-        since: When it was handed in, on the caller's monotonic clock in seconds.
+        since: Loop time in s when it was packed.
+        last: Sequence id of its last message.
         batched: True if its messages have batch indexes.
         first_chunk: The first chunk, for a later chunk of a message.
         stored: For a first chunk, its position (ledger, entry).
@@ -50,11 +50,8 @@ class SendFrame:
 
 
 class UnconfirmedFrames:
-    """The frames of one producer on one topic that have no receipt.
-
-    Attributes:
-        unanswered: Number of frames on the wire that no caller waits for.
-    """
+    """The frames of one producer on one topic. `unanswered` counts those on the wire that no caller
+    waits for."""
 
     __slots__ = ("_on_wire", "_unwritten", "unanswered")
 
@@ -81,10 +78,7 @@ class UnconfirmedFrames:
         return bool(self._unwritten)
 
     def to_write(self, most_bytes: int, most_frames: int) -> list[bytes]:
-        """Return the frames to write now, in order, and count them as written.
-
-        After either limit the rest is left for later.
-        """
+        """Return the next frames up to either limit, and count them as written."""
         frames: list[bytes] = []
         unwritten = self._unwritten
         while unwritten and most_bytes > 0 and len(frames) < most_frames:
@@ -95,7 +89,7 @@ class UnconfirmedFrames:
         return frames
 
     def disconnected(self) -> None:
-        """Have the frames on the wire written again, because the connection is gone."""
+        """Have the frames on the wire written again."""
         again = deque(each for each in self._on_wire if each.data)
         again += self._unwritten
         self._unwritten = again
@@ -106,7 +100,7 @@ class UnconfirmedFrames:
         """Return the frame that a receipt is for; None if no caller waits for it.
 
         Raises:
-            OutOfStepError: if it is for a frame behind the first that a caller waits for.
+            OutOfStepError: if a caller waits for an earlier frame.
         """
         on_wire = self._on_wire
         if not on_wire or on_wire[0].sequence_id != sequence_id:
@@ -118,7 +112,7 @@ class UnconfirmedFrames:
                         f"a receipt for message {sequence_id}, where {on_wire[0].sequence_id} is "
                         "the first without one"
                     )
-                on_wire.popleft()  # it was never answered, and no caller waits for it
+                on_wire.popleft()  # never answered, and no caller waits for it
                 self.unanswered -= 1
         frame = on_wire.popleft()
         if frame.data:
@@ -129,8 +123,7 @@ class UnconfirmedFrames:
     def refused(self, sequence_id: int) -> SendFrame | None:
         """Remove the frame that the broker refused, and return it; None if no caller waits for it.
 
-        For a batch, brokers name the sequence id of the last message here, but the first one's in a
-        receipt.
+        SEND_ERROR names the last sequence id of a batch, SEND_RECEIPT the first one.
         """
         for at, frame in enumerate(self._on_wire):
             if sequence_id in (frame.sequence_id, frame.last):
@@ -160,8 +153,8 @@ class UnconfirmedFrames:
     def drop_all(self) -> list[SendFrame]:
         """Stop waiting for every frame; return them, in order.
 
-        Frames on the wire lose their bytes and are not replaced by placeholders: to make 45,000
-        more objects would be a long step of the event loop.
+        Frames on the wire lose their bytes in place: to make 45,000 more objects would be a long
+        step of the event loop.
         """
         dropped = self.all()
         self._unwritten = deque()
