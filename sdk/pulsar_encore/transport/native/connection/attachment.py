@@ -154,12 +154,7 @@ class Attachment:
             self._first_timeout.reschedule(None)
 
     async def first(self) -> None:
-        """Attach for the first time.
-
-        Raises:
-            PulsarException: the error of the last attempt, or `ClosedError` if it was stopped
-                meanwhile.
-        """
+        """Attach for the first time, or raise the error of the last attempt."""
         if self._stopped:
             raise self._closed_error()
         self._task = task = self._loop.create_task(self._attach_first())

@@ -47,8 +47,7 @@ class ConsumerHandler(Protocol):
             most: Largest frame, without its size.
             stop: Frames that begin here or later are for the next call.
 
-        Returns:
-            The start of the first frame that was not taken; `at` if none was.
+        Return the start of the first frame that was not taken; `at` if none was.
         """
 
     def on_entries_end(self) -> None:

@@ -76,8 +76,8 @@ class ConnectionPool:
         self._request_ids = count(rng.randrange(1 << 31))
         self.watcher_ids: Iterator[int] = count(1)
         self._sessions: dict[ConnectionKey, asyncio.Task[Session]] = {}
-        # All open ones. Those that `_sessions` lacks showed old credentials, and are kept for the
-        # consumers and producers attached to them.
+        # All open ones. Connections that `_sessions` lacks showed old credentials, and are kept for
+        # the consumers and producers attached to them.
         self._keys: dict[Session, ConnectionKey] = {}
         self._last_good: Address | None = None  # answered last
         self._hurry_event = asyncio.Event()  # ends the waits in `rest`
@@ -93,8 +93,8 @@ class ConnectionPool:
     # Finding a broker
 
     async def any_broker(self) -> Session:
-        """Return a connection to any broker of the service, for lookups, or raise the error of the
-        last."""
+        """Return a connection to any broker of the service, or raise the error of the last
+        address."""
         failure: PulsarException | None = None
         service = self.service
         for address in self.addresses_to_try():
@@ -129,11 +129,9 @@ class ConnectionPool:
                 self._last_good = None
 
     def check_cluster(self, service: ClusterService) -> None:
-        """Check that an answer from `service` may still be used.
+        """Raise `NotConnected` if the client has moved from `service` to another cluster.
 
-        Raises:
-            NotConnected: if the client has moved to another cluster. Addresses of the first cluster
-                must not get credentials of the second.
+        Addresses of the first cluster must not get credentials of the second.
         """
         if service is not self.service:
             raise NotConnected(_MOVED)
@@ -153,7 +151,6 @@ class ConnectionPool:
 
         Raises:
             LookupError: if the service URL has TLS, and the address to connect to has none.
-            PulsarException: if the broker could not be reached, or does not accept the client.
         """
         if self.closed:
             raise ClosedError("the client is closed: create another")
@@ -334,7 +331,7 @@ class ConnectionPool:
 
     @property
     def sessions(self) -> list[Session]:
-        """The connections that new consumers and producers are attached to."""
+        """The connections for new consumers and producers."""
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
     def move(self, service: ClusterService) -> None:
@@ -399,8 +396,8 @@ class ConnectionPool:
         """Return the client's current authentication data.
 
         Raises:
-            ErrorGettingAuthenticationData: if the application's code failed or took longer than the
-                connection timeout, or a file cannot be read now.
+            ErrorGettingAuthenticationData: if the application's code fails or takes longer than the
+                connection timeout.
         """
         timeout_s = self.settings.connection_timeout_s
         try:

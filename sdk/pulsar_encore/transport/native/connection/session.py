@@ -49,14 +49,14 @@ _Type = pb.BaseCommand
 _BUSY_BYTES: Final = 65_536  # received between two ticks: the broker is sending
 # Written at once, because other tasks may keep the loop busy.
 _WRITE_NOW_BYTES: Final = 64 * 1024
-#: CPU time in s that one step of the loop may take for a read. A read of 256 KiB holds 3,700 small
-#: messages, and a redelivered one takes 6 us.
+#: CPU time in s for a read in one step of the loop. A read of 256 KiB holds 3,700 small messages,
+#: and a redelivered one takes 6 us.
 PART_S: Final = 0.004
-# Frames and bytes that are handled before the clock is read.
+# Frames and bytes before the clock is read.
 PART_FRAMES: Final = 64
 PART_BYTES: Final = 32 * 1024
-# Plain messages of one run that are taken before the clock is read. Each run costs 10 us in
-# addition, so runs of large messages are not cut at `PART_BYTES`.
+# Plain messages of one run before the clock is read. Each run costs 10 us in addition, so runs of
+# large messages are not cut at `PART_BYTES`.
 PART_RUN: Final = 400
 # Time in s after which entries are handed over within a read, because the hand-over takes up to six
 # times as long as reading. One hand-over for a shorter read is a tenth cheaper.
@@ -247,8 +247,8 @@ class Session:
     ) -> asyncio.Future[Any]:
         """Send a request, and return a future for the body of the answer.
 
-        It fails with the error for the broker's refusal, `TransportTimeout`, or `NotConnected` if
-        the connection ends. If `timeout_s` is None, it waits for as long as the connection lives.
+        The future fails with the error for the broker's refusal, with `TransportTimeout`, or with
+        `NotConnected` if the connection ends. Without `timeout_s` there is no timeout.
         """
         self._check_open()
         request_id = self.requests.new_id()
@@ -258,13 +258,8 @@ class Session:
     def connect(
         self, *, client_version: str, method: str, data: bytes, proxy_to: str | None
     ) -> None:
-        """Send CONNECT. `ready` gives the result.
-
-        Args:
-            client_version: Shown in the broker's statistics.
-            method: Name of the authentication method; "none" without.
-            proxy_to: ``host:port`` of the broker behind a proxy.
-        """
+        """Send CONNECT. `ready` gives the result. `proxy_to` is the ``host:port`` of a broker
+        behind a proxy."""
         flags = pb.FeatureFlags(
             supports_auth_refresh=True,
             supports_broker_entry_metadata=True,
@@ -330,7 +325,7 @@ class Session:
             self._transport.abort()
 
     def sever(self) -> None:
-        """Close the socket of a connection whose event loop is closed. Handlers are not called."""
+        """Close the socket of a connection with a closed event loop. Handlers are not called."""
         if not self.closed:
             self.closed = True
             self._consumers.clear()
@@ -462,8 +457,7 @@ class Session:
     def _frames(self, data: bytes) -> tuple[int, bool]:
         """Handle the complete frames of `data`, until the time of this step is used up.
 
-        Returns:
-            The start of the next frame, and whether all complete frames were handled.
+        Return the start of the next frame, and whether all complete frames were handled.
         """
         # The hot path. A frame that matches the template is not decoded: the consumer takes a run
         # of plain messages at once (`_take_run`), or only the entry id is read. `_frame` decodes
@@ -670,10 +664,8 @@ class Session:
             handler.on_topics_changed(command.watchTopicUpdate)
 
     def _migrated(self, command: pb.BaseCommand) -> None:
-        """Log that a topic has moved to another cluster (TOPIC_MIGRATED, PIP-188).
-
-        CLOSE_CONSUMER or CLOSE_PRODUCER comes next, and then an ordinary lookup at the service URL.
-        """
+        """Log TOPIC_MIGRATED (PIP-188). CLOSE_CONSUMER or CLOSE_PRODUCER comes next, and then a
+        lookup."""
         moved = command.topicMigrated
         url = self._address_in(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
         if url is not None:
@@ -691,10 +683,7 @@ class Session:
         )
 
     def _address_in(self, plain: str, by_tls: str, purpose: str) -> str | None:
-        """Return the address in a command that fits the client; None if a lookup must follow.
-
-        Logs a warning if the client must not use the address.
-        """
+        """Return the address in a command that fits the client; None if a lookup must follow."""
         url = by_tls if self._tls else plain
         if not url and (self._proxied or not (plain or by_tls)):
             return None

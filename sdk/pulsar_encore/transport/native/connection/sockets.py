@@ -60,10 +60,8 @@ class Sockets:
         """Connect within `timeout_s`, including TLS.
 
         Raises:
-            ConnectError: if the host is unknown, unreachable, refuses, or has no TLS that can be
-                trusted.
             AuthenticationError: if the broker does not accept the client's certificate.
-            TransportTimeout: if there was no answer in time.
+            ConnectError: for all other failures but a timeout (`TransportTimeout`).
         """
         loop = asyncio.get_running_loop()
         context = self._tls.context() if address.tls else None

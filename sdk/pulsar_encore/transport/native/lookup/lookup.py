@@ -38,10 +38,8 @@ class Lookup:
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         """Return the number of partitions of a topic; 0 for a topic without.
 
-        If `create`, the broker may create the topic, where its policies allow that.
-
-        Raises:
-            TopicNotFound: if the topic does not exist, and may not be created.
+        If `create`, the broker may create the topic, where its policies allow that. Else a missing
+        topic raises `TopicNotFound`.
         """
         return (await self.ask_partitions(topic, create=create)).number
 
@@ -67,11 +65,7 @@ class Lookup:
 
     async def schema(self, topic: str, version: int | None) -> pb.Schema:
         """Return a version of a topic's schema, from 0, or the latest. Partitions share their
-        topic's.
-
-        Raises:
-            TopicNotFound: if the topic, or the version, does not exist.
-        """
+        topic's."""
         which = "the latest schema" if version is None else f"schema version {version}"
         purpose = f"{which} of {topic}"
         return await self._shared(

@@ -26,8 +26,7 @@ class Flushes:
         self._open: list[_Flush] = []
 
     def begin(self, frames: Sequence[SendFrame]) -> list[asyncio.Future[Any]]:
-        """Return a future that is done when all these frames are completed; `[]` if there are
-        none."""
+        """Return a future for the completion of all these frames; `[]` without frames."""
         if not frames:
             return []
         flush = _Flush(set(frames), self._loop.create_future())

@@ -1,6 +1,6 @@
 """Rewrites frames for another topic, after theirs was deleted and created with other partitions.
 
-The payload stays as it is, encrypted or batched. Sequence ids change only if the other topic has
+The payload is the same, encrypted or batched. Sequence ids change only if the other topic has
 already used them.
 """
 
@@ -28,10 +28,9 @@ def rewrite(
     producer_name: str,
     schema_version: bytes,
 ) -> int:
-    """Change a frame in place into a frame of another producer, whose highest sequence id is
-    `highest_id`.
+    """Change a frame in place into a frame of another producer; return its new highest sequence id.
 
-    A broker that deduplicates drops every id up to that one. Return the new highest id.
+    A broker that deduplicates drops every id up to `highest_id`.
     """
     decoded = _decoded(frame)
     assert decoded.body is not None, "SEND has a body"

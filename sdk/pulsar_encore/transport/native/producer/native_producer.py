@@ -53,12 +53,7 @@ async def open_producer(
     ids: Iterator[int],
     listener: ProducerListener | None = None,
 ) -> NativeProducer:
-    """Make a producer that the brokers have accepted; `ids` never repeats a producer id.
-
-    Raises:
-        ConfigurationError: if the options cannot be served.
-        PulsarException: if a broker refused, or could not be reached in time.
-    """
+    """Make a producer that the brokers have accepted. `ids` never repeats a producer id."""
     compress(options.compression_type.value, b"")  # raises if the codec is not available
     encrypt = await encryptor_of(options)
     producer = NativeProducer(client, options, ids, encrypt, listener)
@@ -115,7 +110,7 @@ class NativeProducer:
         self._partitioned = partitions > 0
         lazy = self._options.lazy_start_partitioned_producers
         count = max(1, partitions)
-        # The first part shows errors of all parts, and gets the name of the producer.
+        # The first part shows errors of all parts, and gets the producer name.
         first = self._lookup.pool.rng.randrange(count) if lazy else 0
         chosen = self._part(first)
         self.parts = [chosen]
@@ -325,7 +320,7 @@ class NativeProducer:
     def _ensure_open(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        # The end of an event loop closes the pool before the loop itself is closed.
+        # The end of an event loop first closes the pool, and then the loop.
         if self._loop.is_closed() or self._lookup.pool.closed:
             self._move_to_running_loop()
 

@@ -22,13 +22,8 @@ from .unconfirmed_frames import SendFrame, Waiter
 class Packer:
     """The messages of one topic or partition that are not frames yet.
 
-    Args:
-        on_failed: Called with the waiters of messages that cannot be sent, their queue slots, and
-            the error.
-
     Attributes:
         early: Messages that wait for `encoder`, with their waiters and queue slots.
-        highest_id: Highest sequence id so far.
     """
 
     def __init__(
@@ -65,7 +60,7 @@ class Packer:
             self._batching.max_bytes = min(most, encoder.batch_limit)
 
     def begin(self, last_sequence_id: int) -> None:
-        """Number messages from here on, first those that have waited."""
+        """Number messages from here on, first the early ones."""
         self.highest_id = last_sequence_id
         self._next_id = last_sequence_id + 1
         for message, waiter, slots in self.take_early():
@@ -86,7 +81,7 @@ class Packer:
         sequence_id = self._next_id if given is None else given
         batching = self._batching
         # A broker that deduplicates compares the first id of a batch, and drops the whole batch. So
-        # a message that the broker may have is sent as its own entry.
+        # a message that the broker may have is its own entry.
         if batching is None or sequence_id <= self.highest_id or goes_alone(message):
             if not self._add_alone(encoder, message, sequence_id, waiter, slots):
                 return
@@ -192,7 +187,7 @@ class Packer:
         )
 
     def take_back(self) -> tuple[list[Waiter], int]:
-        """Drop all messages that are not frames yet; return their waiters and their queue slots."""
+        """Drop all messages that are not frames yet; return their waiters and queue slots."""
         early = self.take_early()
         batches = self._batching.take() if self._batching is not None else []
         waiters = [waiter for batch in batches for waiter in batch.waiters]

@@ -34,12 +34,8 @@ class PartitionChoice:
         )
 
     def partition(self, message: OutgoingMessage, partitions: int, now_ms: int) -> int:
-        """Return the partition of the next message. `now_ms` is monotonic.
-
-        Raises:
-            ConfigurationError: if the `message_router` failed, or chose a partition that does not
-                exist.
-        """
+        """Return the partition of the next message, or raise `ConfigurationError` if
+        `message_router` fails."""
         if self._route is not None:
             return self._ask_router(message, partitions)
         return self._router.route(

@@ -1,8 +1,8 @@
 """A producer on one topic or partition: its pending messages, and its broker.
 
-Messages become frames, which wait for their receipts. Frames without a receipt are sent again after
-a reconnect, in order and unchanged, before new ones. Nothing is scheduled per message: one timer
-serves all send timeouts, and writing pauses while the socket is full.
+Frames without a receipt are sent again after a reconnect, in order and unchanged, before new ones.
+Nothing is scheduled per message: one timer serves all send timeouts, and writing pauses while the
+socket is full.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ from .unconfirmed_frames import OutOfStepError, SendFrame, UnconfirmedFrames, Wa
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-# By these errors brokers refuse a topic that was deleted or has another number of partitions.
+# By these, brokers refuse a topic that was deleted or has another number of partitions.
 _MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _STEP_BYTES: Final = 1_000_000  # written at once, before the socket can report that it is full
 _STEP_FRAMES: Final = 2_000  # about 2 ms
 
 
 class _Failing(NamedTuple):
-    """Messages that failed together: frames, and waiters and queue slots of messages without a
-    frame."""
+    """Frames that failed together, and waiters and queue slots of messages without a frame."""
 
     frames: deque[SendFrame]
     waiters: deque[Waiter]
@@ -64,7 +63,6 @@ class PartitionProducer:
     """One topic or partition of a producer; a `ProducerHandler`.
 
     Args:
-        partition: Its number; -1 for a topic without partitions.
         release_slots: Called with the queue slots of completed messages, after their waiters.
         on_missing: Called when the broker does not know the topic, or refuses it by its name.
         established: The producer was attached before: this part does not create its topic, and its
@@ -129,7 +127,7 @@ class PartitionProducer:
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
         self.flushes: Flushes = Flushes(self._loop)
-        # Highest sequence id before the first message; None until the broker has told it.
+        # Before the first message; None until the broker has told it.
         self._highest_id: int | None = None
         self._begun = False
         self._adopted: list[SendFrame] = []  # not rewritten yet
@@ -168,8 +166,7 @@ class PartitionProducer:
         self._attachment.retry_now()
 
     def copy_for(self, lookup: Lookup) -> PartitionProducer:
-        """Return this part for the running loop, because its own loop has ended. Pending messages
-        are lost."""
+        """Return this part for the running loop. Pending messages are lost with the old loop."""
         self._registration.forget()
         part = PartitionProducer(
             lookup,
@@ -277,7 +274,6 @@ class PartitionProducer:
         self._on_packed(frames)
 
     def _rewrite(self, frames: Sequence[SendFrame], highest_id: int) -> int:
-        """Make frames of other parts this part's; return the highest sequence id."""
         for each in frames:
             highest_id = rewrite(
                 each,
@@ -333,7 +329,7 @@ class PartitionProducer:
             self._attached = False
             self._unconfirmed.disconnected()
             self._attachment.again(address)
-            # A closed pool means that the event loop ends. The producer continues on the next one.
+            # If the pool is closed, the producer continues on the next event loop.
             if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
@@ -496,7 +492,7 @@ class PartitionProducer:
             self._report_step()
 
     def _report_step(self) -> None:
-        """Report failures to some waiters, and to the rest in later steps of the loop."""
+        """Report some failures, and the others in later steps of the loop."""
         self._is_reporting = True
         try:
             self._report_failures(FAILURES_PER_STEP)
@@ -537,10 +533,9 @@ class PartitionProducer:
     # Flushing and closing
 
     def flush(self) -> list[asyncio.Future[Any]]:
-        """Send the open batches now.
+        """Send the open batches now; return futures of all messages without id or error.
 
-        Return futures of all messages without id or error, including failed messages that are not
-        reported yet.
+        Failed messages that are not reported yet are included.
         """
         self._packer.flush()
         frames = self._unconfirmed.all()

@@ -15,12 +15,10 @@ class Registration:
     """The registration of one producer of one topic or partition.
 
     Args:
-        producer_id: Unique in this client.
         name: The name that the broker gave another part of the same producer; "" lets it choose,
             unless the options have a name.
 
     Attributes:
-        schema_version: The broker's number of the schema; b"" without one.
         last_sequence_id: Of the last message that the broker has from this name, or -1.
     """
 

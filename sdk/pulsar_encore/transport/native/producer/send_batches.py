@@ -19,12 +19,8 @@ from .unconfirmed_frames import Waiter
 
 @dataclass(slots=True, eq=False)
 class SendBatch:
-    """Messages that become one entry.
-
-    Attributes:
-        message: The first one. It is sent as a single message if no other joins it.
-        size: Bytes of `parts`.
-    """
+    """Messages that become one entry. `message` is the first one, and is sent alone if no other
+    joins it."""
 
     message: OutgoingMessage
     first: int
@@ -60,10 +56,8 @@ class SendBatches:
         """Add a message with a higher sequence id than all before; return the batches to send now.
 
         A batch is returned before a message that would make it too large, and with the message that
-        makes it full. Batches by key are returned together.
-
-        Raises:
-            ConfigurationError: if the message cannot be encoded. Nothing was added.
+        makes it full. A message that cannot be encoded raises `ConfigurationError` and is not
+        added.
         """
         payload = message.payload
         if payload is not None and is_plain(message):

@@ -53,8 +53,8 @@ def goes_alone(message: OutgoingMessage) -> bool:
 class PlainHeads:
     """Encodes the heads of plain messages in a batch: everything before the payload.
 
-    Caches all but the last seven bits of the sequence id, because consecutive messages mostly have
-    the same size and consecutive ids.
+    Caches all but the last seven bits of the sequence id: consecutive messages mostly have the same
+    size.
     """
 
     __slots__ = ("_block", "_high", "_low", "_prefix", "_size")
@@ -185,9 +185,8 @@ class SendEncoder:
             message: The first one.
             parts: Heads and payloads.
             first: Sequence id of the first message; of the last message for a batch by key.
-            last: Sequence id of the last message; None for a batch by key, because its ids are not
-                consecutive and the broker must not compare its bounds.
-            now_ms: Wall clock, ms since the epoch.
+            last: Sequence id of the last message; None for a batch by key, because its ids have
+                gaps and the broker must not compare its bounds.
         """
         rest = pb.MessageMetadata(num_messages_in_batch=count)
         _set_key(rest, message)

@@ -14,14 +14,7 @@ from .send_encoder import Encrypt
 
 
 async def encryptor_of(options: ProducerOptions) -> Encrypt | None:
-    """Return the function that encrypts for the keys of the options; None if they have none.
-
-    Raises:
-        CryptoError: if a public key cannot be read.
-        ConfigurationError: if it is not a public key, or cannot wrap a data key.
-        NotSupportedError: if `cryptography` is not installed, or only the C++ client can use the
-            keys.
-    """
+    """Return the function that encrypts for the keys of the options; None if they have none."""
     names = options.encryption_key
     if names is None:
         return None

@@ -22,12 +22,10 @@ from .unconfirmed_frames import Waiter
 
 
 class SendQueue:
-    """Counts the pending messages of a producer, and holds those that do not fit.
+    """Counts the pending messages of a producer, and holds messages that do not fit.
 
-    A message takes one slot, and a chunked message one for each of its chunks.
-
-    Attributes:
-        pending_slots: Slots of messages that a partition has taken, and that have no id or error.
+    A message takes one slot, and a chunked message one for each of its chunks. `pending_slots` are
+    the slots of messages that a partition has taken, and that have no id or error.
     """
 
     def __init__(self, options: ProducerOptions, topic: str) -> None:
@@ -103,7 +101,7 @@ class SendQueue:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let all messages wait, and send those that fit at the end."""
+        """Let all messages wait. At the end, send messages that fit."""
         self._paused = True
         try:
             yield

@@ -28,10 +28,9 @@ class SendFrame:
     """One SEND frame that the broker has not confirmed.
 
     Attributes:
-        data: Its bytes, the same each time it is sent; b"" once no caller waits for it.
+        data: The same bytes each time it is sent; b"" once no caller waits for it.
         waiters: Futures of its messages; for a chunked message, only at the last chunk.
         since: Loop time in s when it was packed.
-        last: Sequence id of its last message.
         batched: True if its messages have batch indexes.
         first_chunk: The first chunk, for a later chunk of a message.
         stored: For a first chunk, its position (ledger, entry).
@@ -50,8 +49,8 @@ class SendFrame:
 
 
 class UnconfirmedFrames:
-    """The frames of one producer on one topic. `unanswered` counts those on the wire that no caller
-    waits for."""
+    """The frames of one topic or partition. `unanswered` counts frames on the wire without a
+    waiting caller."""
 
     __slots__ = ("_on_wire", "_unwritten", "unanswered")
 
@@ -135,7 +134,6 @@ class UnconfirmedFrames:
         return None
 
     def on_wire(self, sequence_id: int) -> SendFrame | None:
-        """Return the first frame on the wire that a refusal names and a caller waits for."""
         for each in self._on_wire:
             if sequence_id in (each.sequence_id, each.last) and each.data:
                 return each
