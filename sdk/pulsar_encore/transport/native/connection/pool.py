@@ -31,7 +31,7 @@ from ....errors import (
 )
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
-from ..client_settings import CLIENT_VERSION, ClientSettings
+from ..client_settings import ClientSettings
 from .addresses import Address, Addresses, weaker_address_error
 from .cluster_service import ClusterService, ConnectionCredentials
 from .codec_thread import Codecs, CodecThread
@@ -262,7 +262,6 @@ class ConnectionPool:
         session.credentials_digest = _digest(service, data)
         try:
             session.connect(
-                client_version=CLIENT_VERSION,
                 method=credentials.method_name,
                 data=data,
                 proxy_to=key.proxy_to,
@@ -420,9 +419,7 @@ class ConnectionPool:
             session.fail(ErrorGettingAuthenticationData(str(error)))
         else:
             session.credentials_digest = _digest(service, data)
-            session.authenticate(
-                client_version=CLIENT_VERSION, method=credentials.method_name, data=data
-            )
+            session.authenticate(method=credentials.method_name, data=data)
 
 
 def is_cancelled() -> bool:

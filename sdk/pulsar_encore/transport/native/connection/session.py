@@ -34,6 +34,7 @@ from ....wire.frames import (
     decode_command,
     encode,
 )
+from ..client_settings import CLIENT_VERSION
 from .addresses import broker_address
 from .fast_path import MessageTemplate
 from .handlers import ConsumerHandler, ProducerHandler, WatchHandler
@@ -255,9 +256,7 @@ class Session:
         self.send(make(request_id))
         return self.requests.begin(request_id, purpose, timeout_s)
 
-    def connect(
-        self, *, client_version: str, method: str, data: bytes, proxy_to: str | None
-    ) -> None:
+    def connect(self, *, method: str, data: bytes, proxy_to: str | None) -> None:
         """Send CONNECT. `ready` gives the result. `proxy_to` is the ``host:port`` of a broker
         behind a proxy."""
         flags = pb.FeatureFlags(
@@ -270,7 +269,7 @@ class Session:
         self._anonymous = plain = method == "none"
         self.send(
             pb.CommandConnect(
-                client_version=client_version,
+                client_version=CLIENT_VERSION,
                 auth_method_name=None if plain else method,
                 auth_data=None if plain else data,
                 proxy_to_broker_url=proxy_to,
@@ -279,12 +278,12 @@ class Session:
             )
         )
 
-    def authenticate(self, *, client_version: str, method: str, data: bytes) -> None:
+    def authenticate(self, *, method: str, data: bytes) -> None:
         """Answer a challenge. Success has no answer."""
         if not self.closed:
             self.send(
                 pb.CommandAuthResponse(
-                    client_version=client_version,
+                    client_version=CLIENT_VERSION,
                     response=pb.AuthData(auth_method_name=method, auth_data=data),
                     protocol_version=PROTOCOL_VERSION,
                 )

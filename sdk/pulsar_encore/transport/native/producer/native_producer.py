@@ -19,7 +19,7 @@ from ....eventloop.process import in_background
 from ....options import ProducerOptions
 from ....values.message_id import MessageId
 from ....values.outgoing_message import OutgoingMessage
-from ....values.topic_names import full_name, partition_of
+from ....values.topic_names import full_name
 from ....wire.compression import compress
 from ...interface import ProducerListener
 from ..connection.reconnect_backoff import ReconnectBackoff
@@ -126,11 +126,14 @@ class NativeProducer:
 
     def _part(self, number: int, name: str = "", *, established: bool = False) -> PartitionProducer:
         topic = f"{self.topic}-partition-{number}" if self._partitioned else self.topic
+        registration = Registration(self._options, topic, next(self._ids), name)
+        return self._new_part(registration, established=established)
+
+    def _new_part(self, registration: Registration, *, established: bool) -> PartitionProducer:
         return PartitionProducer(
             self._lookup,
             self._options,
-            Registration(self._options, topic, next(self._ids), name),
-            partition_of(topic),
+            registration,
             encrypt=self._encrypt,
             release_slots=self._queue.release,
             listener=self._listener,
@@ -292,7 +295,12 @@ class NativeProducer:
         self._lookup = self._client.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self._retry_log.forget_all()
-        self.parts = [part.copy_for(self._lookup) for part in self.parts]
+        gone, self.parts = self.parts, []
+        for old in gone:
+            old.registration.forget()
+            part = self._new_part(old.registration, established=True)
+            part.replace(old)
+            self.parts.append(part)
         self._queue.reset()
         self._parts_lock = asyncio.Lock()
         self._recovery_task = self._growth_task = None

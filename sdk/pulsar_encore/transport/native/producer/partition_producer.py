@@ -27,6 +27,7 @@ from ....errors import (
 )
 from ....options import ProducerOptions
 from ....values.outgoing_message import OutgoingMessage
+from ....values.topic_names import partition_of
 from ....wire import pulsar_pb2 as pb
 from ...interface import ProducerListener
 from ..connection.attachment import Attachment
@@ -81,18 +82,16 @@ class PartitionProducer:
         lookup: Lookup,
         options: ProducerOptions,
         registration: Registration,
-        partition: int,
         *,
         encrypt: Encrypt | None,
         release_slots: Callable[[int], None],
-        listener: ProducerListener | None = None,
+        listener: ProducerListener | None,
         on_missing: Callable[[], None],
-        established: bool = False,
-        retry_log: RetryLog | None = None,
+        established: bool,
+        retry_log: RetryLog,
     ) -> None:
         self.topic: str = registration.topic
-        self._retry_log = retry_log
-        self.partition: int = partition
+        self.partition: int = partition_of(registration.topic)
         self.pending_slots: int = 0
         self.last_sequence_id: int = -1
         self.error: Exception | None = None
@@ -104,7 +103,7 @@ class PartitionProducer:
         # A non-persistent topic exists only while it is in use.
         self._stored = not self.topic.startswith("non-persistent://")
         self._options = options
-        self._registration = registration
+        self.registration: Registration = registration
         self._encrypt = encrypt
         self._release_slots = release_slots
         self._listener = listener
@@ -141,7 +140,7 @@ class PartitionProducer:
 
     @property
     def name(self) -> str:
-        return self._registration.name
+        return self.registration.name
 
     @property
     def started(self) -> bool:
@@ -165,31 +164,17 @@ class PartitionProducer:
     def retry_now(self) -> None:
         self._attachment.retry_now()
 
-    def copy_for(self, lookup: Lookup) -> PartitionProducer:
-        """Return this part for the running loop. Pending messages are lost with the old loop."""
-        self._registration.forget()
-        part = PartitionProducer(
-            lookup,
-            self._options,
-            self._registration,
-            self.partition,
-            encrypt=self._encrypt,
-            release_slots=self._release_slots,
-            listener=self._listener,
-            on_missing=self._on_missing,
-            established=True,
-            retry_log=self._retry_log,
-        )
-        part.error = self.error
-        if self._packer.encoder is not None:
-            part.last_sequence_id = self.last_sequence_id
-            part._highest_id = self._packer.highest_id
-        return part
+    def replace(self, old: PartitionProducer) -> None:
+        """Continue for a part whose event loop has ended. Its pending messages are lost."""
+        self.error = old.error
+        if old._packer.encoder is not None:
+            self.last_sequence_id = old.last_sequence_id
+            self._highest_id = old._packer.highest_id
 
     async def _attach(self, session: Session) -> None:
         if self.error is not None:
             raise self.error  # closed while it was opened
-        registration = self._registration
+        registration = self.registration
         creates = self.may_create or self._attachment.moved_to_new_cluster
         if self._was_attached and self._stored and not creates:
             await self._check_topic()
@@ -278,9 +263,9 @@ class PartitionProducer:
             highest_id = rewrite(
                 each,
                 highest_id,
-                producer_id=self._registration.producer_id,
-                producer_name=self._registration.name,
-                schema_version=self._registration.schema_version,
+                producer_id=self.registration.producer_id,
+                producer_name=self.registration.name,
+                schema_version=self.registration.schema_version,
             )
         return highest_id
 
@@ -310,7 +295,7 @@ class PartitionProducer:
     def _not_attached(self, session: Session, error: BaseException) -> None:
         if self._session is session:
             self._session = None
-        session.detach_producer(self._registration.producer_id)
+        session.detach_producer(self.registration.producer_id)
         if isinstance(error, ProducerBlockedQuotaExceededException):
             self._fail_all(error)
         if not isinstance(error, PulsarException) or isinstance(error, TransportTimeout):
@@ -337,13 +322,13 @@ class PartitionProducer:
         """Close the producer at the broker, which drops everything in flight, and attach again."""
         session = self._session
         if session is not None:
-            session.detach_producer(self._registration.producer_id)
+            session.detach_producer(self.registration.producer_id)
             self._ask_to_close(session)
             self._on_connection_end(None)
 
     def _ask_to_close(self, session: Session) -> None:
         if not session.closed:
-            session.send(self._registration.close_command(session.requests.new_id()))
+            session.send(self.registration.close_command(session.requests.new_id()))
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
@@ -555,7 +540,7 @@ class PartitionProducer:
             return
         try:
             await session.request(
-                self._registration.close_command,
+                self.registration.close_command,
                 f"close the producer on {self.topic}",
                 self._request_timeout_s,
             )
@@ -578,7 +563,7 @@ class PartitionProducer:
         self._attachment.abandon()
         self._stop_timers()
         if self._session is not None:
-            self._session.detach_producer(self._registration.producer_id)
+            self._session.detach_producer(self.registration.producer_id)
         self._session = None
         self._attached = False
         self._fail_all(error)
