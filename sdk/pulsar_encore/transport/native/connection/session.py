@@ -401,7 +401,7 @@ class Session:
             self._pause()
 
     def _handle(self, data: bytes) -> bool:
-        """Handle the next bytes; return True if some of them wait for a later step."""
+        """Handle the next bytes; return True if some wait for a later step."""
         if self._missing:
             self._partial += data
             self._missing -= len(data)
@@ -682,7 +682,7 @@ class Session:
         )
 
     def _address_in(self, plain: str, by_tls: str, purpose: str) -> str | None:
-        """Return the address in a command that fits the client; None if a lookup must follow."""
+        """Return the address in a command if it fits the client; else a lookup must follow."""
         url = by_tls if self._tls else plain
         if not url and (self._proxied or not (plain or by_tls)):
             return None

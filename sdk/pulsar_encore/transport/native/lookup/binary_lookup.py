@@ -1,6 +1,8 @@
 """Lookups over the binary protocol, at any broker of the service.
 
-Notes: `docs/notes/wire-protocol.md#lookup` (redirects), `#addresses-and-proxies`, `#server-errors`.
+Redirects: `docs/notes/wire-protocol.md#lookup`. Proxies:
+`docs/notes/wire-protocol.md#addresses-and-proxies`. A broker that keeps answering TooManyRequests:
+`docs/notes/wire-protocol.md#server-errors`.
 """
 
 from __future__ import annotations

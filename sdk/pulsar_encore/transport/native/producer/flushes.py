@@ -23,25 +23,24 @@ class _Flush:
 class Flushes:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._open: list[_Flush] = []
+        self.open: list[_Flush] = []
 
     def begin(self, frames: Sequence[SendFrame]) -> list[asyncio.Future[Any]]:
         """Return a future for the completion of all these frames; `[]` without frames."""
         if not frames:
             return []
         flush = _Flush(set(frames), self._loop.create_future())
-        self._open.append(flush)
+        self.open.append(flush)
         return [flush.done]
 
     def adopt(self, others: Flushes) -> None:
         """Take over another part's flushes, because some of their frames may complete here."""
-        self._open += others._open
+        self.open += others.open
 
     def complete(self, frame: SendFrame, error: Exception | None) -> None:
-        """Note that a frame is stored, or has failed with `error`."""
-        for flush in list(self._open):
+        for flush in list(self.open):
             if flush.done.done():
-                self._open.remove(flush)
+                self.open.remove(flush)
                 continue
             if frame not in flush.pending:
                 continue
@@ -49,7 +48,7 @@ class Flushes:
             flush.error = flush.error or error
             if flush.pending:
                 continue
-            self._open.remove(flush)
+            self.open.remove(flush)
             if flush.error is None:
                 flush.done.set_result(None)
             else:

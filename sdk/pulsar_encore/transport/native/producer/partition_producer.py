@@ -518,10 +518,8 @@ class PartitionProducer:
     # Flushing and closing
 
     def flush(self) -> list[asyncio.Future[Any]]:
-        """Send the open batches now; return futures of all messages without id or error.
-
-        Failed messages that are not reported yet are included.
-        """
+        """Send the open batches now; return futures of all messages without id or error, also of
+        failed messages that are not reported yet."""
         self._packer.flush()
         frames = self._unconfirmed.all()
         waiters = [waiter for _, waiter, _ in self._packer.early]

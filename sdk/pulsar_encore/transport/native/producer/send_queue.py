@@ -58,10 +58,8 @@ class SendQueue:
         )
 
     def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
-        """Send a message if the queue has room.
-
-        A message that is larger than the whole queue is sent when nothing else is pending.
-        """
+        """Send a message if the queue has room, or nothing is pending: otherwise a message larger
+        than the whole queue would never be sent."""
         slots = part.slots_of(message) if self._chunking else 1
         pending = self.pending_slots
         if pending:
@@ -141,7 +139,6 @@ class SendQueue:
         self._waiting.clear()
 
     def _fail_discarded(self, most: int) -> bool:
-        """Fail up to `most` messages. Return True if others remain."""
         count = min(most, len(self._discarded))
         set_failed([self._discarded.popleft()[2] for _ in range(count)], closed_error())
         return bool(self._discarded)
