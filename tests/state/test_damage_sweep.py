@@ -37,7 +37,7 @@ class Engine:
 
     def add(self, entry: int) -> None:
         if self.store is not None:
-            self.records.waits((1, entry, -1), 1000 + entry, 1, 0)
+            self.records.record_nack((1, entry, -1), 1000 + entry, 1, 0)
         else:
             self.spilling.add((1, entry, -1), 1000 + entry, 0)
 

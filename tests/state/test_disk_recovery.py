@@ -90,10 +90,10 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
     """The retry needs no other write, and the failure is reported meanwhile."""
     monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
     store = opened(tmp_path / "s", durability="power")
-    topic_store_of(store).records.waits((1, 1, -1), 100, 1, 0)
+    topic_store_of(store).records.record_nack((1, 1, -1), 100, 1, 0)
     await store.synced()
     monkeypatch.setattr(Database, "sync", fsync_fails(times))
-    topic_store_of(store).records.waits((1, 2, -1), 100, 1, 0)
+    topic_store_of(store).records.record_nack((1, 2, -1), 100, 1, 0)
     with pytest.raises(StoreError, match="Input/output"):
         await store.synced()
     assert "Input/output" in str(store.failure)
@@ -117,18 +117,18 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
         patch.setattr(Database, "sync", fsync_fails(1))
         syncer = store._opened.syncer
         assert syncer is not None
-        records.waits((1, 2, -1), 100, 1, 0)
+        records.record_nack((1, 2, -1), 100, 1, 0)
         with pytest.raises(StoreError):
-            syncer.point().result(20)
+            syncer.next_sync().result(20)
         assert store.failure is not None
         assert store.reopen()
-        syncer.point().result(20)
+        syncer.next_sync().result(20)
         assert store.failure is None
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fsync_fails(1))
-        records.waits((1, 3, -1), 100, 1, 0)
+        records.record_nack((1, 3, -1), 100, 1, 0)
         with pytest.raises(StoreError):
-            syncer.point().result(20)
+            syncer.next_sync().result(20)
         store.close()
     store = opened(tmp_path / "s")
     assert all(topic_store_of(store).records.recall(1, entry) for entry in (2, 3))

@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
     store = opened(path)
     records = topic_store_of(store).records
     for entry in range(10):
-        records.waits((1, entry, -1), HOUR, 5, 0, fingerprint=OLD)
+        records.record_nack((1, entry, -1), HOUR, 5, 0, fingerprint=OLD)
     store.close()
     return path
 
@@ -51,7 +51,7 @@ KEPT = dict.fromkeys(range(10), (OLD, 5, HOUR))
 
 
 def delivered(records: AttemptRecords, entry: int, attempt: int = 1) -> None:
-    records.started([DeliveredRecord(1, entry, attempt=attempt, fingerprint=NEW)], 1)
+    records.record_deliveries([DeliveredRecord(1, entry, attempt=attempt, fingerprint=NEW)], 1)
 
 
 @pytest.mark.parametrize("count_attempts", ["before", "lazy"])
@@ -64,12 +64,12 @@ def test_a_suspect_record_is_not_used_and_not_changed(
         assert records.recall(1, entry) is None
         delivered(records, entry)
     assert records.mismatched == 6 and records.matched == 0
-    records.waits((1, 1, -1), 5000, 1, 1, fingerprint=NEW)
-    records.leased((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
-    records.waits((1, 3, -1), 5000, 1, 1, fingerprint=NEW)
-    records.passed([(1, 3, -1)])
-    records.settled(1, 4)
-    records.given_back(1, 5, 1, 1)
+    records.record_nack((1, 1, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_lease((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_nack((1, 3, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_due([(1, 3, -1)])
+    records.record_ack(1, 4)
+    records.end_attempts(1, 5, 1, 1)
     records.flush(HOUR // 2)
     store.flush()
     assert on_disk(path) == KEPT
@@ -86,8 +86,8 @@ def test_a_match_deletes_suspect_records_that_are_as_new(store: RocksStore, path
     for entry in range(3):
         assert not records.compare(1, entry, NEW)
         delivered(records, entry)
-    records.settled(1, 1)
-    records.waits((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_ack(1, 1)
+    records.record_nack((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
     assert on_disk(path) == KEPT
     assert records.compare(1, 9, OLD)
     expected = {**KEPT, 0: (NEW, 1, None), 2: (NEW, 1, 5000)}
@@ -121,7 +121,7 @@ def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
     records = topic_store_of(store).records
     assert records.compare(1, 20, NEW) and records.matched == 1
     assert not records.compare(1, 0, NEW)
-    assert records.trusts((1, 1)) is False
+    assert records.is_trusted((1, 1)) is False
     store.flush()
     assert on_disk(path) == KEPT
     store.close()
@@ -129,9 +129,9 @@ def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
     store = opened(path)
     records = topic_store_of(store).records
     assert not records.compare(1, 20, OLD)
-    assert records.knows((1, 20))
+    assert records.has_record((1, 20))
     assert records.compare(1, 0, OLD)
-    assert not records.knows((1, 20))
+    assert not records.has_record((1, 20))
     store.close()
 
 
@@ -139,7 +139,7 @@ def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> 
     """Records of format 1, and of messages that are nacked by id, have no fingerprint."""
     store = opened(path)
     records = topic_store_of(store).records
-    records.waits((1, 20, -1), HOUR, 3, 0)
+    records.record_nack((1, 20, -1), HOUR, 3, 0)
     assert records.compare(1, 20, OLD) and records.matched == 0
     store.close()
     store = opened(path)
@@ -186,7 +186,7 @@ def test_a_cumulative_ack_keeps_suspect_records(
     assert not records.compare(1, 3, NEW)
     delivered(records, 3)
     delivered(records, 20)
-    records.settled_through(1, 9)
+    records.record_ack_through(1, 9)
     store.flush()
     assert on_disk(path).keys() == KEPT.keys()
     assert on_disk(path)[3] == KEPT[3]
@@ -199,14 +199,14 @@ def test_a_hundred_suspect_records_are_another_cluster(tmp_path: Path) -> None:
     store = opened(tmp_path / "state")
     records = topic_store_of(store).records
     for entry in range(2 * MAX_DIFFERENT):
-        records.waits((1, entry, -1), HOUR, 1, 0, fingerprint=OLD)
+        records.record_nack((1, entry, -1), HOUR, 1, 0, fingerprint=OLD)
     store.close()
     store = opened(tmp_path / "state")
     records = topic_store_of(store).records
     for entry in range(MAX_DIFFERENT):
         assert not records.foreign
         records.compare(1, entry, NEW)
-        records.settled(1, entry)
+        records.record_ack(1, entry)
     assert records.foreign
     store.close()
     store = opened(tmp_path / "state")
@@ -253,7 +253,7 @@ def test_an_unread_record_keeps_the_fuller_fingerprint(
     with unreadable(monkeypatch):
         assert records.compare(1, 0, bare)
         with pytest.raises(StoreError):
-            records.started([DeliveredRecord(1, 0, attempt=6, fingerprint=bare)], 1)
+            records.record_deliveries([DeliveredRecord(1, 0, attempt=6, fingerprint=bare)], 1)
     records.flush(2)
     assert on_disk(path)[0][:2] == (OLD, 6)
 
@@ -264,8 +264,8 @@ def test_a_due_time_that_passed_does_not_come_back_while_the_disk_cannot_be_read
     records = topic_store_of(store).records
     with unreadable(monkeypatch):
         records.recall(1, 0)
-        records.waits((1, 0, -1), 5000, 1, 1, fingerprint=OLD)
-        records.passed([(1, 0, -1)])
+        records.record_nack((1, 0, -1), 5000, 1, 1, fingerprint=OLD)
+        records.record_due([(1, 0, -1)])
         records.flush(60_000)
         found = records.recall(1, 0)
         assert found is not None and found.due_ms is None

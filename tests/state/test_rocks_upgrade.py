@@ -19,8 +19,8 @@ from pulsar_encore.state.rocks.store_keys import (
     OPENINGS_KEY,
     due_key,
     entry_key,
-    number,
-    openings,
+    number_bytes,
+    openings_bytes,
     read_number,
     source_key,
 )
@@ -65,10 +65,10 @@ def path(tmp_path: Path) -> Path:
     path.mkdir()
     database = Database(path / "db")
     writes = WriteBatch()
-    writes.put(META, FORMAT_KEY, number(1))
-    writes.put(META, EPOCH_KEY, number(1))
-    writes.put(META, OPENINGS_KEY, openings([(1, NOW)]))
-    writes.put(META, source_key(TOPIC, "s", ""), number(0))
+    writes.put(META, FORMAT_KEY, number_bytes(1))
+    writes.put(META, EPOCH_KEY, number_bytes(1))
+    writes.put(META, OPENINGS_KEY, openings_bytes([(1, NOW)]))
+    writes.put(META, source_key(TOPIC, "s", ""), number_bytes(0))
     writes.put(STATE, entry_key(0, 1, 1), old_record(1, 3, ALONE))
     writes.put(STATE, entry_key(0, 1, 3), old_record(10, 2, FIRST_THREE, held=True))
     writes.put(STATE, entry_key(0, 1, 9), old_record(1, 7, ALONE, held=True))
@@ -93,7 +93,7 @@ def check(path: Path) -> None:
     # The record matches any message, and takes its fingerprint with the next write.
     assert source.records.compare(1, 1, 1 << 24 | 1)
     assert source.records.matched == 0
-    source.records.waits((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
+    source.records.record_nack((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
     store.close()
     store = opened(path, now=NOW)
     records = topic_store_of(store).records

@@ -50,9 +50,11 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         entries = range(generation, GENERATIONS * EACH, GENERATIONS)
         for each in (source, other):
-            each.records.started([DeliveredRecord(1, entry, attempt=2) for entry in entries], 0)
+            each.records.record_deliveries(
+                [DeliveredRecord(1, entry, attempt=2) for entry in entries], 0
+            )
             for entry in entries:
-                each.records.waits((1, entry, -1), 1000 + entry, 2, 0)
+                each.records.record_nack((1, entry, -1), 1000 + entry, 2, 0)
         store.close()
     return path
 

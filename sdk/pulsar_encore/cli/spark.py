@@ -259,8 +259,8 @@ def _work(
         if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
         sys.stderr.write(
-            f"pulsar-encore: Spark did not start: {said_by(error)} It needs Java 17 or later: "
-            "install it or set JAVA_HOME. If Java is there, its own message is above\n"
+            f"pulsar-encore: Spark did not start: {spark_error_text(error)} It needs Java 17 or "
+            "later: install it or set JAVA_HOME. If Java is there, its own message is above\n"
         )
         return WRONG
     try:
@@ -270,7 +270,7 @@ def _work(
     except Exception as error:
         if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
-        sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
+        sys.stderr.write(f"pulsar-encore: {spark_error_text(error)}\n")
         return WRONG
     finally:
         if existing is None:
@@ -384,7 +384,7 @@ def _session(master: str | None) -> SparkSession:
     return spark
 
 
-def said_by(error: Exception) -> str:
+def spark_error_text(error: Exception) -> str:
     """Return the error's text on one line.
 
     For an error of this package it is its own text without Spark's around it; for an error of Java

@@ -35,7 +35,7 @@ class Comparison(Generic[P]):
         self._others = 0
         self._undecided: list[tuple[P, str]] = []
 
-    def same(self) -> list[tuple[P, str]]:
+    def note_same(self) -> list[tuple[P, str]]:
         """Note an entry that matches its record.
 
         Returns:
@@ -45,8 +45,8 @@ class Comparison(Generic[P]):
         self.sure = True
         return self._take_undecided()
 
-    def missing(self, entry: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
-        """Note an entry that is missing; return as `same` does.
+    def note_missing(self, entry: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
+        """Note an entry that is missing; return as `note_same` does.
 
         Args:
             entry: The waiting messages of the entry.

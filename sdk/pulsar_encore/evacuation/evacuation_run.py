@@ -309,19 +309,19 @@ class _Evacuation:
                         # The records without a fingerprint begin here. Their ids start from the
                         # lowest again, and a reader cannot go back.
                         await entries.close()
-                    messages = await entries.of(
+                    messages = await entries.read(
                         waiting.key, partial(_run_length, waiting_entries, at)
                     )
                     other = bool(messages) and waiting.is_other(messages or ())
                     if other or messages == []:
                         reason = _DIFFERENT_MESSAGE if other else _GONE
-                        for gone, why in comparison.missing(waiting, reason, other=other):
+                        for gone, why in comparison.note_missing(waiting, reason, other=other):
                             self._drop(gone, why)
                         if comparison.sure:
                             done = at + 1
                         continue
                     if messages:
-                        for gone, why in comparison.same():
+                        for gone, why in comparison.note_same():
                             self._drop(gone, why)
                     if not messages or messages[0].message_id().first_chunk:
                         done = at + 1
@@ -448,11 +448,11 @@ class _Evacuation:
     def _forget(self, waiting: _WaitingEntry, indexes: Sequence[int]) -> None:
         ledger, entry = waiting.key
         if -1 in indexes:
-            self._topic_store.records.settled(ledger, entry)
+            self._topic_store.records.record_ack(ledger, entry)
             self._store.flush()
         else:
-            self._topic_store.records.ends_waiting((ledger, entry, each) for each in indexes)
-            self._topic_store.records.settled(ledger, entry, sum(1 << each for each in indexes))
+            self._topic_store.records.cancel_due_times((ledger, entry, each) for each in indexes)
+            self._topic_store.records.record_ack(ledger, entry, sum(1 << each for each in indexes))
         if self._store.failure is not None:
             raise StoreError(
                 f"the state cannot be written: {self._store.failure}. The next run may move "

@@ -178,7 +178,7 @@ class WaitingMessages:
         except BaseException:
             self._state.close()
             raise
-        self._sources = {each.number: each for each in chosen}
+        self._topics = {each.number: each for each in chosen}
 
     @property
     def unreadable(self) -> int:
@@ -187,7 +187,7 @@ class WaitingMessages:
 
     def __iter__(self) -> Iterator[WaitingMessage]:
         for due_ms, number, key in self._state.waiting():
-            found_topic = self._sources.get(number)
+            found_topic = self._topics.get(number)
             if found_topic is not None:
                 yield self._waiting(found_topic, due_ms, key)
 

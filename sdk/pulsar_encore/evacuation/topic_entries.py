@@ -45,7 +45,7 @@ class TopicEntries:
         self._read_ahead: list[Message] = []  # read and not requested yet
         self._ended = False
 
-    async def of(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
+    async def read(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
         """Return all messages of an entry.
 
         Args:
@@ -121,7 +121,7 @@ class TopicEntries:
         )
 
     async def close(self) -> None:
-        """Close the reader. A later `of` opens a new one, and may request lower ids."""
+        """Close the reader. A later `read` opens a new one, and may request lower ids."""
         reader, self._reader = self._reader, None
         self._position, self._read_ahead, self._ended = (-1, -1), [], False
         if reader is not None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from ..spark import said_by
+from ..spark import spark_error_text
 
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -86,7 +86,7 @@ def main() -> None:
     try:
         stream(**arguments)
     except Exception as error:
-        answer["error"] = said_by(error)
+        answer["error"] = spark_error_text(error)
     sys.stdout.write(f"{json.dumps(answer)}\n")
     sys.stdout.flush()
     parent.join()

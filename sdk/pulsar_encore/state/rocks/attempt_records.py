@@ -38,7 +38,7 @@ from pulsar_encore.errors import (
 from . import entry_record
 from .entry_record import EntryRecord
 from .entry_set import EntryKey, EntrySet
-from .store_keys import entries_through, entry_packed, topic_range
+from .store_keys import entries_through, entry_key, topic_range
 from .write_batch import STATE
 from .write_journal import WriteJournal
 
@@ -162,7 +162,7 @@ class AttemptRecords:
 
     # Deliveries
 
-    def started(self, handed: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
+    def record_deliveries(self, handed: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
         """Record deliveries before they happen, each entry once, in at most one write.
 
         Raises:
@@ -181,10 +181,10 @@ class AttemptRecords:
                     since_ms = wall_now_ms
                     record = self._record_of(key) if key in stored else None
                 if record is None:
-                    record = entry_record.fresh(size, wall_now_ms, epoch, fingerprint)
+                    record = entry_record.new_record(size, wall_now_ms, epoch, fingerprint)
                 elif record.size < size or record.fingerprint != fingerprint:
                     record = _updated(record, size, fingerprint)
-                record = entry_record.handed_over(record, mask, attempt, epoch)
+                record = entry_record.with_delivery(record, mask, attempt, epoch)
                 if self._writes_before:
                     self._write(key, record)
                 else:
@@ -195,7 +195,7 @@ class AttemptRecords:
         if self._writes_before:
             self._require_written()
 
-    def waits(
+    def record_nack(
         self,
         key: MessageKey,
         due_wall_ms: int,
@@ -221,9 +221,9 @@ class AttemptRecords:
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
         record, mask = self._record_and_mask(key, size, fingerprint)
-        self._write(entry, entry_record.given_back(record, mask, attempts, edge))
+        self._write(entry, entry_record.with_attempt_ended(record, mask, attempts, edge))
 
-    def leased(
+    def record_lease(
         self,
         key: MessageKey,
         due_wall_ms: int,
@@ -241,13 +241,13 @@ class AttemptRecords:
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
         record, mask = self._record_and_mask(key, size, fingerprint)
-        self._write(entry, entry_record.handed_over(record, mask, attempt, self._epoch, edge))
+        self._write(entry, entry_record.with_delivery(record, mask, attempt, self._epoch, edge))
 
-    def moved(self, key: MessageKey, due_wall_ms: int, bits: int = 0) -> None:
+    def change_due(self, key: MessageKey, due_wall_ms: int, bits: int = 0) -> None:
         entry, edge = _checked(key, due_wall_ms, bits)
         record = self._record_of(entry)
         if record is not None:
-            self._write(entry, entry_record.waits(record, _mask_of(key, record), edge))
+            self._write(entry, entry_record.with_due(record, _mask_of(key, record), edge))
 
     def _record_and_mask(
         self, key: MessageKey, size: int, fingerprint: int
@@ -257,7 +257,7 @@ class AttemptRecords:
             size = index + 1
         record = self._record_of(key[:2])
         if record is None:
-            record = entry_record.fresh(size, self._now_ms, self._epoch, fingerprint)
+            record = entry_record.new_record(size, self._now_ms, self._epoch, fingerprint)
         elif record.size < size or record.fingerprint != fingerprint:
             record = _updated(record, size, fingerprint)
         return record, _mask_of(key, record)
@@ -271,7 +271,7 @@ class AttemptRecords:
 
     # Due times that no longer apply
 
-    def passed(self, keys: Iterable[MessageKey]) -> None:
+    def record_due(self, keys: Iterable[MessageKey]) -> None:
         """Drop due times that have come. A later write, or `flush`, removes them from the disk."""
         waiting, passed = self._waiting, self._passed
         for key in keys:
@@ -282,14 +282,14 @@ class AttemptRecords:
             if record is None and (key[2] >= 0 or entry in self._unmerged):
                 record = self._record_of(entry)
             if record is not None:
-                record = entry_record.clear_due(record, _mask_of(key, record))
+                record = entry_record.without_due(record, _mask_of(key, record))
                 self._buffer_record(entry, record, self._now_ms)
             else:
                 self._recent.pop(entry, None)
                 waiting.discard(entry)
                 passed[entry] = self._now_ms
 
-    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+    def cancel_due_times(self, keys: Iterable[MessageKey]) -> None:
         """Drop due times, with one write at once: a kill must not bring them back."""
         with self._journal:
             for key in keys:
@@ -297,7 +297,7 @@ class AttemptRecords:
                 record = self._record_of(entry) if entry in self._waiting else None
                 if record is None:
                     continue
-                rest = entry_record.clear_due(record, _mask_of(key, record))
+                rest = entry_record.without_due(record, _mask_of(key, record))
                 if rest is not record:
                     self._write(entry, rest)
 
@@ -309,7 +309,7 @@ class AttemptRecords:
         found = ((key, self._record_of(key)) for key in sorted(self._waiting))
         return [(key, record) for key, record in found if record is not None and record.dues]
 
-    def returned(
+    def record_return(
         self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
     ) -> None:
         """Take back deliveries that did not fail: `attempts` are left, by batch index."""
@@ -319,11 +319,11 @@ class AttemptRecords:
             return
         before = record
         for index, count in attempts.items():
-            record = entry_record.lowered(record, 1 << index, count)
+            record = entry_record.with_fewer_attempts(record, 1 << index, count)
         if record != before:
             self._buffer_record((ledger, entry), record, wall_now_ms)
 
-    def given_back(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
+    def end_attempts(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
         """End attempts without an ack or a due time: another owner takes over, or this one closes.
 
         The counts stay. The next owner does not see the attempts as unfinished. `flush` writes
@@ -333,12 +333,12 @@ class AttemptRecords:
         record = self._record_of((ledger, entry))
         if record is not None and record.held & mask:
             self._buffer_record(
-                (ledger, entry), entry_record.given_back(record, mask, 0), wall_now_ms
+                (ledger, entry), entry_record.with_attempt_ended(record, mask, 0), wall_now_ms
             )
 
     # Lookups
 
-    def knows(self, key: EntryKey) -> bool:
+    def has_record(self, key: EntryKey) -> bool:
         return key in self._stored or key in self._buffer
 
     def __bool__(self) -> bool:
@@ -405,7 +405,7 @@ class AttemptRecords:
             self._unread.add(key)
             self._suspects[key] = record.epoch
         else:
-            self.settled(ledger, entry)
+            self.record_ack(ledger, entry)
         return False
 
     def _is_suspect(self, record: EntryRecord) -> bool:
@@ -430,7 +430,7 @@ class AttemptRecords:
                 if key in self._buffer:
                     newer = self._buffer[key][1]
                 if newer is None:
-                    self.settled(*key)
+                    self.record_ack(*key)
                 else:
                     self._write(key, newer)
         self._journal.flush()
@@ -445,7 +445,7 @@ class AttemptRecords:
                 self._waiting.discard(key)
         self._suspects.clear()
 
-    def trusts(self, key: EntryKey) -> bool | None:
+    def is_trusted(self, key: EntryKey) -> bool | None:
         """Return whether the record of an entry may be used before the entry comes.
 
         True if the entry came before, or other entries matched and none differed. None before any
@@ -466,7 +466,7 @@ class AttemptRecords:
 
     # Acks
 
-    def settled(self, ledger: int, entry: int, mask: int | None = None) -> None:
+    def record_ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
         """Drop messages of an entry that were acked or dead-lettered; None: all. Writes nothing."""
         key = (ledger, entry)
         held = self._buffer.get(key)
@@ -475,8 +475,8 @@ class AttemptRecords:
         if mask is not None:
             record = self._record_of(key)
             if record is not None:
-                record = entry_record.settled(record, mask)
-                if not record.done:
+                record = entry_record.with_settled(record, mask)
+                if not record.is_settled:
                     self._buffer_record(key, record, self._now_ms)
                     return
         if held is not None:
@@ -489,7 +489,7 @@ class AttemptRecords:
         if self._unread:
             self._forget_unread(key)
         if self._stored.discard(key):
-            self._journal.delete_later(STATE, entry_packed(self._topic_number, ledger, entry))
+            self._journal.delete_later(STATE, entry_key(self._topic_number, ledger, entry))
             self._journal.commit()
 
     def _drop_cached(self, key: EntryKey) -> None:
@@ -498,14 +498,14 @@ class AttemptRecords:
         self._matched_entries.discard(key)
         self._passed.pop(key, None)
 
-    def settled_through(self, ledger: int, entry: int) -> None:
+    def record_ack_through(self, ledger: int, entry: int) -> None:
         """Drop this entry and all before it, after a cumulative ack. Writes nothing."""
         if self._suspects:
             # The range may contain records of another cluster. A later ack, after a match, deletes
             # the records of the messages that were acked.
             known = [*self._buffered, *self._unmerged]
             for key in [key for key in known if key <= (ledger, entry)]:
-                self.settled(*key)
+                self.record_ack(*key)
             return
         for key in self._buffered.take_through(ledger, entry):
             del self._buffer[key]
@@ -622,7 +622,7 @@ class AttemptRecords:
             StoreError: if the disk cannot be read now.
         """
         try:
-            data = self._journal.get(STATE, entry_packed(self._topic_number, *key))
+            data = self._journal.get(STATE, entry_key(self._topic_number, *key))
             record = None if data is None else entry_record.from_bytes(data)
         except (ValueError, StateDamagedError) as error:
             # A corrupted record must not stop the delivery of other messages.
@@ -654,13 +654,13 @@ class AttemptRecords:
                     newer = entry_record.merged(record, newer)
                 elif self._is_suspect(record):
                     self._suspects[key] = record.epoch
-                    self._clear_trouble()
+                    self._clear_failure()
                     continue
             self._forget_unread(key)
             if newer is None:
                 continue
-            if newer.done:
-                self.settled(*key)
+            if newer.is_settled:
+                self.record_ack(*key)
             elif held is not None:
                 self._buffer[key] = (held[0], newer)
             else:
@@ -669,10 +669,10 @@ class AttemptRecords:
     def _forget_unread(self, key: EntryKey) -> EntryRecord | None:
         """Stop treating an entry as unread. Return the counts made meanwhile."""
         self._unread.discard(key)
-        self._clear_trouble()
+        self._clear_failure()
         return self._unmerged.pop(key, None)
 
-    def _clear_trouble(self) -> None:
+    def _clear_failure(self) -> None:
         """Clear `failure` if only suspect records, which are readable, are left in `_unread`."""
         if len(self._unread) <= len(self._suspects):
             self.failure = None
@@ -696,7 +696,7 @@ class AttemptRecords:
         recent[key] = record
         if len(recent) > _MAX_RECENT:
             recent.popitem(last=False)
-        packed = entry_packed(self._topic_number, *key)
+        packed = entry_key(self._topic_number, *key)
         self._journal.write(STATE, packed, entry_record.to_bytes(record))
 
     def _update_waiting(self, key: EntryKey, record: EntryRecord) -> None:
@@ -719,10 +719,10 @@ class AttemptRecords:
             assert known is not None and known.dues, key
         assert not any(key in self._waiting for key in self._passed)
         for key in self._stored:
-            assert self._journal.get(STATE, entry_packed(self._topic_number, *key)) is not None, key
+            assert self._journal.get(STATE, entry_key(self._topic_number, *key)) is not None, key
         for _, record in self._buffer.values():
             assert entry_record.from_bytes(entry_record.to_bytes(record)) == record
-            assert not record.done
+            assert not record.is_settled
 
 
 def _checked(key: MessageKey, due_wall_ms: int, bits: int) -> tuple[EntryKey, int]:

@@ -15,7 +15,7 @@ from pulsar_encore.errors import StateDamagedError
 
 from .database import NOTHING_DELETED, Database, UnknownContentError
 from .owner_file import Owner
-from .salvage import salvaged
+from .salvage import salvaged_path
 
 # The first record of a log: CRC, size, type, and the sequence number of its batch.
 _LOG_START: Final = Struct("<IHBQ")
@@ -34,7 +34,7 @@ def check_complete(
     """
     folder = path / "db"
     sequence = 0
-    if salvaged(folder).exists() and not folder.exists():
+    if salvaged_path(folder).exists() and not folder.exists():
         raise StateDamagedError(
             f"the state in {path} was damaged, and salvaging it was interrupted. {NOTHING_DELETED}"
         )

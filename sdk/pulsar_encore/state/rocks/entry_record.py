@@ -36,7 +36,7 @@ class EntryRecord(NamedTuple):
         size: Messages in the entry; 1 if it is not a batch.
         groups: (attempts, mask) of messages that were delivered.
         held: Mask of messages that were delivered and since then neither settled nor released.
-        settled: Mask of messages that need no record any more: acked or dead-lettered.
+        with_settled: Mask of messages that need no record any more: acked or dead-lettered.
         first_ms: First delivery of a message of the entry, in ms since the epoch.
         epoch: Epoch of the last owner that delivered messages of the entry.
         dues: (due time, mask) of messages that wait.
@@ -70,15 +70,15 @@ class EntryRecord(NamedTuple):
         return {index: due_ms for due_ms, mask in self.dues for index in set_bits(mask)}
 
     @property
-    def done(self) -> bool:
+    def is_settled(self) -> bool:
         return self.settled == (1 << self.size) - 1
 
 
-def fresh(size: int, first_ms: int, epoch: int, fingerprint: int = 0) -> EntryRecord:
+def new_record(size: int, first_ms: int, epoch: int, fingerprint: int = 0) -> EntryRecord:
     return EntryRecord(size, (), 0, 0, first_ms, epoch, (), fingerprint)
 
 
-def handed_over(
+def with_delivery(
     record: EntryRecord, mask: int, attempt: int, epoch: int, due_ms: int | None = None
 ) -> EntryRecord:
     """Record the `attempt`th delivery of messages. A higher count stays.
@@ -97,7 +97,7 @@ def handed_over(
     return EntryRecord(size, groups, held, settled, first_ms, epoch, dues, fingerprint)
 
 
-def given_back(
+def with_attempt_ended(
     record: EntryRecord, mask: int, attempts: int, due_ms: int | None = None
 ) -> EntryRecord:
     """End an attempt without an ack. The messages wait until `due_ms`; None keeps the due times."""
@@ -109,15 +109,15 @@ def given_back(
     return EntryRecord(size, groups, held & ~mask, settled, first_ms, epoch, dues, fingerprint)
 
 
-def waits(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
+def with_due(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
     return record._replace(dues=_with_due_times(record.dues, mask, due_ms))
 
 
-def clear_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
+def without_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
     return record._replace(dues=_with_due_times(record.dues, mask)) if record.dues else record
 
 
-def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
+def with_fewer_attempts(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
     """Lower the attempts of messages that were released without a failure to at most `attempts`."""
     found: dict[int, int] = {}
     down = 0
@@ -132,7 +132,7 @@ def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
     return record._replace(groups=tuple(sorted(found.items())), held=record.held & ~mask)
 
 
-def settled(record: EntryRecord, mask: int) -> EntryRecord:
+def with_settled(record: EntryRecord, mask: int) -> EntryRecord:
     """Remove the attempts and due times of messages that are acked or dead-lettered."""
     mask &= (1 << record.size) - 1
     groups = tuple((n, rest) for n, each in record.groups if (rest := each & ~mask))
@@ -165,8 +165,8 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
         dues=_with_due_times(record.dues, counted),
     )
     for due_ms, mask in newer.dues:
-        both = waits(both, mask, due_ms)
-    return settled(both, newer.settled)
+        both = with_due(both, mask, due_ms)
+    return with_settled(both, newer.settled)
 
 
 def unfinished(record: EntryRecord, epoch: int) -> int:

@@ -61,13 +61,13 @@ class FsyncThread:
         self._journal = journal
         self._thread.start()
 
-    def written(self) -> None:
+    def note_write(self) -> None:
         with self._condition:
             self._written += 1
             if self._written - self._synced in (1, _GATHER_WRITES):
                 self._condition.notify_all()
 
-    def point(self) -> Future[None]:
+    def next_sync(self) -> Future[None]:
         """Return a future for the fsync of all writes so far. It may fail with StoreError."""
         future: Future[None] = Future()
         with self._condition:
@@ -81,9 +81,9 @@ class FsyncThread:
 
     async def synced(self) -> None:
         """Wait until all writes so far are synced, or raise StoreError."""
-        await asyncio.wrap_future(self.point())
+        await asyncio.wrap_future(self.next_sync())
 
-    def reopened(self) -> None:
+    def note_reopened(self) -> None:
         """Sync now: the database was reopened."""
         with self._condition:
             self._reopened = True

@@ -43,15 +43,15 @@ from .database import Database
 from .disk_space import check_free_space
 from .fsync_thread import FsyncThread
 from .owner_file import Owner, locked, read_owner, write_owner
-from .salvage import salvage, salvaged
+from .salvage import salvage, salvaged_path
 from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
     MAX_SOURCES,
     OPENINGS_KEY,
-    number,
-    openings,
+    number_bytes,
+    openings_bytes,
     source_key,
 )
 from .store_loader import FoundRows, LoadedStore, StoredTopic, check_format, load, upgrade
@@ -203,7 +203,7 @@ class RocksStore:
         Raises:
             StateInUseError: if another thread of this process uses the directory.
         """
-        return self._opened.take(
+        return self._opened.open_topic(
             (topic, subscription, consumer), count_attempts, stay_buffer_ms, max_buffered
         )
 
@@ -327,7 +327,7 @@ class RocksStore:
 class StoreUser(Protocol):
     """A consumer that uses a `TopicStore`, perhaps together with others."""
 
-    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
+    def change_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """Handle a new due time of a message, in ms on the loop's clock."""
 
     def is_held(self, key: MessageKey) -> bool:
@@ -373,7 +373,7 @@ class TopicStore:
             if not each.done():
                 each.set_result(None)
 
-    def shared(self) -> TopicStore:
+    def add_user(self) -> TopicStore:
         """Return this store to one more user, which will close it."""
         self._users += 1
         return self
@@ -387,7 +387,7 @@ class TopicStore:
             self.records.flush_all()
             return
         core, self._core = self._core, None
-        core.leave(self)
+        core.close_topic(self)
 
 
 class _Core:
@@ -433,11 +433,11 @@ class _Core:
             # In one write with the records of the topic: a new topic may get its number.
             for name in loaded.empty:
                 self.journal.delete(META, source_key(*name))
-            new_openings = loaded.opened(self._epoch, wall_now_ms)
-            self.journal.put(META, OPENINGS_KEY, openings(new_openings))
+            new_openings = loaded.openings_with(self._epoch, wall_now_ms)
+            self.journal.put(META, OPENINGS_KEY, openings_bytes(new_openings))
             if loaded.is_new:
-                self.journal.put(META, FORMAT_KEY, number(FORMAT))
-            self.journal.put(META, EPOCH_KEY, number(self._epoch))
+                self.journal.put(META, FORMAT_KEY, number_bytes(FORMAT))
+            self.journal.put(META, EPOCH_KEY, number_bytes(self._epoch))
             if not self.journal.commit() and self.journal.failure is not None:
                 raise self.journal.failure
             # The owner file records how much is on disk, so a log that is lost later is noticed.
@@ -456,7 +456,7 @@ class _Core:
     def _start_fsync_thread(self) -> None:
         if self.durability == "power":
             self.syncer = FsyncThread(self._schedule_reopen)
-            self.journal.written = self.syncer.written
+            self.journal.on_write = self.syncer.note_write
             self.syncer.start(self.journal)
 
     def _schedule_reopen(self) -> None:
@@ -472,12 +472,16 @@ class _Core:
             except StoreError as error:
                 logger.warning("the state is not synced yet, retrying later: %s", error)
 
-    def take(
-        self, name: StoredTopic, count_attempts: CountAttempts, stay_ms: int, most: int
+    def open_topic(
+        self,
+        name: StoredTopic,
+        count_attempts: CountAttempts,
+        stay_buffer_ms: int,
+        max_buffered: int,
     ) -> TopicStore:
         self.claim()
         if (existing := self._topics.get(name)) is not None:
-            return existing.shared()
+            return existing.add_user()
         name_key = source_key(*name)
         at = self._numbers.get(name)
         if at is None:
@@ -492,16 +496,16 @@ class _Core:
             found.entries,
             found.waiting,
             count_attempts=count_attempts,
-            stay_buffer_ms=stay_ms,
-            max_buffered=most,
+            stay_buffer_ms=stay_buffer_ms,
+            max_buffered=max_buffered,
         )
         if name not in self._numbers:
             self._numbers[name] = at
             self._rows[at] = found
-            self.journal.put(META, name_key, number(at))
+            self.journal.put(META, name_key, number_bytes(at))
             add_name(self.path, at, name)
         self._epoch += 1  # for the next owner of any topic
-        self.journal.put(META, EPOCH_KEY, number(self._epoch))
+        self.journal.put(META, EPOCH_KEY, number_bytes(self._epoch))
         self.journal.commit()
         topic_store = self._topics[name] = TopicStore(self, at, name, records)
         return topic_store
@@ -522,11 +526,11 @@ class _Core:
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
         matching = [name for name in self._numbers if name[1] == subscription and of(name[0])]
         for name in matching:
-            topic_store = self.take(name, "before", STAY_BUFFER_MS, MAX_BUFFERED)
+            topic_store = self.open_topic(name, "before", STAY_BUFFER_MS, MAX_BUFFERED)
             topic_store.records.clear()
             topic_store.close()
 
-    def leave(self, topic_store: TopicStore) -> None:
+    def close_topic(self, topic_store: TopicStore) -> None:
         if self._topics.pop(topic_store.name, None) is None:
             return
         topic_store.records.flush_all()
@@ -568,7 +572,7 @@ class _Core:
             if syncer is not None:
                 syncer.syncing.release()
         if syncer is not None:
-            syncer.reopened()
+            syncer.note_reopened()
         return self.journal.flush_all()
 
     def _open_read_only(self) -> None:
@@ -598,7 +602,7 @@ class _Core:
 
     def close(self) -> None:
         for topic_store in list(self._topics.values()):
-            self.leave(topic_store)
+            self.close_topic(topic_store)
         written = self.journal.flush_all()
         if self.syncer is not None:
             if self.syncer.failure is not None:
@@ -679,7 +683,7 @@ def _prepare_directory(path: Path) -> None:
         names = {each.name for each in path.iterdir()}
     except OSError as error:
         raise StoreError(f"the state in {path}: {advised_to_make(error)}") from error
-    known = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
+    known = {_DATABASE, "owner.json", LOCK_FILE, salvaged_path(path / _DATABASE).name}
     if names and not names & known:
         nacks = any(each.startswith("spilled-") for each in names)
         raise StateFormatError(

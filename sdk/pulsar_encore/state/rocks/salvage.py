@@ -24,7 +24,7 @@ from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
-    number,
+    number_bytes,
     read_due_key,
     read_entry_key,
     read_number,
@@ -49,7 +49,7 @@ def salvage(path: Path, before: Owner | None) -> None:
     Raises:
         StoreError: if the new database cannot be written.
     """
-    new = salvaged(path)
+    new = salvaged_path(path)
     if not path.exists() and new.exists():  # killed between the two renames below
         new.rename(path)
         return
@@ -70,7 +70,7 @@ def salvage(path: Path, before: Owner | None) -> None:
     )
 
 
-def salvaged(path: Path) -> Path:
+def salvaged_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.salvaged")
 
 
@@ -178,12 +178,12 @@ def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: i
     """
     writes = WriteBatch()
     if database.get(META, FORMAT_KEY) is None:
-        writes.put(META, FORMAT_KEY, number(FORMAT))
+        writes.put(META, FORMAT_KEY, number_bytes(FORMAT))
     known = dict(read_sources(database))
     for at, name in names.items():
         if at not in known and name not in known.values():
             known[at] = name
-            writes.put(META, source_key(*name), number(at))
+            writes.put(META, source_key(*name), number_bytes(at))
     with suppress(ValueError):
         epoch = max(epoch, read_number(database.get(META, EPOCH_KEY) or b""))
     lost = 0
@@ -203,5 +203,5 @@ def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: i
         logger.error(
             "the topics of %d keys in %s are unknown, and the keys are deleted", lost, database.path
         )
-    writes.put(META, EPOCH_KEY, number(epoch))
+    writes.put(META, EPOCH_KEY, number_bytes(epoch))
     database.write(writes)

@@ -26,8 +26,9 @@ _SOURCE: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _OPENING: Final = Struct(">QQ")
 
-# Takes the parts of the key. An alias, because a function would cost a call for each message.
-entry_packed: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
+# Takes topic number, ledger and entry id, and returns the 20 bytes of the key of a record. An alias,
+# because a function would cost a call for each message.
+entry_key: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 
 def due_key(due_ms: int, topic_number: int, key: MessageKey) -> bytes:
@@ -46,11 +47,6 @@ def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
     return due_ms, topic_number, (ledger, entry, index - 1)
 
 
-def entry_key(topic_number: int, ledger: int, entry: int) -> bytes:
-    """Return the key of an entry's record: 20 bytes."""
-    return entry_packed(topic_number, ledger, entry)
-
-
 def read_entry_key(data: bytes) -> tuple[int, int, int]:
     if len(data) != _ENTRY.size:
         raise ValueError(f"an entry key has {_ENTRY.size} bytes, not {len(data)}")
@@ -66,7 +62,7 @@ def topic_range(topic_number: int) -> tuple[bytes, bytes]:
 
 def entries_through(topic_number: int, ledger: int, entry: int) -> tuple[bytes, bytes]:
     """Return the key range of a topic's records up to and including one entry."""
-    return _SOURCE.pack(topic_number), entry_packed(topic_number, ledger, entry) + b"\0"
+    return _SOURCE.pack(topic_number), entry_key(topic_number, ledger, entry) + b"\0"
 
 
 # `meta`
@@ -100,7 +96,7 @@ def read_source_key(data: bytes) -> tuple[str, str, str]:
     return topic, subscription, consumer
 
 
-def openings(opened: Iterable[tuple[int, int]]) -> bytes:
+def openings_bytes(opened: Iterable[tuple[int, int]]) -> bytes:
     """Encode epochs, and when their owners opened the store (ms since the epoch)."""
     return b"".join(_OPENING.pack(*each) for each in opened)
 
@@ -111,7 +107,7 @@ def read_openings(data: bytes) -> list[tuple[int, int]]:
     return list(_OPENING.iter_unpack(data))
 
 
-def number(value: int) -> bytes:
+def number_bytes(value: int) -> bytes:
     return _U64.pack(value)
 
 

@@ -29,7 +29,7 @@ from .store_keys import (
     OPENINGS_KEY,
     SOURCE_PREFIX,
     entry_key,
-    number,
+    number_bytes,
     read_due_key,
     read_entry_key,
     read_number,
@@ -86,7 +86,7 @@ class LoadedStore:
     empty: list[StoredTopic] = field(default_factory=list)
     unreadable: int = 0
 
-    def sure_ms(self, wall_now_ms: int) -> int:
+    def confirmed_ms(self, wall_now_ms: int) -> int:
         """Return the latest time that two openings, a day or more apart, agree has passed.
 
         A clock that is ahead at one opening therefore makes no record stale. The next opening with
@@ -97,12 +97,12 @@ class LoadedStore:
         )
         return max(before, default=0)
 
-    def opened(self, epoch: int, wall_now_ms: int) -> list[tuple[int, int]]:
+    def openings_with(self, epoch: int, wall_now_ms: int) -> list[tuple[int, int]]:
         """Return `openings` with this one, without those in the future or no longer needed."""
         kept = [each for each in self.openings if each[1] <= wall_now_ms]  # else a clock was wrong
         if not kept or kept[-1][1] <= wall_now_ms - _OPENING_INTERVAL_MS:
             kept.append((epoch, wall_now_ms))
-        old_ms = self.sure_ms(wall_now_ms) - STALE_MS
+        old_ms = self.confirmed_ms(wall_now_ms) - STALE_MS
         old = sum(opened_ms <= old_ms for _, opened_ms in kept)
         return kept[max(old - 1, 0) :]
 
@@ -119,7 +119,7 @@ def load(database: Database, wall_now_ms: int, *, remove_stale: bool = True) -> 
     """
     loaded = LoadedStore()
     _load_meta(database, loaded)
-    before_ms = loaded.sure_ms(wall_now_ms) - STALE_MS if remove_stale else -1
+    before_ms = loaded.confirmed_ms(wall_now_ms) - STALE_MS if remove_stale else -1
     old_epoch = max((each for each, at_ms in loaded.openings if at_ms <= before_ms), default=0)
     rows = database.scan(STATE)
     while chunk := list(islice(rows, _CHUNK_ROWS)):
@@ -206,9 +206,9 @@ def upgrade(database: Database) -> None:
         for key, record in records.items():
             writes.put(STATE, key, entry_record.to_bytes(record))
         database.write(writes)
-    if database.get(META, FORMAT_KEY) != number(FORMAT):
+    if database.get(META, FORMAT_KEY) != number_bytes(FORMAT):
         writes = WriteBatch()
-        writes.put(META, FORMAT_KEY, number(FORMAT))
+        writes.put(META, FORMAT_KEY, number_bytes(FORMAT))
         database.write(writes)
 
 
@@ -217,13 +217,13 @@ def _with_due(record: EntryRecord | None, due_ms: int, index: int) -> EntryRecor
     # A batch needs a size of 2 or more: size 1 means that the message is the whole entry.
     size = 1 if index < 0 else max(index + 1, 2)
     if record is None:
-        record = entry_record.fresh(size, due_ms, 0)
+        record = entry_record.new_record(size, due_ms, 0)
     elif record.size < size:
         record = record._replace(size=size)
     mask = 1 << index if index >= 0 else (1 << record.size) - 1
     for _, known in record.dues:
         mask &= ~known
-    return entry_record.waits(record, mask, due_ms) if mask else record
+    return entry_record.with_due(record, mask, due_ms) if mask else record
 
 
 def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:

@@ -56,12 +56,12 @@ class WriteBatch:
 
     def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
         """Delete several ranges, with one pass over the points for all of them."""
-        self.drop(family, spans)
+        self.drop_points(family, spans)
         ranges = self.ranges[family]
         for start, stop in spans:
             ranges[start] = max(stop, ranges.get(start, stop))
 
-    def drop(self, family: int, spans: Collection[Span]) -> None:
+    def drop_points(self, family: int, spans: Collection[Span]) -> None:
         points = self.points[family]
         if not points or not spans:
             return
@@ -100,7 +100,7 @@ class WriteBatch:
             few.update(islice(points.items(), limit - len(part)))
         return part
 
-    def forget(self, part: WriteBatch) -> None:
+    def remove(self, part: WriteBatch) -> None:
         for spans, some in zip(self.ranges, part.ranges, strict=True):
             for start in some:
                 del spans[start]

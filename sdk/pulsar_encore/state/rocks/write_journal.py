@@ -22,7 +22,7 @@ from .write_batch import Span, WriteBatch
 logger: logging.Logger = logging.getLogger(__name__)
 
 # Deferred deletes that are written without another reason; they take 3 ms.
-_MAX_LATE: Final = 1_000
+_MAX_DEFERRED: Final = 1_000
 # Failed operations that are kept, about 100 MB. Further ones are lost, and counted.
 _MAX_UNWRITTEN: Final = 200_000
 _RETRY_SIZE: Final = 1_000  # failed operations retried with each write, so that none takes long
@@ -35,7 +35,7 @@ class WriteJournal:
     Counts are those of `StoreStatistics`.
 
     Attributes:
-        written: If set, called after each write.
+        on_write: If set, called after each write.
         failure: The reason why something is not written, or None.
         last_write_failed: True if the last write failed. While it is False, `flush` retries more
         failed
@@ -44,10 +44,10 @@ class WriteJournal:
 
     def __init__(self, database: Database) -> None:
         self.database: Database = database
-        self.written: Callable[[], None] | None = None
+        self.on_write: Callable[[], None] | None = None
         self._depth = 0
-        self._now = WriteBatch()
-        self._late = WriteBatch()
+        self._current = WriteBatch()
+        self._deferred = WriteBatch()
         self._unwritten = WriteBatch()
         self.failure: StoreError | None = None
         self.last_write_failed: bool = False
@@ -57,39 +57,39 @@ class WriteJournal:
         self.lost: int = 0
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
-        self._now.points[family][key] = value
+        self._current.points[family][key] = value
 
     def write(self, family: int, key: bytes, value: bytes) -> None:
-        points = self._now.points[family]
+        points = self._current.points[family]
         points[key] = value
         if self._depth:
             return
-        if len(self._now) > 1 or self._late or self.failure is not None:
+        if len(self._current) > 1 or self._deferred or self.failure is not None:
             self.flush()
-        elif self._write(self._now, 1):
+        elif self._write(self._current, 1):
             points.clear()  # a new `WriteBatch` would add 10 % to the time of a nack
         else:
-            self._unwritten, self._now = self._now, WriteBatch()
+            self._unwritten, self._current = self._current, WriteBatch()
             self._drop_excess()
 
     def delete(self, family: int, key: bytes) -> None:
-        self._now.points[family][key] = None
+        self._current.points[family][key] = None
 
     def delete_range(self, family: int, start: bytes, stop: bytes) -> None:
-        self._now.delete_range(family, start, stop)
+        self._current.delete_range(family, start, stop)
 
     def delete_later(self, family: int, key: bytes) -> None:
         """Delete a key with the next write, or once many deletes are deferred."""
-        self._now.points[family].pop(key, None)
-        self._late.points[family][key] = None
+        self._current.points[family].pop(key, None)
+        self._deferred.points[family][key] = None
 
     def delete_range_later(self, family: int, span: Span) -> None:
-        self._now.drop(family, (span,))
-        self._late.delete_range(family, *span)
+        self._current.drop_points(family, (span,))
+        self._deferred.delete_range(family, *span)
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """Return the value of a key, including unwritten changes."""
-        for each in (self._now, self._late, self._unwritten):
+        for each in (self._current, self._deferred, self._unwritten):
             found, value = each.find(family, key)
             if found:
                 return value
@@ -117,21 +117,21 @@ class WriteJournal:
         """
         if self._depth:
             return True
-        if self._now:
+        if self._current:
             return self.flush()
-        if len(self._late) >= _MAX_LATE:
+        if len(self._deferred) >= _MAX_DEFERRED:
             return self.flush()
         return self.failure is None
 
     def flush(self) -> bool:
         """Write everything, and some of the failed writes. Returns as `commit` does."""
-        writes = self._late
+        writes = self._deferred
         if writes:
-            writes.merge(self._now)
-            self._late = WriteBatch()
+            writes.merge(self._current)
+            self._deferred = WriteBatch()
         else:
-            writes = self._now
-        self._now = WriteBatch()
+            writes = self._current
+        self._current = WriteBatch()
         if self.failure is not None:
             self._unwritten.merge(writes)
             self._drop_excess()
@@ -153,7 +153,7 @@ class WriteJournal:
             part = self._unwritten.first(count)
             if not self._write(part):
                 return False
-            self._unwritten.forget(part)
+            self._unwritten.remove(part)
             if not self._unwritten:
                 logger.warning("the state in %s is written again", self.database.path)
                 self.failure = None
@@ -174,8 +174,8 @@ class WriteJournal:
         self.last_write_failed = False
         self.writes += 1
         self.operations += len(writes) if operations is None else operations
-        if self.written is not None:
-            self.written()
+        if self.on_write is not None:
+            self.on_write()
         return True
 
     def _drop_excess(self) -> None:
@@ -187,7 +187,7 @@ class WriteJournal:
 
     @property
     def has_deferred_deletes(self) -> bool:
-        return len(self._late) > 0
+        return len(self._deferred) > 0
 
     @property
     def unwritten(self) -> int:
@@ -195,4 +195,4 @@ class WriteJournal:
 
     @property
     def waiting(self) -> int:
-        return len(self._now) + len(self._late) + len(self._unwritten)
+        return len(self._current) + len(self._deferred) + len(self._unwritten)

@@ -150,7 +150,7 @@ class HeadJournal:
     def sync_is_due(self) -> bool:
         return bool(self._unsynced) and self._clock() - self._synced_at >= self._interval_s
 
-    def syncing(self, first: int = 0) -> Steps:
+    def sync_steps(self, first: int = 0) -> Steps:
         """Sync writes so far to journals from `first` on. The steps may raise StoreError."""
         marks = self._marks(first)
         yield ThreadTasks(self._sync(marks))

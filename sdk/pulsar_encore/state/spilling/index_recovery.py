@@ -106,7 +106,7 @@ def _read_snapshots(
         live = meta.ids - start.left
         live -= superseded
         cursor.handed = cursor.total - len(live)
-        membership.restored(live, meta.slots)
+        membership.add_restored(live, meta.slots)
         snapshots.add(cursor)
     membership.left = start.left & copies
 

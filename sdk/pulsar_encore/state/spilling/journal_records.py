@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from ...core.message_key import DueBatch, MessageKey
 from ...errors import StateDamagedError
-from .record_frames import framed, from_bytes, opened, record, records, to_bytes
+from .record_frames import frame, from_bytes, record, records, to_bytes, unframe
 
 _MAGIC: Final = b"PEJL"
 _PUT: Final = 1
@@ -29,7 +29,7 @@ _GROUP: Final = struct.Struct("<QI")  # ledger, number of entries; 0: first and 
 _MASK: Final = struct.Struct("<QQI")  # ledger, entry, bytes of the mask
 
 Put: TypeAlias = "tuple[int, MessageKey, int, int]"
-HEADER: Final = framed(_MAGIC, b"")
+HEADER: Final = frame(_MAGIC, b"")
 
 
 def put(key: MessageKey, due_ms: int, bits: int) -> bytes:
@@ -93,7 +93,7 @@ def play(data: bytes, to: JournalReplay, what: str) -> int:
     """
     if (len(data) < len(HEADER) and HEADER.startswith(data)) or not any(data):
         return len(data)
-    opened(_MAGIC, data[: len(HEADER)], what)
+    unframe(_MAGIC, data[: len(HEADER)], what)
     end = len(HEADER)
     for end, body in records(data, end, what):  # noqa: B007, B020
         try:

@@ -90,7 +90,7 @@ class Slots:
         self._counts.setdefault(slot, 0)
         self.next = max(self.next, slot + 1)
 
-    def hold(self, slot: int, count: int) -> None:
+    def change_count(self, slot: int, count: int) -> None:
         """Change the number of keys in use of a slot. At 0, its block is forgotten."""
         left = self._counts[slot] + count
         if left:
@@ -140,11 +140,11 @@ class Slots:
 
     # Batches
 
-    def named(self, batch: DueBatch) -> Numbers:
+    def claim_numbers(self, batch: DueBatch) -> Numbers:
         """Return the numbers of all keys of a batch. Blocks without a slot get one."""
         return self._numbers(batch, self.claim)
 
-    def known(self, batch: DueBatch) -> Numbers:
+    def known_numbers(self, batch: DueBatch) -> Numbers:
         """Return the numbers of a batch's keys, without keys in blocks that have no slot."""
         return self._numbers(batch, self._known)
 

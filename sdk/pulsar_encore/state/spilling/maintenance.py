@@ -126,7 +126,7 @@ class SnapshotStore:
         if journal is not None:
             journal.retry()
             if journal.sync_is_due() and self._can_start("sync"):
-                self._start_task("sync", journal.syncing())
+                self._start_task("sync", journal.sync_steps())
         departed = membership.departed
         full = journal is not None and (
             journal.size - self._copied_bytes > limits.journal_bytes or journal.lost
@@ -230,7 +230,7 @@ class SnapshotStore:
             # Take no more than fits into the segment. The batch has the lowest keys of its edge,
             # and the others go into the next segment, so keys are in order across segments.
             batch = old.pop_due(edge, min(cutter.remaining() - ids, _IDS_PER_STEP))
-            numbers = membership.slots.named(batch)
+            numbers = membership.slots.claim_numbers(batch)
             rows.append((edge, numbers))
             ids += len(numbers)
             if len(rows) >= _ROWS_PER_STEP or ids >= min(cutter.remaining(), _IDS_PER_STEP):
@@ -253,7 +253,7 @@ class SnapshotStore:
             self._snapshots.supersede(older, cursor)
             if self._merging_into is not None:
                 self._merging_into.supersede(older)
-        membership.sealed(numbers)
+        membership.add_sealed(numbers)
         self._meta.ids.update(numbers)
         for slot, _ in by_slot(numbers):
             self._meta.slots[slot] = membership.slots.block(slot)
@@ -272,7 +272,7 @@ class SnapshotStore:
             self._merging_into.superseded_uncommitted = BitMap64()
         cursor.pending = None
         if cursor.total:
-            self._snapshots.stored(cursor)
+            self._snapshots.mark_stored(cursor)
         else:
             self._snapshots.remove([cursor])
 
@@ -321,7 +321,7 @@ class SnapshotStore:
         old = self.mergeable()
         if len(old) < 2:  # some have been handed over since `plan`
             return
-        sources = old[merging.chosen([each.total - each.handed for each in old])]
+        sources = old[merging.choose([each.total - each.handed for each in old])]
         cursor = self._merging_into = SnapshotCursor(self._take_generation(), array("Q"), 0)
         cursor.supersede(self._duplicated)
         damaged: list[SnapshotCursor] = []
@@ -487,7 +487,7 @@ class SnapshotStore:
                     self._copied_bytes += len(data)
                     yield None
                 self._journal.flush()
-                yield from self._journal.syncing(first)
+                yield from self._journal.sync_steps(first)
             self._committed_at = self._membership.departed
             if not self._limits.transient:
                 new_manifest = self._new_manifest(add, drop or [], first, sealed=sealed)

@@ -14,7 +14,7 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
-from .record_frames import framed, opened
+from .record_frames import frame, unframe
 
 _MAGIC: Final = b"PEMF"
 # Next generation, first journal, next slot, number of blobs, bytes of `left`.
@@ -53,7 +53,7 @@ def encoded(manifest: Manifest) -> bytes:
         len(manifest.blobs),
         len(left),
     )
-    return framed(_MAGIC, head + zlib.compress(b"".join((left, *parts)), 1))
+    return frame(_MAGIC, head + zlib.compress(b"".join((left, *parts)), 1))
 
 
 def decoded(data: bytes) -> Manifest:
@@ -63,7 +63,7 @@ def decoded(data: bytes) -> Manifest:
         StateFormatError: if another version, or another program, wrote it.
         StateDamagedError: if it is corrupted.
     """
-    body = opened(_MAGIC, data, "the manifest")
+    body = unframe(_MAGIC, data, "the manifest")
     try:
         next_generation, journal, slot, count, size = _HEAD.unpack_from(body)
         rest = zlib.decompress(body[_HEAD.size :])

@@ -66,19 +66,19 @@ class Membership:
 
     # Into snapshots
 
-    def sealed(self, numbers: Numbers) -> BitMap64:
+    def add_sealed(self, numbers: Numbers) -> BitMap64:
         """Add the numbers of a new snapshot. Return the ones that an older snapshot has, too."""
         older = BitMap64(numbers) & self.left
         self.live.update(numbers)
         for slot, members in by_slot(numbers):
-            self.slots.hold(slot, len(members))
+            self.slots.change_count(slot, len(members))
         if older:
             self.left -= older
             self._unshadow(older)
         self._len += len(numbers)
         return older
 
-    def restored(self, numbers: BitMap64, slots: Mapping[int, Block]) -> None:
+    def add_restored(self, numbers: BitMap64, slots: Mapping[int, Block]) -> None:
         """Add numbers of a snapshot that was opened, if it has their valid copies.
 
         Raises:
@@ -90,7 +90,7 @@ class Membership:
             count = numbers.range_cardinality(start, start + (1 << BLOCK_BITS))
             if count:
                 self.slots.restore(slot, block)
-                self.slots.hold(slot, count)
+                self.slots.change_count(slot, count)
                 self._len += count
 
     # Out of them
@@ -119,7 +119,7 @@ class Membership:
         taken = self.taken
         if not taken:
             return array("Q")
-        return array("Q", [number for number in self.slots.known(batch) if number in taken])
+        return array("Q", [number for number in self.slots.known_numbers(batch) if number in taken])
 
     def mark_done(self, numbers: Numbers) -> None:
         self.left.update(numbers)
@@ -137,14 +137,14 @@ class Membership:
             self.live.discard(number)
             self._len -= 1
             self.departed += 1
-            self.slots.hold(number >> BLOCK_BITS, -1)
+            self.slots.change_count(number >> BLOCK_BITS, -1)
             return True
         for where in (self.taken, self.shadowed):
             if number in where:
                 self.left.add(number)
                 where.discard(number)
                 self.departed += 1
-                self.slots.hold(number >> BLOCK_BITS, -1)
+                self.slots.change_count(number >> BLOCK_BITS, -1)
         return False
 
     def shadow(self, key: MessageKey) -> bool:
@@ -182,7 +182,7 @@ class Membership:
                 self.left |= numbers
                 where.remove_range(start, stop)
                 self.departed += count
-                self.slots.hold(start >> BLOCK_BITS, -count)
+                self.slots.change_count(start >> BLOCK_BITS, -count)
                 if where is self.live:
                     gone += count
         self._len -= gone
@@ -190,7 +190,7 @@ class Membership:
 
     def select_shadowed(self, batch: DueBatch) -> DueBatch:
         shadowed = self.shadowed
-        known = self.slots.known(batch)
+        known = self.slots.known_numbers(batch)
         return self.slots.batch(array("Q", [number for number in known if number in shadowed]))
 
     def unshadow(self, keys: Iterable[MessageKey]) -> None:
@@ -206,7 +206,7 @@ class Membership:
 
     def _release(self, numbers: Numbers) -> None:
         for slot, members in by_slot(numbers):
-            self.slots.hold(slot, -len(members))
+            self.slots.change_count(slot, -len(members))
 
     # On disk
 

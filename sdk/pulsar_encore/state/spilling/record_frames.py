@@ -17,11 +17,11 @@ _FRAME: Final = struct.Struct("<4sHHII")  # magic, version, flags, size, CRC
 _RECORD: Final = struct.Struct("<IHI")  # size, check of the size, CRC
 
 
-def framed(magic: bytes, body: bytes) -> bytes:
+def frame(magic: bytes, body: bytes) -> bytes:
     return _FRAME.pack(magic, VERSION, 0, len(body), zlib.crc32(body)) + body
 
 
-def opened(magic: bytes, data: bytes, what: str) -> bytes:
+def unframe(magic: bytes, data: bytes, what: str) -> bytes:
     """Return the body of a framed value.
 
     Raises:

@@ -24,7 +24,7 @@ _NUMBERS_PER_ROW: Final = 1024  # numbers
 _ROWS_PER_STEP: Final = 64  # between two steps, which let other threads run
 
 
-def chosen(sizes: Sequence[int]) -> slice:
+def choose(sizes: Sequence[int]) -> slice:
     """Return which two to four neighbours to merge: those with the fewest copied keys per snapshot.
 
     The cost of a merge is the number of its keys for each snapshot that it removes. Neighbours have

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
 from .key_numbers import Block
-from .record_frames import framed, from_bytes, opened, to_bytes
+from .record_frames import frame, from_bytes, to_bytes, unframe
 
 _MAGIC: Final = b"PESN"
 _HEAD: Final = struct.Struct("<III")  # segments, slots, bytes of spans and slots
@@ -59,12 +59,12 @@ def encoded(meta: SnapshotMeta) -> bytes:
         1,
     )
     head = _HEAD.pack(len(meta.counts), len(slots), len(columns))
-    return framed(_MAGIC, head + columns + ids.serialize())
+    return frame(_MAGIC, head + columns + ids.serialize())
 
 
 def ids_of(data: bytes, what: str) -> BitMap64:
     """Decode only the ids, which is quick; raises as `decoded` does."""
-    return _ids(opened(_MAGIC, data, what), what)
+    return _ids(unframe(_MAGIC, data, what), what)
 
 
 def _ids(body: bytes, what: str) -> BitMap64:
@@ -82,7 +82,7 @@ def decoded(data: bytes, what: str) -> SnapshotMeta:
         StateFormatError: if another version, or another program, wrote it.
         StateDamagedError: if it is corrupted.
     """
-    body = opened(_MAGIC, data, what)
+    body = unframe(_MAGIC, data, what)
     ids = _ids(body, what)
     try:
         spans, slots, size = _HEAD.unpack_from(body)

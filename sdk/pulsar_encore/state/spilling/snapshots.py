@@ -78,7 +78,7 @@ class Snapshots:
             self._cursors.pop(cursor.generation, None)
             self.ended.discard(cursor.generation)
 
-    def stored(self, cursor: SnapshotCursor) -> None:
+    def mark_stored(self, cursor: SnapshotCursor) -> None:
         if cursor.edge < 0:
             self.ended.add(cursor.generation)
 
