@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -12,11 +11,12 @@ from base64 import b64encode
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from .. import FileLogger, LoggerLevel, UnreadableError, letters
 from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
+from .progress import Progress
+from .value_text import json_text, time_text
 
 _MAX_TEXT: Final = 500
 _MAX_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one need not be complete
@@ -31,16 +31,8 @@ def silent_logger() -> Any:
     return FileLogger(LoggerLevel.Error, os.devnull)
 
 
-def when(ms: int) -> str:
-    """Format a time in UTC, to the second."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # out of the range of dates: print the number in the letter
-
-
 def groups_json(groups: Iterable[LetterGroup]) -> str:
-    return _json([asdict(group) for group in groups])
+    return json_text([asdict(group) for group in groups])
 
 
 def letter_json(letter: Letter, most_bytes: int | None) -> str:
@@ -60,7 +52,7 @@ def letter_json(letter: Letter, most_bytes: int | None) -> str:
         encoding, payload = "base64", b64encode(cut).decode()
     if message.has_null_value():
         encoding = payload = None
-    return _json(
+    return json_text(
         {
             "id": letter.id,
             "topic": message.topic_name(),
@@ -85,12 +77,7 @@ def letter_json(letter: Letter, most_bytes: int | None) -> str:
 
 
 def report_json(report: ReplayReport) -> str:
-    return _json(asdict(report))
-
-
-def _json(value: Any) -> str:
-    """Encode as JSON in printable ASCII."""
-    return json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n"
+    return json_text(asdict(report))
 
 
 def _key(read: Callable[[], str]) -> str | None:
@@ -131,7 +118,7 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
         row = (
             f"{group.count}\n{group.again or ''}",
             f"{printable(group.fingerprint, _MAX_FINGERPRINT)}\n{group.sample_id}",
-            f"{when(group.first_ms)}\n{when(group.last_ms)}",
+            f"{time_text(group.first_ms)}\n{time_text(group.last_ms)}",
             f"{printable(why, 120)}\n{real_topic}",
         )
         table.add_row(*map(Text, row))  # text, not markup
@@ -141,9 +128,9 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
 def letter_text(letter: Letter, most_bytes: int) -> str:
     message = letter.message
     lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MAX_TEXT)}"]
-    lines.append(f"written      {when(letter.written_ms)}")
+    lines.append(f"written      {time_text(letter.written_ms)}")
     if message.event_timestamp() > 0:
-        lines.append(f"event time   {when(message.event_timestamp())}")
+        lines.append(f"event time   {time_text(message.event_timestamp())}")
     for label, read in (("key", message.partition_key), ("ordering key", message.ordering_key)):
         try:
             text = printable(read(), _MAX_TEXT)
@@ -267,36 +254,17 @@ def report_text(report: ReplayReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-class ReplayProgress:
-    """Shows the count on one line of stderr, if that is a terminal."""
+class ReplayProgress(Progress):
+    in_flight = "letters in flight, up to half a minute; after a kill, some may be sent again"
 
     def __init__(self) -> None:
-        self._shows_progress = sys.stderr.isatty()
+        super().__init__()
         self.report: ReplayReport | None = None  # the running report, the same object each time
 
     def __call__(self, report: ReplayReport) -> None:
         self.report = report
-        if self._shows_progress:
-            sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
-            sys.stderr.flush()
+        self.show(f"{report.replayed} sent, {report.passed} not selected")
 
-    def waiting(self) -> None:
-        """Tell the user why an interruption takes long."""
-        self.close()
-        sys.stderr.write(
-            "interrupted: waiting for letters in flight, up to half a minute; after a kill, some "
-            "may be sent again\n"
-        )
-        sys.stderr.flush()
-
-    def interrupted(self) -> None:
-        self.close()
+    def summary(self) -> str:
         replayed = 0 if self.report is None else self.report.replayed
-        sys.stderr.write(
-            f"interrupted: {replayed} letters were sent and acked; run it again to continue\n"
-        )
-
-    def close(self) -> None:
-        if self._shows_progress and self.report is not None:
-            sys.stderr.write("\n")
-            self._shows_progress = False
+        return f"{replayed} letters were sent and acked"

@@ -270,8 +270,4 @@ def _no_password() -> str:
 
 
 def _option(field: str) -> str:
-    return f"--{field.replace('_', '-')} ({_variable(field)})"
-
-
-def _variable(field: str) -> str:
-    return _PREFIX + field.upper()
+    return f"--{field.replace('_', '-')} ({_PREFIX}{field.upper()})"

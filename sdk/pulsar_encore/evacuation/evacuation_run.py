@@ -158,12 +158,14 @@ async def evacuate(
                     await _Evacuation(client, store, topic_store, plan, report, options).run()
                 finally:
                     topic_store.close()
-    except TransportError as error:
-        if not report.moved and not report.gone:
+    except (TransportError, ClosedError) as error:
+        if isinstance(error, TransportError) and not report.moved and not report.gone:
             raise
-        raise _stopped(error, report) from error
-    except ClosedError as error:
-        raise _stopped(error, report) from error
+        raise EvacuationStoppedError(
+            f"stopped after {report.moved} messages, {report.left} are left: {error}. Run it again "
+            "to go on",
+            report,
+        ) from error
     finally:
         await to_its_end(store.aclose())
     return report
@@ -525,11 +527,3 @@ def _run_length(waiting_entries: Sequence[_WaitingEntry], at: int) -> int:
             break
         last = waiting.key
     return last[1] - first[1] + 1
-
-
-def _stopped(error: EncoreError, report: EvacuationReport) -> EvacuationStoppedError:
-    return EvacuationStoppedError(
-        f"stopped after {report.moved} messages, {report.left} are left: {error}. Run it again to "
-        "go on",
-        report,
-    )

@@ -10,11 +10,10 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from ..core.message_key import MessageKey
-from ..state.rocks import FoundTopic, StateReader
+from ..state.rocks import FoundTopic, Owner, StateReader
 from ..values.topic_names import partition_of
 from .evacuation_plan import choose
 
@@ -44,23 +43,6 @@ class TopicFound:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnerFound:
-    """The current or last owner of a state directory.
-
-    Attributes:
-        since_ms: When the process opened the directory, in ms since the epoch.
-        epoch: Number of this opening.
-        closed: True if the owner closed the directory cleanly.
-    """
-
-    pid: int
-    host: str
-    since_ms: int
-    epoch: int
-    closed: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StateFound:
     """The content of a state directory.
 
@@ -71,7 +53,7 @@ class StateFound:
     """
 
     path: str
-    owner: OwnerFound | None
+    owner: Owner | None
     topics: list[TopicFound]
     unreadable: int
 
@@ -135,18 +117,9 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
             found_topic.records += 1
             for attempts, mask in record.record.groups:
                 found_topic.attempts[attempts] += mask.bit_count()
-        owner = state.owner
         return StateFound(
             path=os.fspath(path),
-            owner=None
-            if owner is None
-            else OwnerFound(
-                pid=owner.pid,
-                host=owner.host,
-                since_ms=owner.since_ms,
-                epoch=owner.epoch,
-                closed=owner.closed,
-            ),
+            owner=state.owner,
             topics=list(found.values()),
             unreadable=state.unreadable + unknown,
         )
@@ -170,7 +143,11 @@ class WaitingMessages:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], topic: str | None, subscription: str | None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        topic: str | None = None,
+        subscription: str | None = None,
     ) -> None:
         self._state = StateReader(path)
         try:
@@ -206,20 +183,8 @@ class WaitingMessages:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._state.close()
-
-
-def waiting_messages(
-    path: str | os.PathLike[str], *, topic: str | None = None, subscription: str | None = None
-) -> WaitingMessages:
-    """Return the waiting messages of a state directory; see `WaitingMessages`."""
-    return WaitingMessages(path, topic, subscription)
 
 
 def waiting_id(topic: str, key: MessageKey) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 from ... import (
     Client,
-    Consumer,
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
@@ -23,7 +22,7 @@ from ... import (
 from ...deadletters import DeadLetters, Selection
 from ...values.message_id import MessageId
 from .killed_nack import killed_after
-from .stock_side import publish
+from .stock_side import next_at, publish
 from .workload import (
     ENTRIES_PER_LEDGER,
     LOGIN,
@@ -57,7 +56,7 @@ async def continuous_nacks(
     ):
         messages = [await consumer.receive() for _ in range(count)]
         clock = Stopwatch()
-        back = asyncio.ensure_future(_next_at(consumer, clock))
+        back = asyncio.ensure_future(next_at(consumer, clock))
         for number, message in enumerate(messages):
             await asyncio.sleep(number * every_s - clock())
             await consumer.negative_acknowledge(message)
@@ -67,11 +66,6 @@ async def continuous_nacks(
             back.cancel()
             return {"first_s": None, "stopped_s": stopped}
         return {"first_s": back.result(), "stopped_s": stopped}
-
-
-async def _next_at(consumer: Consumer, clock: Stopwatch) -> float:
-    await consumer.receive()
-    return clock()
 
 
 async def timed_out_receives(

@@ -46,8 +46,8 @@ class Scenario:
         title: The left column: the workload, and the question.
         labels: Names of the measurements, the keys of the outcomes.
         measure: Runs every measurement.
-        stock: Returns the stock client's cell.
-        ours: Returns the cell of this package for the label of a measurement.
+        cell: Returns the cell of a column, which is one of `SIDES`. A figure that is missing raises
+            KeyError with its label.
         alone: True if no other scenario may run at the same time, because speed is measured.
         seconds: Estimated duration, for the progress bar.
         missing: Returns the requirement that this machine lacks, as text; None if it can run.
@@ -56,8 +56,7 @@ class Scenario:
     title: str
     labels: tuple[str, ...]
     measure: Callable[[MeasuredRun], Awaitable[Outcomes]]
-    stock: Callable[[Mapping[str, Figures]], str]
-    ours: Callable[[Mapping[str, Figures], str], str]
+    cell: Callable[[Mapping[str, Figures], str], str]
     alone: bool = False
     seconds: float = 10.0
     missing: Callable[[], str | None] = lambda: None
@@ -101,20 +100,14 @@ def all_sides(
 def row_of(scenario: Scenario, outcomes: Outcomes) -> Row:
     figures = {key: each for key, each in outcomes.items() if not isinstance(each, Exception)}
     missing = tuple(label for label in scenario.labels if label not in figures)
-    return Row(
-        scenario.title,
-        stock=_cell(lambda: scenario.stock(figures), outcomes),
-        encore=_cell(lambda: scenario.ours(figures, "encore"), outcomes),
-        native=_cell(lambda: scenario.ours(figures, "native"), outcomes),
-        missing=missing,
-    )
 
+    def cell(column: str) -> str:
+        try:
+            return scenario.cell(figures, column)
+        except KeyError as error:
+            return f"could not be measured: {outcomes.get(error.args[0], 'not run')}"
 
-def _cell(render: Callable[[], str], outcomes: Outcomes) -> str:
-    try:
-        return render()
-    except KeyError as error:
-        return f"could not be measured: {outcomes.get(error.args[0], 'not run')}"
+    return Row(scenario.title, cell("stock"), cell("encore"), cell("native"), missing)
 
 
 def seconds(value: float | None) -> str:

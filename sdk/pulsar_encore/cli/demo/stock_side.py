@@ -109,7 +109,7 @@ async def continuous_nacks(
     )
     messages = [await consumer.receive() for _ in range(count)]
     clock = Stopwatch()
-    back: asyncio.Future[float] = asyncio.ensure_future(_next_at(consumer, clock))
+    back: asyncio.Future[float] = asyncio.ensure_future(next_at(consumer, clock))
     for number, message in enumerate(messages):
         await asyncio.sleep(number * every_s - clock())
         await consumer.negative_acknowledge(message)
@@ -120,7 +120,7 @@ async def continuous_nacks(
     return figures
 
 
-async def _next_at(consumer: Any, clock: Stopwatch) -> float:
+async def next_at(consumer: Any, clock: Stopwatch) -> float:
     await consumer.receive()
     return clock()
 

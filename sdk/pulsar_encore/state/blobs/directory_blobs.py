@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import struct
-import sys
 import zlib
 from array import array
 from collections import OrderedDict
@@ -32,6 +31,7 @@ from ...errors import (
 )
 from ..directory_advice import advised
 from ..directory_lock import DirectoryLock
+from ..little_endian import from_bytes, to_bytes
 
 _MAGIC: Final = b"PEBLOB"
 _VERSION: Final = 1
@@ -229,7 +229,7 @@ class DirectoryBlobs:
             if version != _VERSION:
                 raise StateFormatError(f"{name} has version {version}, this reads {_VERSION}")
             footer = os.pread(file, _FOOTER_SIZE, max(size - _FOOTER_SIZE, 0))
-            if len(footer) < _FOOTER_SIZE or _checksum(footer[:-4]) != int.from_bytes(
+            if len(footer) < _FOOTER_SIZE or zlib.crc32(footer[:-4]) != int.from_bytes(
                 footer[-4:], "little"
             ):
                 raise StateDamagedError(f"{name} is not whole: its last bytes are not its end")
@@ -238,11 +238,11 @@ class DirectoryBlobs:
             data = os.pread(file, 8 * count, max(start, 0))
         except OSError as error:
             raise self._store_error("read", error) from error
-        if len(data) != 8 * count or _checksum(data) != index_sum:
+        if len(data) != 8 * count or zlib.crc32(data) != index_sum:
             raise StateDamagedError(f"{name}: the index of its segments is corrupted")
-        ends, sums = array("Q"), _from_little("I", data[4 * count :])
+        ends, sums = array("Q"), from_bytes("I", data[4 * count :])
         end = _HEADER.size
-        for each in _from_little("I", data[: 4 * count]):
+        for each in from_bytes("I", data[: 4 * count]):
             end += each
             ends.append(end)
         if end + meta_size != start:
@@ -270,7 +270,7 @@ class DirectoryBlobs:
                 data = os.pread(self._open(generation), size, start)
         except OSError as error:
             raise self._store_error("read", error) from error
-        if len(data) != size or _checksum(data) != expected:
+        if len(data) != size or zlib.crc32(data) != expected:
             raise StateDamagedError(f"{what} of blob {generation} of {self._path} is corrupted")
         return data
 
@@ -458,12 +458,12 @@ class _Writer:
     def append(self, segment: bytes) -> None:
         self._write(segment)
         self._sizes.append(len(segment))
-        self._sums.append(_checksum(segment))
+        self._sums.append(zlib.crc32(segment))
 
     def commit(self, meta: bytes, *, sync: bool) -> None:
-        index = _to_little(self._sizes) + _to_little(self._sums)
-        footer = _FOOTER.pack(len(self._sizes), len(meta), _checksum(meta), _checksum(index))
-        self._write(b"".join((meta, index, footer, _checksum(footer).to_bytes(4, "little"))))
+        index = to_bytes(self._sizes) + to_bytes(self._sums)
+        footer = _FOOTER.pack(len(self._sizes), len(meta), zlib.crc32(meta), zlib.crc32(index))
+        self._write(b"".join((meta, index, footer, zlib.crc32(footer).to_bytes(4, "little"))))
         try:
             self._file.finish(sync=sync)
         except OSError as error:
@@ -498,21 +498,3 @@ def _sync_directory(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def _checksum(data: bytes) -> int:
-    return zlib.crc32(data)
-
-
-def _to_little(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def _from_little(typecode: str, data: bytes) -> array[int]:
-    numbers = array(typecode, data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers

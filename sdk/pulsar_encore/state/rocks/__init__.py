@@ -9,6 +9,7 @@ The store reads no clock and starts no timer; with `durability="power"` it runs 
 """
 
 from .attempt_records import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RecalledAttempts
+from .owner_file import Owner
 from .rocks_blobs import RocksBlobs
 from .rocks_store import RocksStore, StoreStatistics, StoreUser, TopicStore
 from .state_reader import FoundRecord, FoundTopic, StateReader
@@ -19,6 +20,7 @@ __all__ = [
     "DeliveredRecord",
     "FoundRecord",
     "FoundTopic",
+    "Owner",
     "RecalledAttempts",
     "RocksBlobs",
     "RocksStore",

@@ -398,7 +398,7 @@ class AttemptRecords:
             elif fingerprint:
                 self._write(key, record._replace(fingerprint=fingerprint))
             return True
-        if self._is_suspect(record):
+        if self._count_mismatch(record):
             if key in self._buffer:  # keep the newer record on disk
                 self._write(key, record)
             self._drop_cached(key)
@@ -408,7 +408,7 @@ class AttemptRecords:
             self.record_ack(ledger, entry)
         return False
 
-    def _is_suspect(self, record: EntryRecord) -> bool:
+    def _count_mismatch(self, record: EntryRecord) -> bool:
         """Count a mismatch. Return False if a match has shown that the record can be deleted."""
         self.mismatched += 1
         return record.epoch < self._proven
@@ -652,7 +652,7 @@ class AttemptRecords:
             if record is not None and newer is not None:
                 if not differ(record.fingerprint, newer.fingerprint):
                     newer = entry_record.merged(record, newer)
-                elif self._is_suspect(record):
+                elif self._count_mismatch(record):
                     self._suspects[key] = record.epoch
                     self._clear_failure()
                     continue

@@ -34,6 +34,7 @@ class FsyncThread:
     """The thread that syncs the writes of a journal.
 
     Args:
+        journal: The journal whose writes are synced.
         failed: Called on this thread after each failed fsync; must have the database reopened.
 
     Attributes:
@@ -42,7 +43,8 @@ class FsyncThread:
         failure: Why the last fsync failed, or None.
     """
 
-    def __init__(self, failed: Callable[[], None]) -> None:
+    def __init__(self, journal: WriteJournal, failed: Callable[[], None]) -> None:
+        self._journal = journal
         self._failed = failed
         self.syncing: threading.Lock = threading.Lock()
         self._reopened = False
@@ -52,13 +54,11 @@ class FsyncThread:
         self._stopping = False
         self._ended = False
         self._waiters: list[tuple[int, Future[None]]] = []
-        self._journal: WriteJournal | None = None
         self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
         self.syncs: int = 0
         self.failure: StoreError | None = None
 
-    def start(self, journal: WriteJournal) -> None:
-        self._journal = journal
+    def start(self) -> None:
         self._thread.start()
 
     def note_write(self) -> None:
@@ -116,7 +116,6 @@ class FsyncThread:
                 future.set_exception(self._closed_error())
 
     def _sync_until_stopped(self) -> None:
-        assert self._journal is not None
         condition = self._condition
         pause_s = _PAUSE_S
         while True:

@@ -140,10 +140,10 @@ class RocksBlobs:
         return _Writer(self, generation, attempt)
 
     def meta(self, generation: int) -> bytes:
-        return self._read_head(generation)[1]
+        return self._head(generation)[_HEAD.size :]
 
     def segment(self, generation: int, number: int) -> bytes:
-        attempt, _ = self._read_head(generation)
+        attempt = _HEAD.unpack_from(self._head(generation))[0]
         data = None
         if 0 <= number <= _MAX_SEGMENT:
             data = self._db.get(META, _SEGMENT.pack(b"s", generation, attempt, number))
@@ -152,9 +152,7 @@ class RocksBlobs:
         return data
 
     def size(self, generation: int) -> int:
-        head = self._db.get(META, _BLOB.pack(b"b", generation))
-        if head is None:
-            raise StateDamagedError(f"there is no blob {generation}")
+        head = self._head(generation)
         return len(head) + int(_HEAD.unpack_from(head)[2])
 
     def delete(self, generation: int) -> None:
@@ -240,11 +238,11 @@ class RocksBlobs:
             raise ForkedError(f"the parent of this process opened the blobs in {self._path}")
         return self._database
 
-    def _read_head(self, generation: int) -> tuple[int, bytes]:
+    def _head(self, generation: int) -> bytes:
         head = self._db.get(META, _BLOB.pack(b"b", generation))
         if head is None:
             raise StateDamagedError(f"there is no blob {generation}")
-        return _HEAD.unpack_from(head)[0], head[_HEAD.size :]
+        return head
 
     def _put(self, key: bytes, value: bytes, *, sync: bool = False) -> None:
         writes = WriteBatch()
@@ -306,8 +304,7 @@ class RocksBlobs:
         """Make the blob visible, with the segments of one attempt, and delete those of others."""
         writes = WriteBatch()
         start, stop = _segments(generation)
-        first = _SEGMENT.pack(b"s", generation, attempt, 0)
-        after = _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
+        first, after = _segments_of_attempt(generation, attempt)
         writes.delete_range(META, start, first)
         writes.delete_range(META, after, stop)
         writes.put(META, _BLOB.pack(b"b", generation), _HEAD.pack(attempt, count, size) + meta)
@@ -321,21 +318,16 @@ class RocksBlobs:
         if self._database is None:
             return
         try:
-            if self._read_head(generation)[0] == attempt:
+            if _HEAD.unpack_from(self._head(generation))[0] == attempt:
                 return
         except StateDamagedError:
             pass  # there is no committed blob
         except StoreError:
             return
         writes = WriteBatch()
-        first = _SEGMENT.pack(b"s", generation, attempt, 0)
-        writes.delete_range(
-            META, first, _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
-        )
-        try:
+        writes.delete_range(META, *_segments_of_attempt(generation, attempt))
+        with suppress(StoreError):  # after a restart, `generations` removes the segments
             self._write(writes)
-        except StoreError:
-            return  # after a restart, `generations` removes the segments
 
 
 class _Writer:
@@ -381,6 +373,11 @@ def _check_format(database: Database) -> bool:
 
 def _segments(generation: int) -> tuple[bytes, bytes]:
     return _BLOB.pack(b"s", generation), _BLOB.pack(b"s", generation) + b"\xff" * 9
+
+
+def _segments_of_attempt(generation: int, attempt: int) -> tuple[bytes, bytes]:
+    first = _SEGMENT.pack(b"s", generation, attempt, 0)
+    return first, _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
 
 
 def _journal(journal: int) -> tuple[bytes, bytes]:

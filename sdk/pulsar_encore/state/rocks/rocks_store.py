@@ -451,13 +451,10 @@ class _Core:
         except StoreError:
             database.close()
             raise
-        self._start_fsync_thread()
-
-    def _start_fsync_thread(self) -> None:
-        if self.durability == "power":
-            self.syncer = FsyncThread(self._schedule_reopen)
+        if durability == "power":
+            self.syncer = FsyncThread(self.journal, self._schedule_reopen)
             self.journal.on_write = self.syncer.note_write
-            self.syncer.start(self.journal)
+            self.syncer.start()
 
     def _schedule_reopen(self) -> None:
         """Reopen the database on the loop's thread; called on the fsync thread."""
@@ -482,7 +479,7 @@ class _Core:
         self.claim()
         if (existing := self._topics.get(name)) is not None:
             return existing.add_user()
-        name_key = source_key(*name)
+        name_key = source_key(*name)  # checks the names
         at = self._numbers.get(name)
         if at is None:
             at = max(self._rows, default=-1) + 1
@@ -544,8 +541,8 @@ class _Core:
             return self.journal.failure
         if self.syncer is not None and self.syncer.failure is not None:
             return self.syncer.failure
-        troubles = (topic_store.records.failure for topic_store in self._topics.values())
-        failure = next(filter(None, troubles), None)
+        failures = (topic_store.records.failure for topic_store in self._topics.values())
+        failure = next(filter(None, failures), None)
         if failure is None and self.journal.lost:
             return StoreError(
                 f"{self.journal.lost} changes of the state in {self.path} were too many to keep "

@@ -26,8 +26,8 @@ _SOURCE: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _OPENING: Final = Struct(">QQ")
 
-# Takes topic number, ledger and entry id, and returns the 20 bytes of the key of a record. An alias,
-# because a function would cost a call for each message.
+# Returns the key of a record, 20 bytes, for a topic number, ledger and entry id. An alias, because
+# a function would cost a call for each message.
 entry_key: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 

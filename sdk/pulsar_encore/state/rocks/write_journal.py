@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from pulsar_encore.errors import StoreError
@@ -99,12 +98,7 @@ class WriteJournal:
         self._depth += 1
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Commit even after an error: changes made before it are already in memory.
         self._depth -= 1
         self.commit()

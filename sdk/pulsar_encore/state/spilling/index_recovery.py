@@ -100,8 +100,7 @@ def _read_snapshots(
     for generation, superseded in start.blobs.items():
         meta = snapshot.decoded(store.meta(generation), f"snapshot {generation}")
         copies |= meta.ids
-        cursor = SnapshotCursor(generation, meta.firsts, len(meta.ids))
-        cursor.superseded = superseded
+        cursor = SnapshotCursor(generation, meta.firsts, len(meta.ids), superseded)
         cursor.size = store.size(generation)
         live = meta.ids - start.left
         live -= superseded
@@ -111,7 +110,7 @@ def _read_snapshots(
     membership.left = start.left & copies
 
 
-class _Player(records.JournalReplay):
+class _Player:
     def __init__(self, heads: Heads, membership: Membership, snapshots: Snapshots) -> None:
         self._heads = heads
         self._membership = membership

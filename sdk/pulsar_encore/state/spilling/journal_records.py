@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from ...core.message_key import DueBatch, MessageKey
 from ...errors import StateDamagedError
-from .record_frames import frame, from_bytes, record, records, to_bytes, unframe
+from ..little_endian import from_bytes, to_bytes
+from .record_frames import frame, record, records, unframe
 
 _MAGIC: Final = b"PEJL"
 _PUT: Final = 1
@@ -65,23 +66,18 @@ def done(batch: DueBatch) -> bytes:
     return record(b"".join(parts))
 
 
-class JournalReplay:
+class JournalReplay(Protocol):
     """Receives the records of a journal, in methods named like the encoding functions."""
 
-    def put(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        raise NotImplementedError
+    def put(self, key: MessageKey, due_ms: int, bits: int) -> None: ...
 
-    def gone(self, key: MessageKey) -> None:
-        raise NotImplementedError
+    def gone(self, key: MessageKey) -> None: ...
 
-    def entry_gone(self, ledger: int, entry: int) -> None:
-        raise NotImplementedError
+    def entry_gone(self, ledger: int, entry: int) -> None: ...
 
-    def through_gone(self, ledger: int, entry: int) -> None:
-        raise NotImplementedError
+    def through_gone(self, ledger: int, entry: int) -> None: ...
 
-    def clear(self) -> None:
-        raise NotImplementedError
+    def clear(self) -> None: ...
 
 
 def play(data: bytes, to: JournalReplay, what: str) -> int:

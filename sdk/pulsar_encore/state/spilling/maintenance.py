@@ -279,9 +279,7 @@ class SnapshotStore:
     def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
         cursor = self._filling
         assert cursor is not None and cursor.pending is not None
-        self._meta.firsts.append(first)
-        self._meta.lasts.append(last)
-        self._meta.counts.append(count)
+        self._meta.add_segment(first, last, count)
         cursor.firsts.append(first)
         cursor.pending.append(data)
 

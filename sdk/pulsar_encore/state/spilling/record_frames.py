@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
-from array import array
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -79,18 +77,3 @@ def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
 @lru_cache(maxsize=256)
 def _check(size: int) -> int:
     return zlib.crc32(size.to_bytes(4, "little")) & 0xFFFF
-
-
-def to_bytes(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def from_bytes(typecode: str, data: bytes) -> array[int]:
-    numbers: array[int] = array(typecode)
-    numbers.frombytes(data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers

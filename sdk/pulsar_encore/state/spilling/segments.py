@@ -17,8 +17,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
+from ..little_endian import from_bytes, to_bytes
 from .key_numbers import Numbers
-from .record_frames import from_bytes, to_bytes
 
 Row = tuple[int, Numbers]
 """Edge, and the ascending numbers that are due then."""

@@ -7,6 +7,7 @@ snapshot.
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyroaring import BitMap64
@@ -17,6 +18,7 @@ from .segments import Segment, SegmentWriter
 _PREFETCH_BELOW: Final = 0.2
 
 
+@dataclass(eq=False, slots=True)
 class SnapshotCursor:
     """The reading position in a snapshot.
 
@@ -42,44 +44,23 @@ class SnapshotCursor:
         handed: Number of keys that were handed over.
     """
 
-    __slots__ = (
-        "blocked_until",
-        "cutter",
-        "damaged",
-        "fetched",
-        "firsts",
-        "generation",
-        "handed",
-        "next",
-        "not_fetched",
-        "pause_ms",
-        "pending",
-        "resident",
-        "size",
-        "superseded",
-        "superseded_uncommitted",
-        "total",
-        "wanted",
-    )
-
-    def __init__(self, generation: int, firsts: array[int], total: int) -> None:
-        self.generation: int = generation
-        self.firsts: array[int] = firsts
-        self.total: int = total
-        self.superseded: BitMap64 = BitMap64()
-        self.superseded_uncommitted: BitMap64 = BitMap64()
-        self.pending: list[bytes] | None = None
-        self.cutter: SegmentWriter | None = None
-        self.damaged: bool = False
-        self.wanted: int = -1
-        self.next: int = 0
-        self.resident: Segment | None = None
-        self.fetched: Segment | None = None
-        self.not_fetched: int = -1
-        self.blocked_until: int = 0
-        self.pause_ms: int = 0
-        self.handed: int = 0
-        self.size: int = 0
+    generation: int
+    firsts: array[int]
+    total: int
+    superseded: BitMap64 = field(default_factory=BitMap64)
+    superseded_uncommitted: BitMap64 = field(default_factory=BitMap64)
+    pending: list[bytes] | None = None
+    cutter: SegmentWriter | None = None
+    damaged: bool = False
+    wanted: int = -1
+    next: int = 0
+    resident: Segment | None = None
+    fetched: Segment | None = None
+    not_fetched: int = -1
+    blocked_until: int = 0
+    pause_ms: int = 0
+    handed: int = 0
+    size: int = 0
 
     @property
     def edge(self) -> int:
@@ -94,9 +75,7 @@ class SnapshotCursor:
 
     @property
     def loaded(self) -> int:
-        return (self.resident.left if self.resident is not None else 0) + (
-            self.fetched.left if self.fetched is not None else 0
-        )
+        return sum(each.left for each in (self.resident, self.fetched) if each is not None)
 
     def set_resident(self, segment: Segment) -> None:
         self.resident = segment

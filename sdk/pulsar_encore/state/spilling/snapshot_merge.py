@@ -78,9 +78,7 @@ class SnapshotMerge:
             self._slots.update(meta.slots)
 
     def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
-        self.meta.firsts.append(first)
-        self.meta.lasts.append(last)
-        self.meta.counts.append(count)
+        self.meta.add_segment(first, last, count)
         self._done(data)
 
     def steps(self) -> Generator[None, None, None]:

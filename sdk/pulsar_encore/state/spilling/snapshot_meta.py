@@ -15,8 +15,9 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
+from ..little_endian import from_bytes, to_bytes
 from .key_numbers import Block
-from .record_frames import frame, from_bytes, to_bytes, unframe
+from .record_frames import frame, unframe
 
 _MAGIC: Final = b"PESN"
 _HEAD: Final = struct.Struct("<III")  # segments, slots, bytes of spans and slots
@@ -37,6 +38,11 @@ class SnapshotMeta:
     counts: array[int] = field(default_factory=lambda: array("I"))
     ids: BitMap64 = field(default_factory=BitMap64)
     slots: dict[int, Block] = field(default_factory=dict)
+
+    def add_segment(self, first: int, last: int, count: int) -> None:
+        self.firsts.append(first)
+        self.lasts.append(last)
+        self.counts.append(count)
 
 
 def encoded(meta: SnapshotMeta) -> bytes:

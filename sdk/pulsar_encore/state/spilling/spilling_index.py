@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from heapq import heapify, heappop, heapreplace
-from types import TracebackType
 from typing import Final
 
 from ...core.bucket_width import bucket_edge
@@ -206,12 +205,7 @@ class SpillingIndex:
     def __enter__(self) -> SpillingIndex:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # `DueIndex`
