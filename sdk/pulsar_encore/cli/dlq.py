@@ -1,7 +1,7 @@
 """`pulsar-encore dlq`: list, show and replay the letters of a dead letter topic.
 
-The texts of letters are not trusted and are printed escaped. `ls` and `show` change nothing.
-`replay` without a selection needs `--all`, so that a forgotten option sends nothing.
+The texts of letters are not trusted and are printed escaped. `replay` without a selection needs
+`--all`, so that a forgotten option sends nothing.
 """
 
 from __future__ import annotations
@@ -309,11 +309,7 @@ def _selection(
 def moment(text: str | None, name: str) -> float | None:
     """Parse a time: a duration before now, or a date and time, local unless it has an offset.
 
-    Returns:
-        Seconds since the epoch.
-
-    Raises:
-        ConfigurationError: if the text is neither.
+    Returns seconds since the epoch.
     """
     if text is None:
         return None

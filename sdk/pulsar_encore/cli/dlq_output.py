@@ -36,11 +36,7 @@ def groups_json(groups: Iterable[LetterGroup]) -> str:
 
 
 def letter_json(letter: Letter, most_bytes: int | None) -> str:
-    """Return a letter as a JSON object.
-
-    Args:
-        most_bytes: Maximum payload bytes; None for no limit.
-    """
+    """Return a letter as a JSON object, with at most `most_bytes` of its payload."""
     message = letter.message
     data = b"" if message.has_null_value() else message.data()
     cut = data if most_bytes is None else data[:most_bytes]
@@ -88,13 +84,11 @@ def _key(read: Callable[[], str]) -> str | None:
 
 
 def _encrypted(letter: Letter) -> bool:
-    """Return True if the payload could not be decrypted."""
     context = letter.message.encryption_context()
     return context is not None and context.is_decryption_failed()
 
 
 def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
-    """Print a table, or a line on stderr if no letter was selected."""
     from rich.box import HORIZONTALS
     from rich.table import Table
     from rich.text import Text
@@ -176,11 +170,7 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
 
 
 def _decoded(cut: bytes) -> str:
-    """Decode text without the character that the cut split.
-
-    Raises:
-        UnicodeDecodeError: if it is not text.
-    """
+    """Decode text without the character that the cut split, or raise UnicodeDecodeError."""
     return getincrementaldecoder("utf-8")().decode(cut)
 
 
@@ -189,7 +179,6 @@ def is_interactive() -> bool:
 
 
 async def confirm_topics(dead_topic: str, other_topics: Mapping[str, int]) -> bool:
-    """Ask the user whether letters may go to other topics than their dead letter topic implies."""
     sys.stderr.write(
         f"Some letters name topics that {printable(dead_topic, _MAX_TEXT)} is not named after. "
         "Their publishers may have forged the names. Letters, with those replayed before:\n"
@@ -204,7 +193,6 @@ async def confirm_topics(dead_topic: str, other_topics: Mapping[str, int]) -> bo
 
 
 async def _read_line() -> str:
-    """Read a line from the terminal; "" at its end."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
 
@@ -217,7 +205,7 @@ async def _read_line() -> str:
             # Not sys.stdin: its lock would be held when the process ends.
             text = os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
         except OSError:
-            text = ""
+            text = ""  # as at the end of the terminal
         with contextlib.suppress(RuntimeError):  # interrupted meanwhile, and the loop is closed
             loop.call_soon_threadsafe(answered, text)
 

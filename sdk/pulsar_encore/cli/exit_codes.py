@@ -15,6 +15,5 @@ WRONG: Final = 2
 
 
 def exit_code(error: EncoreError) -> int:
-    """Return the exit code of a command that ended with an error."""
     missing = isinstance(error, TransportError) and error.result == "TopicNotFound"
     return NOTHING_THERE if missing or isinstance(error, NoLettersError) else WRONG

@@ -1,5 +1,3 @@
-"""Show the progress of work on one line of stderr, and explain an interruption."""
-
 from __future__ import annotations
 
 import asyncio
@@ -12,7 +10,7 @@ _NOTICE_DELAY_S: Final = 1.0
 
 
 class Progress:
-    """The line with the count. It is shown if stderr is a terminal.
+    """A count on one line of stderr, if that is a terminal.
 
     Attributes:
         in_flight: What an interruption waits for, and the effect of a kill.
@@ -25,7 +23,6 @@ class Progress:
         self._has_output = False
 
     def summary(self) -> str:
-        """Return what an interrupted run has done."""
         raise NotImplementedError
 
     def show(self, count: str) -> None:

@@ -1,8 +1,4 @@
-"""`pulsar-encore state`: inspect, export and evacuate a state directory.
-
-`inspect` and `export` change nothing and may run beside a live owner. `evacuate` needs a directory
-without an owner.
-"""
+"""`pulsar-encore state`: inspect, export and evacuate a state directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Times and JSON as text."""
-
 from __future__ import annotations
 
 import json
@@ -8,7 +6,7 @@ from typing import Any
 
 
 def time_text(ms: int) -> str:
-    """Format a time in UTC, to the second."""
+    """Format a time in UTC."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):

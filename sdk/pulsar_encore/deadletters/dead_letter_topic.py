@@ -289,9 +289,8 @@ class DeadLetters:
     async def _last(self, partition: str) -> MessageId | None:
         """Return the id of the last letter; None if the partition is empty.
 
-        Raises:
-            ReceiveTimeout: if the last letter is chunked: a reader that starts at its last chunk
-                gets no message.
+        Raises ReceiveTimeout if the last letter is chunked: a reader that starts at its last chunk
+        gets no message.
         """
         async with await self._reader(partition, MessageId.latest) as reader:
             if not await reader.has_message_available():
@@ -323,8 +322,7 @@ class DeadLetters:
     async def _check_letters(self, *, any_message: bool) -> None:
         """Raise `NoLettersError` unless the topic holds a letter.
 
-        Args:
-            any_message: Accept any message as a letter, because a target topic was given.
+        With `any_message`, any message counts, because a target topic was given.
         """
         messages = 0
         async with aclosing(self.letters()) as scan:

@@ -38,8 +38,7 @@ class Comparison(Generic[P]):
     def note_same(self) -> list[tuple[P, str]]:
         """Note an entry that matches its record.
 
-        Returns:
-            Missing entries that may be removed from the state now, with reasons.
+        Returns missing entries that may be removed from the state now, with reasons.
         """
         self._remaining -= 1
         self.sure = True
@@ -48,13 +47,8 @@ class Comparison(Generic[P]):
     def note_missing(self, entry: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
         """Note an entry that is missing; return as `note_same` does.
 
-        Args:
-            entry: The waiting messages of the entry.
-            reason: Why it is missing.
-            other: True if another entry has its id.
-
-        Raises:
-            StateMismatchError: if all compared entries are different ones.
+        `other` is True if another entry has its id. Raises StateMismatchError if all compared
+        entries are different ones.
         """
         self._remaining -= 1
         self._others += other

@@ -1,8 +1,7 @@
 """Move the waiting messages of a state directory to retry letter topics.
 
-The steps for each message are: read it, publish a copy, ack the original, remove its record from
-the state. Invariants: an ack follows the receipt of the copy, and a record is removed after the ack
-is confirmed. A crash between two steps leaves at worst a duplicate, and the next run continues. A
+Invariants: an ack follows the receipt of the copy, and a record is removed after the ack is
+confirmed. A crash between two steps leaves at worst a duplicate, and the next run continues. A
 cancelled or failed run waits for the copies in flight.
 
 The acks are sent by a Shared consumer that requests no messages. It acks by id messages that the
@@ -187,9 +186,8 @@ class _WaitingEntry:
     """The waiting messages of one entry.
 
     Attributes:
-        key: The entry.
         dues: Due times of its messages by batch index; -1 stands for all of them.
-        fingerprint: Of the entry (`core.fingerprint`); 0 if unknown.
+        fingerprint: 0 if unknown.
     """
 
     key: EntryKey
@@ -216,9 +214,7 @@ class _WaitingEntry:
 async def check_unused(path: str | os.PathLike[str]) -> None:
     """Check that no process uses a directory; its owner could nack although nothing waits yet.
 
-    Raises:
-        StateInUseError: This or another live process uses the directory.
-        StoreError: The directory cannot be opened; see `evacuate`.
+    Raises StateInUseError if this or another live process uses the directory.
     """
     now = wall_now_ms(asyncio.get_running_loop())
     store = await RocksStore.open(path, wall_now_ms=now, remove_stale=False)
@@ -270,13 +266,6 @@ class _Evacuation:
         )
 
     async def run(self) -> None:
-        """Move every message that can be moved.
-
-        Raises:
-            TransportError: The cluster cannot be reached.
-            ClosedError: The client was closed.
-            StoreError: The state cannot be written.
-        """
         waiting_entries = await to_its_end(asyncio.to_thread(_waiting_entries, self._topic_store))
         if await self._topic_exists():
             await self._move(waiting_entries)

@@ -1,8 +1,4 @@
-"""Inspect the waiting messages of a state directory.
-
-Both functions change nothing, work beside a live owner, and keep only one summary per topic in
-memory.
-"""
+"""Inspect the waiting messages of a state directory, even beside a live owner."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ class TopicFound:
         consumer: Name of the consumer, if consumers are kept apart; else "".
         waiting: Number of waiting messages.
         earliest_ms: First due time, in ms since the epoch; None if no message waits.
-        latest_ms: Last due time.
         records: Number of entries with known attempts.
         attempts: Number of messages by delivery attempts.
     """
@@ -47,8 +42,7 @@ class StateFound:
     """The content of a state directory.
 
     Attributes:
-        owner: The owner; None if unknown.
-        topics: The topics, ordered by their number in the state.
+        owner: The present or last owner; None if unknown.
         unreadable: Number of keys and records that are corrupted or belong to no topic.
     """
 
@@ -71,11 +65,8 @@ class WaitingMessage:
     """A waiting message.
 
     Attributes:
-        topic: Full name, of the partition if any.
-        consumer: Name of the consumer, if consumers are kept apart; else "".
         message_id: `ledger:entry:partition`, and `:index` in a batch.
         due_ms: Due time, in ms since the epoch.
-        attempts: Delivery attempts.
     """
 
     topic: str
@@ -87,13 +78,7 @@ class WaitingMessage:
 
 
 def inspect_state(path: str | os.PathLike[str]) -> StateFound:
-    """Return a summary of a state directory. Blocks.
-
-    Raises:
-        StateFormatError: if the directory has no state, or the state of a newer version.
-        StateDamagedError: if files are missing or corrupted.
-        ConfigurationError: if `rocksdict` is not installed.
-    """
+    """Return a summary of a state directory. Blocks."""
     with StateReader(path) as state:
         found = {
             each.number: TopicFound(
@@ -131,15 +116,11 @@ class WaitingMessages:
     Use it as a context manager and iterate once.
 
     Args:
-        path: The state directory.
         topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
 
     Raises:
-        StateFormatError: if the directory has no state, or the state of a newer version.
-        StateDamagedError: if files are missing or corrupted.
-        ConfigurationError: if the state has nothing of the topic or subscription, or `rocksdict` is
-            not installed.
+        ConfigurationError: if the state has nothing of the topic or subscription.
     """
 
     def __init__(
@@ -159,7 +140,6 @@ class WaitingMessages:
 
     @property
     def unreadable(self) -> int:
-        """Keys and records so far that are corrupted."""
         return self._state.unreadable
 
     def __iter__(self) -> Iterator[WaitingMessage]:

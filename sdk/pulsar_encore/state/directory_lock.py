@@ -2,8 +2,8 @@
 
 `flock` belongs to an open file and not to a process. It therefore survives when the owner copies
 its own directory: a POSIX lock (`lockf`, and RocksDB's `LOCK`) is dropped as soon as the owner
-opens and closes the locked file once. It also refuses a second opening in the same process, by
-whatever name the directory is reached: a symbolic link, a bind mount or hard-linked files.
+opens and closes the locked file once. It also refuses a second opening in the same process, even
+through a symbolic link, a bind mount or a hard link.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class DirectoryLock:
         _locks.add(self)
 
     def release(self) -> None:
-        """Release the lock. A second call does nothing."""
         file, self.file = self.file, -1
         _locks.discard(self)
         if file < 0:

@@ -1,7 +1,4 @@
-"""Measurements of this SDK, with the same workloads as `stock_side`.
-
-The environment selects the transport (see `measure`).
-"""
+"""Measurements of this SDK, with the same workloads as `stock_side`."""
 
 from __future__ import annotations
 
@@ -156,7 +153,6 @@ async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) ->
 
 
 async def poison_message(url: str, topic: str, *, most: int) -> Figures:
-    """Nack one message until it is dead-lettered, read its letter, and replay it."""
     policy = DeadLetterPolicy(max_redeliver_count=most, dead_letter_topic=f"{topic}-DLQ")
     async with (
         _client(url) as client,

@@ -22,9 +22,6 @@ def killed_after(work: Callable[[], object]) -> None:
     """Do work in another process, and kill that process (SIGKILL) when the work is done.
 
     The process is forked, so call this before a client exists.
-
-    Raises:
-        RuntimeError: if the process ended before the work was done.
     """
     reading, writing = os.pipe()
     process = os.fork()

@@ -21,7 +21,6 @@ _REMOVE_TIMEOUT_S: Final = 10.0
 
 
 async def stream(run: MeasuredRun, *, count: int, batches: int) -> Outcomes:
-    """Measure the stream in a temporary folder, which is removed even after an interruption."""
     folder = tempfile.mkdtemp(prefix="encore-demo-")
     try:
         work = run(

@@ -1,7 +1,7 @@
-"""A million pending nacks: how much does the process grow? Both sides nack the same ids, in order.
+"""A million pending nacks: how much does the process grow?
 
 The ids are made up and not received: a broker would stop delivering long before a million unacked
-messages. Both sides call `negative_acknowledge` of their client.
+messages.
 """
 
 from __future__ import annotations

@@ -24,8 +24,6 @@ SIDES: Final = {
 
 
 class MeasuredRun(Protocol):
-    """`measure` with URL and login filled in."""
-
     def __call__(
         self,
         side: str,
@@ -45,12 +43,11 @@ class Scenario:
     Attributes:
         title: The left column: the workload, and the question.
         labels: Names of the measurements, the keys of the outcomes.
-        measure: Runs every measurement.
         cell: Returns the cell of a column, which is one of `SIDES`. A figure that is missing raises
             KeyError with its label.
         alone: True if no other scenario may run at the same time, because speed is measured.
         seconds: Estimated duration, for the progress bar.
-        missing: Returns the requirement that this machine lacks, as text; None if it can run.
+        missing: Returns the requirement that this machine lacks; None if it can run.
     """
 
     title: str
@@ -64,8 +61,6 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A finished row; `missing` lists the measurements that failed."""
-
     title: str
     stock: str
     encore: str
@@ -83,8 +78,6 @@ async def attempt(work: Awaitable[Figures]) -> Outcome:
 def all_sides(
     name: str, *, within_s: float, **parameters: Any
 ) -> Callable[[MeasuredRun], Awaitable[Outcomes]]:
-    """Measure the same function of all `SIDES` at the same time."""
-
     async def measure(run: MeasuredRun) -> Outcomes:
         outcomes = await asyncio.gather(
             *(

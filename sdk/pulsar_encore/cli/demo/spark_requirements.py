@@ -18,7 +18,7 @@ _INSTALL: Final = 'pip install "pulsar-encore[spark]"'
 
 
 def missing() -> str | None:
-    """Return the requirement that this machine lacks, as text; None if there is none."""
+    """Return the requirement that this machine lacks; None if there is none."""
     if os.name != "posix":
         return "a system with process groups (Linux, macOS)"
     return _python() or _java()

@@ -1,7 +1,6 @@
 """Measurements of the stock client, and the publishing for both sides.
 
-It is the only module outside `transport/stock` that imports `pulsar`. The calls are those of an
-application. No other code of the package depends on this module.
+This is the only module outside `transport/stock` that imports `pulsar`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Receive and ack one message at a time, in one task: messages per second.
 
 Four ways read the same topic, each with its own subscription and process. They run in turn, several
-times, so that changes in the machine's load affect all of them. The median counts.
+times, so that changes in the machine's load affect all of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ async def compare(
         messages: Messages to publish. Every way reads its number of them, at most all but one.
         batch: Messages per entry; 0 for no batches.
         size: Bytes of a message.
-        ways: The ways to compare, as `WAYS`.
     """
     filled = await attempt(
         run("stock", "fill", within_s=60, topic=topic, count=messages, batch=batch, size=size)

@@ -436,7 +436,6 @@ class _Unfinished:
             _sync_directory(self._directory)
 
     def close(self) -> None:
-        """Close the file, and remove it if it is unfinished."""
         if self._file < 0:
             return
         with suppress(OSError):

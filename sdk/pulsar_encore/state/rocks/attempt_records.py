@@ -1,21 +1,18 @@
 """`AttemptRecords`: delivery attempts and due times of a topic's messages, across restarts.
 
 Records are buffered in memory, as in RocketMQ's pop buffer, so messages that are settled soon are
-never written. The owner calls `flush` to write the others. With `count_attempts="before"`, a
-delivery is written before it happens, so it counts even if the process is killed during it. Due
-times are written at once. Deletes of settled messages wait for another write: losing one leaves a
-record of a message that is never redelivered.
+never written. Due times are written at once. Deletes of settled messages wait for another write:
+losing one leaves a record of a message that is never redelivered.
 
-A record is used only for the message that it was written for: `compare` checks fingerprints. A
-record that differs is deleted once another message has matched a record that is as old or older,
-which proves that this is the cluster of that record. Until then the record is *suspect*: it stays
-on disk, and the counts of the new message stay in memory. A match with a newer record proves
-nothing, because an owner connected to the wrong cluster may have written it.
+`compare` checks by fingerprint that a record belongs to the message with its id. A record that
+differs is deleted once another message has matched a record that is as old or older, which proves
+that this is the cluster of that record. Until then the record is *suspect*: it stays on disk, and
+the counts of the new message stay in memory. A match with a newer record proves nothing: an owner
+connected to the wrong cluster may have written it.
 
-An entry in the buffer is newer there than on disk. Counts never fall while an entry is known. A
-record that cannot be read is therefore never overwritten: new counts stay in `_unmerged` until they
-can be merged with it. `_waiting` has the entries with a message that waits; due times on disk of
-any other entry are void.
+Counts never fall while an entry is known. A record that cannot be read is therefore never
+overwritten: new counts stay in `_unmerged` until they can be merged with it. Due times on disk are
+void for entries that are not in `_waiting`.
 """
 
 from __future__ import annotations
@@ -55,13 +52,12 @@ MAX_BUFFERED: Final = 50_000  # the broker's unacked window; about 20 MB
 
 
 class DeliveredRecord(NamedTuple):
-    """Messages of one entry that are about to be delivered, all with the same attempt number.
+    """Messages of one entry that are about to be delivered with the same attempt number.
 
     Attributes:
         size: Messages in the entry; 1 if it is not a batch.
         mask: Bit i for batch index i; 1 if it is not a batch.
-        attempt: Number of this delivery attempt, from 1.
-        fingerprint: See `core.fingerprint`; 0 if unknown.
+        attempt: From 1.
     """
 
     ledger: int
@@ -73,14 +69,13 @@ class DeliveredRecord(NamedTuple):
 
 
 class RecalledAttempts(NamedTuple):
-    """The record of one message.
+    """The record of one message. Times are in ms since the epoch.
 
     Attributes:
-        attempts: Delivery attempts so far.
-        due_ms: Due time in ms since the epoch; None if the message does not wait.
-        first_ms: First delivery of a message of its entry, in ms since the epoch.
-        unfinished: True if the owner of the last attempt ended before its result: a process that
-            was killed, perhaps by this very message.
+        due_ms: None if the message does not wait.
+        first_ms: First delivery of a message of its entry.
+        unfinished: True if the owner of the last attempt ended before its result, perhaps killed by
+            this very message.
         settled: True if the message was acked, but not its whole entry.
     """
 
@@ -92,21 +87,18 @@ class RecalledAttempts(NamedTuple):
 
 
 class AttemptRecords:
-    """Delivery attempts and due times of one topic. Made by `RocksStore.topic_number`.
+    """Delivery attempts and due times of one topic.
 
     Args:
         stored: Entries with a record on disk.
-        waiting: Entries with a message that waits.
-        count_attempts: "before" writes a delivery before it happens. "lazy" writes it only if the
-            message is not settled for `stay_buffer_ms`, so a kill loses the attempts of that time.
-        stay_buffer_ms: How long a delivery stays in memory only.
+        count_attempts: "before" writes a delivery before it happens, in case it kills the process.
+            "lazy" writes it only if the message is not settled for `stay_buffer_ms`.
         max_buffered: Maximum number of entries in memory only.
 
     Attributes:
         unreadable: Corrupted or newer records. They stay on disk.
         failure: Why records cannot be read now, and so not written; or None.
         matched: Messages that matched a record of an earlier owner.
-        mismatched: Messages that differed from the record with their id.
     """
 
     def __init__(
@@ -145,15 +137,13 @@ class AttemptRecords:
         self._recent: OrderedDict[EntryKey, EntryRecord] = OrderedDict()
         # Entries whose record on disk cannot be read, or is suspect.
         self._unread: set[EntryKey] = set()
-        # The suspect ones of these, with the epochs of their records.
-        self._suspects: dict[EntryKey, int] = {}
+        self._suspects: dict[EntryKey, int] = {}  # the suspect ones, with their records' epochs
         # Records of this epoch or later belong to this cluster: a message matched one.
         self._proven = epoch
-        # New counts of the entries in `_unread`.
-        self._unmerged: dict[EntryKey, EntryRecord] = {}
+        self._unmerged: dict[EntryKey, EntryRecord] = {}  # new counts of entries in `_unread`
         # Entries with due times on disk that have passed, and since when (ms).
         self._passed: dict[EntryKey, int] = {}
-        self._matched_entries = EntrySet()  # entries that matched their records
+        self._matched_entries = EntrySet()
         self._now_ms = 0  # the time of the last call
         self.matched: int = 0
         self.mismatched: int = 0
@@ -165,9 +155,8 @@ class AttemptRecords:
     def record_deliveries(self, handed: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
         """Record deliveries before they happen, each entry once, in at most one write.
 
-        Raises:
-            StoreError: with "before", if the write failed. The counts stay in memory and are
-                written later, so the messages may still be delivered.
+        Raises StoreError with "before" if the write failed. The counts stay in memory and are
+        written later, so the messages may still be delivered.
         """
         self._now_ms = wall_now_ms
         buffer, stored, epoch = self._buffer, self._stored, self._epoch
@@ -211,12 +200,8 @@ class AttemptRecords:
         Args:
             key: The message; all of its entry with index -1.
             due_wall_ms: Due time in ms since the epoch; `bits` round it up as in `DueIndex.add`.
-            attempts: Delivery attempts so far. A higher count stays.
+            attempts: A higher recorded count stays.
             size: Messages in its entry, needed if no delivery was recorded.
-            fingerprint: Fingerprint of the entry; 0 if unknown.
-
-        Raises:
-            ConfigurationError: if a value is out of range. Nothing has changed then.
         """
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
@@ -234,10 +219,7 @@ class AttemptRecords:
         size: int = 1,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """Record a lease until `due_wall_ms`. Writes at once, even with "lazy".
-
-        Like `waits`, but the attempt stays unfinished.
-        """
+        """Record an unfinished attempt and a lease until `due_wall_ms`. Writes at once."""
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
         record, mask = self._record_and_mask(key, size, fingerprint)
@@ -312,7 +294,7 @@ class AttemptRecords:
     def record_return(
         self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
     ) -> None:
-        """Take back deliveries that did not fail: `attempts` are left, by batch index."""
+        """Undo deliveries that were no failed attempts: `attempts` are left, by batch index."""
         self._now_ms = wall_now_ms
         record = self._record_of((ledger, entry))
         if record is None:
@@ -324,10 +306,9 @@ class AttemptRecords:
             self._buffer_record((ledger, entry), record, wall_now_ms)
 
     def end_attempts(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
-        """End attempts without an ack or a due time: another owner takes over, or this one closes.
+        """End attempts without an ack or a due time. The counts stay.
 
-        The counts stay. The next owner does not see the attempts as unfinished. `flush` writes
-        this.
+        Without this, the next owner would see the attempts as unfinished.
         """
         self._now_ms = wall_now_ms
         record = self._record_of((ledger, entry))
@@ -345,10 +326,7 @@ class AttemptRecords:
         return bool(self._stored) or bool(self._buffer)
 
     def recall(self, ledger: int, entry: int, index: int = -1) -> RecalledAttempts | None:
-        """Return the record of a message (index -1: the whole entry), or None.
-
-        An entry without a record costs no read.
-        """
+        """Return the record of a message (index -1: the whole entry), or None."""
         record = self.recall_entry(ledger, entry)
         if record is None:
             return None
@@ -380,8 +358,7 @@ class AttemptRecords:
     def compare(self, ledger: int, entry: int, fingerprint: int) -> bool:
         """Return False if an entry differs from its record, which is then not used.
 
-        If either fingerprint is unknown, this returns True but counts no match. A record without a
-        fingerprint gets that of the entry.
+        An unknown fingerprint differs from none and matches none.
         """
         key = (ledger, entry)
         record = self._record_of(key)
@@ -414,12 +391,11 @@ class AttemptRecords:
         return record.epoch < self._proven
 
     def drop_mismatched(self) -> None:
-        """Delete suspect records now, and records with later mismatches at once."""
+        """Delete suspect records now, and records that differ later at once."""
         self._proven = 0
         self._drop_suspects()
 
     def _drop_suspects(self) -> None:
-        """Replace suspect records that can be deleted by those of the new messages."""
         proven = [key for key, epoch in self._suspects.items() if epoch >= self._proven]
         if not proven:
             return
@@ -449,7 +425,7 @@ class AttemptRecords:
         """Return whether the record of an entry may be used before the entry comes.
 
         True if the entry came before, or other entries matched and none differed. None before any
-        came.
+        entry came.
         """
         record = self._record_of(key)
         if record is None or not record.fingerprint or key in self._matched_entries:
@@ -460,14 +436,13 @@ class AttemptRecords:
 
     @property
     def foreign(self) -> bool:
-        """True if `MAX_DIFFERENT` entries differ from earlier owners' records, and none
-        matched."""
+        """True if `MAX_DIFFERENT` entries differ from earlier owners' records, and none matched."""
         return len(self._suspects) >= MAX_DIFFERENT
 
     # Acks
 
     def record_ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Drop messages of an entry that were acked or dead-lettered; None: all. Writes nothing."""
+        """Drop acked or dead-lettered messages of an entry; None: all of them. Writes nothing."""
         key = (ledger, entry)
         held = self._buffer.get(key)
         if held is None and key not in self._stored:
@@ -499,7 +474,6 @@ class AttemptRecords:
         self._passed.pop(key, None)
 
     def record_ack_through(self, ledger: int, entry: int) -> None:
-        """Drop this entry and all before it, after a cumulative ack. Writes nothing."""
         if self._suspects:
             # The range may contain records of another cluster. A later ack, after a match, deletes
             # the records of the messages that were acked.
@@ -539,12 +513,10 @@ class AttemptRecords:
     # The buffer
 
     def flush(self, wall_now_ms: int, limit: int = 500) -> int:
-        """Write records that were in memory for `stay_buffer_ms`, and those from the future.
+        """Write records that were in memory for `stay_buffer_ms`, or are from the future.
 
-        The latter exist if the clock was set back.
-
-        Returns:
-            How many were written. If `limit`, which takes about 3 ms, there may be more.
+        The latter exist if the clock was set back. Returns how many were written; `limit` take
+        about 3 ms.
         """
         self._now_ms = wall_now_ms
         self._merge_unread(limit)
@@ -579,12 +551,10 @@ class AttemptRecords:
 
     @property
     def buffered(self) -> int:
-        """The number of entries that are newer in memory than on disk."""
         return len(self._buffer) + self.unmerged + len(self._passed)
 
     @property
     def unmerged(self) -> int:
-        """The number of entries with counts that cannot be merged with the disk now."""
         return len(self._unmerged) - sum(key in self._unmerged for key in self._suspects)
 
     @property
@@ -616,11 +586,8 @@ class AttemptRecords:
             return None
 
     def _read(self, key: EntryKey) -> EntryRecord | None:
-        """Return the record on disk or in the journal; None if it cannot be decoded.
-
-        Raises:
-            StoreError: if the disk cannot be read now.
-        """
+        """Return the record on disk or in the journal; None if it is corrupted. May raise
+        StoreError."""
         try:
             data = self._journal.get(STATE, entry_key(self._topic_number, *key))
             record = None if data is None else entry_record.from_bytes(data)
@@ -639,7 +606,6 @@ class AttemptRecords:
         self.failure = error
 
     def _merge_unread(self, limit: int) -> None:
-        """Read records that could not be read before, and write them merged with newer counts."""
         unread = (key for key in self._unread if key not in self._suspects)
         for key in list(islice(unread, limit)):
             try:
@@ -667,7 +633,6 @@ class AttemptRecords:
                 self._write(key, newer)
 
     def _forget_unread(self, key: EntryKey) -> EntryRecord | None:
-        """Stop treating an entry as unread. Return the counts made meanwhile."""
         self._unread.discard(key)
         self._clear_failure()
         return self._unmerged.pop(key, None)

@@ -26,11 +26,7 @@ def check_complete(
 ) -> None:
     """Open a database for reading, and check that no write of its last owner is missing.
 
-    `check_format` raises for an unexpected format.
-
-    Raises:
-        StateDamagedError: if files are lost or corrupted.
-        StoreError: if the files cannot be read.
+    Raises StateDamagedError if one is, or if files are corrupted.
     """
     folder = path / "db"
     sequence = 0
@@ -63,8 +59,8 @@ def check_complete(
 def _check_logs(folder: Path, before: Owner | None) -> None:
     """Check that the oldest log begins no later than the tables end.
 
-    If a MANIFEST has lost its end, it does not name the newest tables. The logs with the writes of
-    those tables have already been removed, so the writes are missing.
+    A MANIFEST that has lost its end does not name the newest tables. RocksDB has removed the logs
+    with the writes of those tables, so the writes are missing.
     """
     logs = sorted(folder.glob("*.log"))
     if not logs and before is not None and not before.closed:  # RocksDB always keeps one log
@@ -78,8 +74,8 @@ def _check_logs(folder: Path, before: Owner | None) -> None:
     try:
         tables = Database(folder, read_only=True, logs=False)
     except StateDamagedError:
-        # The MANIFEST names a log. That log exists, because the database has just opened with logs,
-        # and so do later logs, because logs are removed in order.
+        # The MANIFEST names a log, which exists, because the database has just opened with logs. So
+        # do later logs, because RocksDB removes logs in order.
         return
     first, last = _LOG_START.unpack(first_record)[3], tables.sequence
     tables.close()

@@ -1,8 +1,8 @@
 """`EntryRecord`: delivery attempts and due times of the messages of one entry, and its fingerprint.
 
-A batch has one record. Sets of messages are masks, encoded as runs, so "all", "the first 300" and
-"all but three" take a byte or two each. An unbatched message has a record of fixed size, because
-nearly all records are of that kind and each nack reads and writes one.
+Sets of batch messages are masks, encoded as runs, so "all", "the first 300" and "all but three"
+take a byte or two each. An unbatched message has a record of fixed size, because nearly all records
+are of that kind and each nack reads and writes one.
 
 Masks of `groups` are disjoint, with counts above 0. Masks of `dues` are disjoint. Settled messages
 are in no other mask.
@@ -34,13 +34,10 @@ class EntryRecord(NamedTuple):
 
     Attributes:
         size: Messages in the entry; 1 if it is not a batch.
-        groups: (attempts, mask) of messages that were delivered.
         held: Mask of messages that were delivered and since then neither settled nor released.
-        with_settled: Mask of messages that need no record any more: acked or dead-lettered.
+        settled: Mask of messages that need no record any more: acked or dead-lettered.
         first_ms: First delivery of a message of the entry, in ms since the epoch.
         epoch: Epoch of the last owner that delivered messages of the entry.
-        dues: (due time, mask) of messages that wait.
-        fingerprint: Fingerprint of the entry (`core.fingerprint`); 0 if unknown.
     """
 
     size: int
@@ -83,8 +80,8 @@ def with_delivery(
 ) -> EntryRecord:
     """Record the `attempt`th delivery of messages. A higher count stays.
 
-    A leased message waits until `due_ms`, so that it is redelivered if this process ends. None
-    keeps the due times: the call is repeated for a lease that is held for long.
+    A leased message waits until `due_ms`, in case this process ends. None keeps the due times: the
+    call is repeated for a lease that is held for long.
     """
     size, before, held, settled, first_ms, _, dues, fingerprint = record
     groups = _with_attempts(before, mask, attempt)
@@ -118,7 +115,7 @@ def without_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
 
 
 def with_fewer_attempts(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
-    """Lower the attempts of messages that were released without a failure to at most `attempts`."""
+    """Lower the attempts of messages that were released without a failure."""
     found: dict[int, int] = {}
     down = 0
     for n, each in record.groups:
@@ -133,7 +130,6 @@ def with_fewer_attempts(record: EntryRecord, mask: int, attempts: int) -> EntryR
 
 
 def with_settled(record: EntryRecord, mask: int) -> EntryRecord:
-    """Remove the attempts and due times of messages that are acked or dead-lettered."""
     mask &= (1 << record.size) - 1
     groups = tuple((n, rest) for n, each in record.groups if (rest := each & ~mask))
     return record._replace(
@@ -175,7 +171,6 @@ def unfinished(record: EntryRecord, epoch: int) -> int:
 
 
 def _with_due_times(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
-    """Remove the due times of some messages, then set `due_ms` for them unless it is None."""
     rest = tuple([(each, kept) for each, was in dues if (kept := was & ~mask)]) if dues else ()
     if due_ms is None:
         return rest

@@ -34,13 +34,10 @@ class FsyncThread:
     """The thread that syncs the writes of a journal.
 
     Args:
-        journal: The journal whose writes are synced.
         failed: Called on this thread after each failed fsync; must have the database reopened.
 
     Attributes:
         syncing: Held during an fsync, and while the database is closed.
-        syncs: Number of fsyncs.
-        failure: Why the last fsync failed, or None.
     """
 
     def __init__(self, journal: WriteJournal, failed: Callable[[], None]) -> None:
@@ -80,17 +77,14 @@ class FsyncThread:
         return future
 
     async def synced(self) -> None:
-        """Wait until all writes so far are synced, or raise StoreError."""
         await asyncio.wrap_future(self.next_sync())
 
     def note_reopened(self) -> None:
-        """Sync now: the database was reopened."""
         with self._condition:
             self._reopened = True
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """Stop after a last fsync."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -120,8 +114,7 @@ class FsyncThread:
         pause_s = _PAUSE_S
         while True:
             with condition:
-                # Wait for a write. Then gather further writes for a moment, so that they share the
-                # fsync.
+                # Wait for a write, then for further writes that can share the fsync.
                 self._reopened = False
                 condition.wait_for(lambda: self._stopping or self._written > self._synced)
                 if not self._stopping:

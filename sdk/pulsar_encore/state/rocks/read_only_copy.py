@@ -24,8 +24,7 @@ MEMORY: Final = "/dev/shm"
 def linked_copy(path: Path, *, logs: bool = True) -> Iterator[Path]:
     """Yield a directory of links to the files of a database, or its own if links cannot be made.
 
-    RocksDB opens all files at once, so a database stays open after the links are removed. Without
-    `logs`, only the tables are linked.
+    RocksDB opens all files at once, so a database stays open after the links are removed.
     """
     links = _make_links(path, logs)
     try:

@@ -1,13 +1,11 @@
 """`RocksStore`: the state directory of a process, shared by its consumers.
 
-A directory is open once in a process, and in one process at a time. Consumers of the same topic and
-subscription share one `TopicStore`, because the broker redelivers messages that one of them
-released to another. Each owner of a topic has a higher epoch than those before, and so recognizes
-attempts that they did not finish.
+Consumers of the same topic and subscription share one `TopicStore`, because the broker redelivers
+messages that one of them released to another. Each owner of a topic has a higher epoch than those
+before, and so recognizes attempts that they did not finish.
 
-Opening and closing may take long, so `open` and `aclose` do it on another thread. Every other call
-belongs to one thread, that of the event loop, and takes microseconds, except `reopen`, which opens
-the database again.
+`open` and `aclose` use another thread, because they may take long. All other calls belong to the
+thread of the event loop and take microseconds, except `reopen`.
 """
 
 from __future__ import annotations
@@ -102,21 +100,15 @@ class RocksStore:
     """One use of a state directory.
 
     Args:
-        path: The directory, created if it is missing. Must be empty or hold a state.
         wall_now_ms: The time in ms since the epoch, written to the owner file.
-        durability: With "kill", writes survive a killed process; a crash of the machine may lose
-            the last seconds of writes. With "power", `synced` waits until they survive both.
-        salvage: Rename corrupted files and keep the readable records. By default, corruption is an
-            error.
+        durability, salvage: See `RocksState`.
         remove_stale: Remove messages that were due 30 days ago, records unused for as long, and
-        topics
-            without records.
+            topics without records.
 
     Raises:
-        StateInUseError: if another process has the directory open. The text names it.
+        StateInUseError: if another process has the directory open.
         StateFormatError: if the directory holds other files, or a newer version wrote it.
         StateDamagedError: if files are lost or corrupted.
-        StoreError: if the system refuses access.
         ConfigurationError: if `rocksdict` is not installed, or this process has the directory open
             with another `durability`.
     """
@@ -161,10 +153,7 @@ class RocksStore:
         salvage: bool = False,
         remove_stale: bool = True,
     ) -> RocksStore:
-        """Open a directory on a thread. Takes about 1 s for each million waiting messages.
-
-        A cancelled call closes the directory again.
-        """
+        """Open a directory on a thread. Takes about 1 s for each million waiting messages."""
         opening = asyncio.ensure_future(
             asyncio.to_thread(
                 cls,
@@ -194,14 +183,7 @@ class RocksStore:
         """Return the store of a topic, with the records of earlier owners.
 
         Calls with the same names return the same `TopicStore` until each caller has closed it.
-
-        Args:
-            topic: Full name of the topic or partition.
-            consumer: Separates several owners of one subscription.
-            count_attempts: See `AttemptRecords`, also for the other arguments.
-
-        Raises:
-            StateInUseError: if another thread of this process uses the directory.
+        `consumer` separates several owners of one subscription.
         """
         return self._opened.open_topic(
             (topic, subscription, consumer), count_attempts, stay_buffer_ms, max_buffered
@@ -210,8 +192,7 @@ class RocksStore:
     def claim(self) -> None:
         """Bind the directory to this thread until every caller has closed the store.
 
-        Raises:
-            StateInUseError: if another thread of this process uses the directory.
+        Raises StateInUseError if another thread of this process uses the directory.
         """
         core = self._opened
         with core.claiming:
@@ -221,15 +202,11 @@ class RocksStore:
 
     @property
     def is_sole_user(self) -> bool:
-        """True if this is the only use of the directory in this process."""
         return self._opened.users == 1
 
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
-        """Delete all records of a deleted subscription.
-
-        Args:
-            of: Selects topics and partitions by full name.
-        """
+        """Delete all records of a deleted subscription on the topics for which `of` returns
+        True."""
         self._opened.forget(subscription, of)
 
     def topics(self, subscription: str) -> list[str]:
@@ -241,28 +218,22 @@ class RocksStore:
 
     @property
     def has_deferred_deletes(self) -> bool:
-        """True if a delete is in memory only, until `flush`."""
         return self._opened.journal.has_deferred_deletes
 
     def flush(self) -> bool:
         """Write deferred deletes, and retry failed writes for about 5 ms.
 
-        Returns:
-            False while `failure` stays.
+        Returns False while `failure` stays.
         """
         return self._opened.journal.flush()
 
     @property
     def last_write_failed(self) -> bool:
-        """True if the last write failed. While it is False, `flush` also retries failed writes."""
+        """While this is False, `flush` also retries writes that failed earlier."""
         return self._opened.journal.last_write_failed
 
     async def synced(self) -> None:
-        """With `durability="power"`, wait until all writes so far survive a loss of power.
-
-        Raises:
-            StoreError: if they may not.
-        """
+        """With `durability="power"`, wait until all writes so far survive a loss of power."""
         core = self._opened
         if core.syncer is not None:
             if core.journal.failure is not None:  # something is in memory only
@@ -271,23 +242,17 @@ class RocksStore:
 
     @property
     def failure(self) -> StoreError | None:
-        """The reason why changes are lost, in memory only or not synced; None if there are none."""
+        """The reason why changes are lost, in memory only or not synced; or None."""
         return self._opened.failure
 
     def reopen(self) -> bool:
-        """Reopen the database after a lasting failure, and write the changes that are in memory.
+        """Reopen the database after a lasting failure, such as a full disk, and write all changes.
 
-        Use it after a full disk, for example. Takes as long as opening. Does nothing if there is no
-        failure.
+        Takes as long as opening. Returns True if the failure is over. Returns False also during an
+        fsync, which may take minutes on a failing disk.
 
-        Returns:
-            True if the failure is over. False also during an fsync, which may take minutes on a
-            failing disk: retry later.
-
-        Raises:
-            StoreError: if there is no space, or the database cannot be opened: retry later. Changes
-                stay in memory. The data on disk stays readable, unless it is corrupted or the disk
-                is lost.
+        If this raises StoreError, changes stay in memory, and the data on disk stays readable,
+        unless it is corrupted or the disk is lost.
         """
         return self._opened.reopen()
 
@@ -297,8 +262,7 @@ class RocksStore:
     def close(self) -> None:
         """End this use. The last one in the process closes the directory.
 
-        Raises:
-            StoreError: if changes could not be written. They are lost.
+        Raises StoreError if changes could not be written. They are lost.
         """
         core, self._core = self._core, None
         if core is None or core.pid != os.getpid():  # a child must not write to its parent's files
@@ -325,13 +289,11 @@ class RocksStore:
 
 
 class StoreUser(Protocol):
-    """A consumer that uses a `TopicStore`, perhaps together with others."""
-
     def change_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """Handle a new due time of a message, in ms on the loop's clock."""
+        """Change the due time of a message, in ms on the loop's clock."""
 
     def is_held(self, key: MessageKey) -> bool:
-        """Return whether this consumer's application holds a message."""
+        """Return whether the application of this consumer holds a message."""
 
     def acked(self, message_id: MessageId) -> None:
         """Handle an ack of a message by another consumer."""
@@ -344,13 +306,10 @@ class StoreUser(Protocol):
 
 
 class TopicStore:
-    """The state of one topic or partition of one subscription. Made by `RocksStore.topic_store`.
+    """The state of one topic or partition of one subscription.
 
     Attributes:
-        number: Number of the topic in keys of the store.
-        name: Topic, subscription, consumer.
-        users: The consumers that use it.
-        waiters: Futures that `wake` completes after a message was compared with its record.
+        waiters: Completed after a message was compared with its record.
     """
 
     def __init__(
@@ -379,7 +338,7 @@ class TopicStore:
         return self
 
     def close(self) -> None:
-        """Write what is in memory only. The last user's call frees the topic for its next owner."""
+        """Write pending records. The last user's call frees the topic for its next owner."""
         self._users -= 1
         if self._core is None:
             return
@@ -573,8 +532,7 @@ class _Core:
         return self.journal.flush_all()
 
     def _open_read_only(self) -> None:
-        """Open for reading while writing fails. The lock still excludes other processes."""
-        try:
+        try:  # the lock of the directory still excludes other processes
             self.journal.database = Database(self.path / _DATABASE, read_only=True)
         except StoreError as error:
             logger.warning("%s", error)
@@ -631,9 +589,8 @@ class _Slot:
     """A directory that is open in this process, or is being opened or closed.
 
     Attributes:
-        pid: The process. A forked child inherits slots and does not use them.
+        pid: A forked child inherits slots and does not use them.
         changing: Held while the directory is opened or closed, which may take long.
-        core: The open directory, or None.
         waiting: Threads that hold `changing` or wait for it.
     """
 
@@ -674,7 +631,6 @@ def _exclusive_slot(path: Path) -> Iterator[_Slot]:
 
 
 def _prepare_directory(path: Path) -> None:
-    """Create the directory, and check that it is empty or holds a state."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()}

@@ -1,8 +1,8 @@
 """Salvage a corrupted state directory: keep every record that can be read.
 
-The corrupted database is renamed, never changed or deleted. A new one gets its readable rows, from
-both ends of each family. A scan stops at the first corrupted table. RocksDB therefore repairs a
-copy without the corrupted tables, and the new database gets the remaining rows from that copy.
+The corrupted database is renamed, never changed. A new one gets its readable rows, from both ends
+of each family, because a scan stops at the first corrupted table. RocksDB then repairs a copy
+without the corrupted tables, and the new database gets the remaining rows from that copy.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ def salvage(path: Path, before: Owner | None) -> None:
 
     Changes nothing until the new database is complete, so it can be repeated after a failure or a
     kill.
-
-    Raises:
-        StoreError: if the new database cannot be written.
     """
     new = salvaged_path(path)
     if not path.exists() and new.exists():  # killed between the two renames below
@@ -101,7 +98,6 @@ def _build_new(path: Path, new: Path, before: Owner | None) -> int:
 
 
 def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreError]:
-    """Copy from the corrupted database, unless it lacks writes. Return the failures."""
     try:
         damaged = Database(path, read_only=True, salvage=True)
     except StoreError as error:
@@ -116,7 +112,6 @@ def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreE
 
 
 def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> list[StoreError]:
-    """Copy further rows from a repaired copy without some tables. Return the failures."""
     if not path.exists():
         logger.error("nothing can be read of the damaged state in %s: it is gone", path)
         return []
@@ -140,8 +135,7 @@ def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> l
 def _copy(damaged: Database, database: Database) -> list[StoreError]:
     """Copy missing rows: before the first failure in each family, and after the last one.
 
-    Returns:
-        The failures.
+    Returns the failures.
     """
     failures: list[StoreError] = []
 

@@ -1,8 +1,8 @@
 """Keys of the store as bytes.
 
 Records are ordered by topic, ledger and entry id. Numbers are big-endian because RocksDB compares
-bytes. Format 1 of a directory had a separate key for each due time, ordered by due time. Such keys
-are still read, and merged into the records when the directory is opened.
+bytes. Format 1 of a directory had a separate key for each due time. Such keys are still read, and
+merged into the records when the directory is opened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ entry_key: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 
 def due_key(due_ms: int, topic_number: int, key: MessageKey) -> bytes:
-    """Return the format 1 key of a waiting message: 32 bytes."""
     return _DUE.pack(due_ms, topic_number, key[0], key[1], key[2] + 1)
 
 
@@ -74,11 +73,7 @@ SOURCE_PREFIX: Final = b"source/"
 
 
 def source_key(topic: str, subscription: str, consumer: str) -> bytes:
-    """Return the key under which the number of a topic is stored.
-
-    Raises:
-        ConfigurationError: if a name contains a NUL or a lone surrogate.
-    """
+    """Return the key under which the number of a topic is stored."""
     for name in (topic, subscription, consumer):
         if "\0" in name:
             raise ConfigurationError(f"names must not contain NUL: {name!r}")

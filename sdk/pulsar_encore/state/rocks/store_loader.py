@@ -1,7 +1,6 @@
 """Read a state directory when it is opened, in one pass over each family.
 
-`load` also finds stale records, and writes nothing. `upgrade` converts a directory of format 1.
-Keys and values that cannot be decoded are counted and left in place.
+`load` writes nothing. Keys and values that cannot be decoded are counted and left in place.
 """
 
 from __future__ import annotations
@@ -70,11 +69,9 @@ class LoadedStore:
 
     Attributes:
         is_new: True if nothing was ever written to it.
-        epoch: Epoch of the last owner; 0 if there was none.
         openings: (epoch, time in ms) of owners, the earliest first, at least a day apart.
         stale: Keys of stale records, to be deleted.
-        empty: Topics that have no records then, to be deleted in the same write.
-        unreadable: Keys and values that could not be decoded.
+        empty: Topics without other records, to be deleted in the same write.
     """
 
     is_new: bool = True
@@ -111,11 +108,6 @@ def load(database: Database, wall_now_ms: int, *, remove_stale: bool = True) -> 
     """Read a store. Takes about 1 s for each million records.
 
     With `remove_stale`, leave out stale records and empty topics, and list them for deletion.
-
-    Raises:
-        StateFormatError: if a newer version, or another program, wrote the database.
-        StateDamagedError: if a file is corrupted.
-        StoreError: if the database cannot be read.
     """
     loaded = LoadedStore()
     _load_meta(database, loaded)
@@ -149,7 +141,7 @@ def load(database: Database, wall_now_ms: int, *, remove_stale: bool = True) -> 
 def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
     """Add the records of one ledger, in order.
 
-    Their ids are added all at once: one by one takes twice as long as reading them.
+    All ids are added at once: one by one takes twice as long as reading them.
     """
     try:
         topic_number, ledger, _ = read_entry_key(rows[0][0])
@@ -177,11 +169,10 @@ def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
 
 
 def upgrade(database: Database) -> None:
-    """Convert a directory of format 1: move the due times into the records. Raises as `load` does.
+    """Convert a directory of format 1: move the due times into the records.
 
     Each write leaves a valid directory, and the format number is written last, so a killed upgrade
-    continues later. Salvage may have restored separate due times in a directory of format 2, so
-    that is checked, too.
+    continues later. A directory of format 2 can have separate due times after a salvage.
     """
     if not check_format(database):
         return
@@ -213,7 +204,6 @@ def upgrade(database: Database) -> None:
 
 
 def _with_due(record: EntryRecord | None, due_ms: int, index: int) -> EntryRecord:
-    """Add the due time of a message in format 1 to a record. An earlier one stays."""
     # A batch needs a size of 2 or more: size 1 means that the message is the whole entry.
     size = 1 if index < 0 else max(index + 1, 2)
     if record is None:
@@ -235,12 +225,7 @@ def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:
 
 
 def check_format(database: Database) -> bool:
-    """Return False if nothing was ever written to the database.
-
-    Raises:
-        UnknownContentError: if it does not say its format.
-        StateFormatError: if a newer version, or another program, wrote it.
-    """
+    """Return False if nothing was ever written to the database; raise if it has another format."""
     data = database.get(META, FORMAT_KEY)
     if data is None:
         for family in (META, DUE, STATE):

@@ -1,8 +1,7 @@
-"""`WriteBatch`: puts and deletes that are written together, or could not be written yet.
+"""`WriteBatch`: puts and deletes of three column families.
 
-Ranges are deleted before points are written. A point inside a range is therefore newer, and
-deleting a range drops earlier points in it. Applying a batch twice has the same effect as once, so
-a batch can be retried when its outcome is unknown.
+Ranges are deleted before points are written, so a point inside a range is newer. A batch whose
+outcome is unknown can be retried: applying it twice has the same effect as once.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Span: TypeAlias = tuple[bytes, bytes]
 
 
 class WriteBatch:
-    """Puts and deletes of three column families; only the newest for each key.
+    """The newest put or delete of each key.
 
     Attributes:
         points: For each family, values by key; None deletes the key.
@@ -55,7 +54,7 @@ class WriteBatch:
         self.delete_ranges(family, ((start, stop),))
 
     def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
-        """Delete several ranges, with one pass over the points for all of them."""
+        """Delete several ranges with one pass over the points."""
         self.drop_points(family, spans)
         ranges = self.ranges[family]
         for start, stop in spans:
@@ -109,7 +108,7 @@ class WriteBatch:
                 del points[key]
 
     def drop_newest(self, count: int) -> int:
-        """Remove up to `count` points, the newest first. Return how many were removed."""
+        """Remove up to `count` points, the newest first, and return their number."""
         dropped = 0
         for points in self.points:
             while points and dropped < count:

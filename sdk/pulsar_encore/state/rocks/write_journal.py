@@ -1,10 +1,10 @@
 """`WriteJournal`: orders the writes of a store, and keeps those that failed.
 
 Deletes of settled messages wait for another write: a lost delete may cause a redelivery request for
-an acked message, which the broker ignores. Other changes are written at once. Failed writes stay in
-memory, visible to readers, and are retried with later writes: a few at first, and more once the
-disk takes them, so that no write slows down as they accumulate. Reads look at the current, deferred
-and failed writes, in that order, before the disk.
+an acked message, which the broker ignores. Failed writes stay in memory, visible to readers, and
+are retried with later writes: a few at first, and more once the disk takes them, so that no write
+slows down as they accumulate. Reads look at the current, deferred and failed writes, in that order,
+before the disk.
 """
 
 from __future__ import annotations
@@ -31,14 +31,9 @@ _PROBE_SIZE: Final = 16  # retried first, so that a write costs little while the
 class WriteJournal:
     """The writes of one store. As a context manager it makes one write of all changes inside.
 
-    Counts are those of `StoreStatistics`.
-
     Attributes:
-        on_write: If set, called after each write.
         failure: The reason why something is not written, or None.
-        last_write_failed: True if the last write failed. While it is False, `flush` retries more
-        failed
-            writes.
+        last_write_failed: While it is False, `flush` retries more failed writes.
     """
 
     def __init__(self, database: Database) -> None:
@@ -78,7 +73,6 @@ class WriteJournal:
         self._current.delete_range(family, start, stop)
 
     def delete_later(self, family: int, key: bytes) -> None:
-        """Delete a key with the next write, or once many deletes are deferred."""
         self._current.points[family].pop(key, None)
         self._deferred.points[family][key] = None
 
@@ -87,7 +81,6 @@ class WriteJournal:
         self._deferred.delete_range(family, *span)
 
     def get(self, family: int, key: bytes) -> bytes | None:
-        """Return the value of a key, including unwritten changes."""
         for each in (self._current, self._deferred, self._unwritten):
             found, value = each.find(family, key)
             if found:
@@ -106,8 +99,7 @@ class WriteJournal:
     def commit(self) -> bool:
         """Write current changes, with deferred ones. Inside a `with` block, only its end writes.
 
-        Returns:
-            False if something is unwritten; see `failure`.
+        Returns False if something is unwritten; see `failure`.
         """
         if self._depth:
             return True
@@ -137,7 +129,6 @@ class WriteJournal:
         return False
 
     def flush_all(self) -> bool:
-        """Write everything in short writes, until the disk refuses. Returns as `commit` does."""
         while not self.flush() and not self.last_write_failed:
             pass
         return self.failure is None

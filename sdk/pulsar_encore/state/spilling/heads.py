@@ -139,14 +139,12 @@ class Heads:
         return batch
 
     def mark_done(self, batch: DueBatch) -> list[MessageKey]:
-        """Forget taken keys. Return the ones that a head had."""
         taken = self.taken
         if not len(taken):
             return []
         return [key for key in batch if taken.discard(key)]
 
     def reclaim(self) -> None:
-        """Put taken keys that are not done back into the head."""
         for found in self.taken.walk():
             for key, edge in found:
                 if key not in self:

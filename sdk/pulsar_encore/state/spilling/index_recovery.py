@@ -1,7 +1,7 @@
 """Restore an index when it is opened.
 
-The state is that of the manifest and then of the journals, in their order. Segments are not read.
-Blobs and journals that the manifest does not need are removed.
+The state is that of the manifest and then of the journals, in their order. Blobs and journals that
+the manifest does not need are removed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class RecoveredIndex:
     """The stored state that was found.
 
     Attributes:
-        start: The manifest to continue from.
         journal: Number of the next journal.
-        journals: Journals that are still needed; `size` is their size in bytes.
+        journals: Journals that are still needed, of `size` bytes.
         torn: Bytes of records that a crash had cut short.
     """
 
@@ -47,13 +46,6 @@ class RecoveredIndex:
 def open_store(
     store: BlobStore, heads: Heads, membership: Membership, snapshots: Snapshots, *, sync: bool
 ) -> RecoveredIndex:
-    """Restore an index.
-
-    Raises:
-        StateDamagedError: if needed data is missing or corrupted.
-        StateFormatError: if another version, or another program, wrote it.
-        StoreError: if the store cannot be read.
-    """
     stored_generations, journals = store.generations(), store.journals()
     data = store.read_manifest()
     if data is None:

@@ -67,8 +67,6 @@ def done(batch: DueBatch) -> bytes:
 
 
 class JournalReplay(Protocol):
-    """Receives the records of a journal, in methods named like the encoding functions."""
-
     def put(self, key: MessageKey, due_ms: int, bits: int) -> None: ...
 
     def gone(self, key: MessageKey) -> None: ...
@@ -81,12 +79,8 @@ class JournalReplay(Protocol):
 
 
 def play(data: bytes, to: JournalReplay, what: str) -> int:
-    """Replay a journal. Return how many bytes at its end belong to a record that a crash cut short.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
+    """Replay a journal. Return how many bytes at its end belong to a record that a crash cut
+    short."""
     if (len(data) < len(HEADER) and HEADER.startswith(data)) or not any(data):
         return len(data)
     unframe(_MAGIC, data[: len(HEADER)], what)

@@ -2,9 +2,8 @@
 
 A new snapshot is written first, then a manifest that names it. Only then is the data that it
 replaces removed. After a crash or an error, the manifest therefore decides which snapshots exist.
-Each operation is a task in steps. One manifest is written at a time, and it describes one moment. A
-snapshot that could not be written stays in memory and is retried. A failed task does not stop the
-others.
+One manifest is written at a time, and it describes one moment. A snapshot that could not be written
+stays in memory and is retried.
 """
 
 from __future__ import annotations
@@ -169,7 +168,6 @@ class SnapshotStore:
             self.merge()
 
     def _can_start(self, name: str) -> bool:
-        """Return whether a task is neither running nor waiting for its retry."""
         if name in self._tasks:
             return False
         return name not in self._retry_at or self._clock() >= self._retry_at[name]
@@ -179,7 +177,6 @@ class SnapshotStore:
 
     @property
     def uncommitted(self) -> bool:
-        """True if keys have departed since the last manifest."""
         return self._membership.departed != self._committed_at
 
     @property
@@ -187,7 +184,6 @@ class SnapshotStore:
         return self._filling is not None
 
     def forget(self) -> None:
-        """Stop all tasks and remove all snapshots: the index was cleared."""
         obsolete = [
             *self._snapshots,
             *([self._merging_into] if self._merging_into is not None else []),
@@ -201,7 +197,6 @@ class SnapshotStore:
     # Sealing
 
     def seal(self) -> None:
-        """Seal the head, or retry a seal that failed."""
         self._start_task("seal", self._seal_steps())
 
     def _seal_steps(self) -> Steps:
@@ -345,8 +340,8 @@ class SnapshotStore:
     def mergeable(self) -> list[SnapshotCursor]:
         """Return the snapshots that can be merged, by generation.
 
-        These are stored, not completely handed over, and not known to be corrupted: a corrupted
-        segment is given up when it is due.
+        A snapshot that is known to be corrupted is not: its corrupted segment is given up when it
+        is due.
         """
         cursors = (
             each
@@ -399,7 +394,6 @@ class SnapshotStore:
     # Trimming
 
     def trim(self) -> None:
-        """Remove snapshots that are not needed, and forget the numbers that are only in those."""
         self._start_task("trim", self._trim_steps())
 
     def _trim_steps(self) -> Steps:
@@ -424,8 +418,8 @@ class SnapshotStore:
     ) -> Generator[None, None, tuple[list[int], BitMap64]]:
         """Return a number that each snapshot must keep, or -1, and all numbers of needed snapshots.
 
-        The highest number is chosen: keys are done in about the order in which they were taken, so
-        it is needed longest.
+        Keys are done in about the order in which they were taken, so the highest number is needed
+        longest.
         """
         found, copies = [], BitMap64()
         for cursor, stale in zip(cursors, superseded, strict=True):
@@ -441,7 +435,7 @@ class SnapshotStore:
     # Committing
 
     def checkpoint(self) -> None:
-        """Write a manifest with the departed keys, so that the journal is not needed for them."""
+        """Write a manifest with the departed keys. The journal is then not needed for them."""
         self._start_task("checkpoint", self._checkpoint_steps())
 
     def _checkpoint_steps(self) -> Steps:
@@ -465,7 +459,6 @@ class SnapshotStore:
         drop: list[SnapshotCursor] | None = None,
         first_journal: int | None = None,
     ) -> Steps:
-        """Write a manifest, then apply its changes here and remove obsolete data."""
         while self._committing:
             yield None
         self._committing = True
@@ -475,8 +468,7 @@ class SnapshotStore:
             first = max(first, self._first_journal)
             if self._journal is not None and first > self._first_journal:
                 # Keys that were taken from a head and are not done are in no snapshot. Copy them
-                # from the obsolete journals into the current one. Keys taken from now on are
-                # recorded in a later journal.
+                # from the obsolete journals into the current one.
                 for taken in self._heads.taken.walk():
                     self._journal.flush()  # first, because a long backlog may be dropped
                     data = b"".join([put(key, edge, 0) for key, edge in taken])

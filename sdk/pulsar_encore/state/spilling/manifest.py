@@ -57,12 +57,6 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def decoded(data: bytes) -> Manifest:
-    """Decode a manifest.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
     body = unframe(_MAGIC, data, "the manifest")
     try:
         next_generation, journal, slot, count, size = _HEAD.unpack_from(body)

@@ -81,8 +81,7 @@ class Membership:
     def add_restored(self, numbers: BitMap64, slots: Mapping[int, Block]) -> None:
         """Add numbers of a snapshot that was opened, if it has their valid copies.
 
-        Raises:
-            StateDamagedError: if the meaning of a slot contradicts another snapshot.
+        Raises StateDamagedError if the meaning of a slot contradicts another snapshot.
         """
         self.live |= numbers
         for slot, block in slots.items():
@@ -128,7 +127,6 @@ class Membership:
         self._release(numbers)
 
     def leave(self, key: MessageKey) -> bool:
-        """Stop tracking a key. Return whether it was live."""
         number = self.slots.find(key)
         if number < 0:
             return False
@@ -168,7 +166,6 @@ class Membership:
         return self._leave_ranges(list(self.slots.of_entry(ledger, entry)))
 
     def leave_through(self, ledger: int, entry: int) -> int:
-        """Stop tracking the keys of an entry and of all before it. Return how many were live."""
         return self._leave_ranges(list(self.slots.through(ledger, entry)))
 
     def _leave_ranges(self, ranges: Iterable[tuple[int, int]]) -> int:
@@ -194,7 +191,6 @@ class Membership:
         return self.slots.batch(array("Q", [number for number in known if number in shadowed]))
 
     def unshadow(self, keys: Iterable[MessageKey]) -> None:
-        """Stop tracking shadowed keys that are in no head any more."""
         numbers = (self.slots.find(key) for key in keys)
         self._unshadow(BitMap64([number for number in numbers if number >= 0]))
 

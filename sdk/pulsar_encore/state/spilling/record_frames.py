@@ -20,12 +20,7 @@ def frame(magic: bytes, body: bytes) -> bytes:
 
 
 def unframe(magic: bytes, data: bytes, what: str) -> bytes:
-    """Return the body of a framed value.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
+    """Return the body of a framed value, or raise StateFormatError or StateDamagedError."""
     if len(data) < _FRAME.size:
         raise StateDamagedError(f"{what} is cut short: {len(data)} bytes")
     found, version, flags, size, expected = _FRAME.unpack_from(data)
@@ -50,10 +45,8 @@ def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
     """Iterate over (end offset, body) of the complete records from `start` on.
 
     A crash may leave a partial record at the end, a last record with a wrong checksum, or zeros,
-    which a file system shows for bytes that were not written. Those are ignored.
-
-    Raises:
-        StateDamagedError: if a record is corrupted and further data follows.
+    which a file system shows for bytes that were not written. Those are ignored. Raises
+    StateDamagedError if a record is corrupted and further data follows.
     """
     at = start
     while len(data) - at >= _RECORD.size:

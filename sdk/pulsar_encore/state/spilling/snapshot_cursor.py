@@ -1,9 +1,3 @@
-"""`SnapshotCursor`: the reading position in one snapshot, and its resident segment.
-
-Rows before the front row were handed over or stale. The front row has no key with a copy in a newer
-snapshot.
-"""
-
 from __future__ import annotations
 
 from array import array
@@ -20,28 +14,25 @@ _PREFETCH_BELOW: Final = 0.2
 
 @dataclass(eq=False, slots=True)
 class SnapshotCursor:
-    """The reading position in a snapshot.
+    """The reading position in a snapshot, and its resident segment, which rows are taken from.
 
-    Args:
+    Rows before the front row were handed over or stale. No key of the front row has a copy in a
+    newer snapshot.
+
+    Attributes:
         generation: Name of the snapshot; newer ones have higher numbers.
         firsts: The first edge of each segment.
         total: Number of keys that were written.
-
-    Attributes:
         superseded: Numbers with a valid copy in a newer snapshot.
-        superseded_uncommitted: Those of `superseded` with a newer snapshot that is not committed
-            yet.
+        superseded_uncommitted: Those of `superseded` whose newer snapshot is not committed yet.
         pending: The segments, until the snapshot is in the store.
         cutter: While the snapshot is being filled: the rows that are not cut into segments.
         damaged: True if a segment that is not due yet is corrupted.
         wanted: A number that the snapshot had to keep at the last trim; -1 if unknown.
         next: Number of the segment after the resident one.
-        resident: The segment that rows are taken from.
         fetched: The next segment, if it was read in advance.
         not_fetched: Number of a segment that could not be read in advance, or -1.
         blocked_until: Time in ms before which the next segment is not read, after a failure.
-        pause_ms: Length of that delay.
-        handed: Number of keys that were handed over.
     """
 
     generation: int
@@ -117,10 +108,7 @@ class SnapshotCursor:
             self.resident.keep(array("Q", [number for number in row if number not in superseded]))
 
     def wants_next(self) -> bool:
-        """Return whether the segment after the resident one should be read in advance.
-
-        Without a resident segment, this is the segment that is needed next.
-        """
+        """Return whether the segment that is needed next should be read in advance."""
         return (
             self.fetched is None
             and self.pending is None

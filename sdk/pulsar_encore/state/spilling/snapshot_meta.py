@@ -1,7 +1,6 @@
 """`SnapshotMeta`: the data of a snapshot beside its segments, stored as the meta of its blob.
 
-It has the time span of each segment, the slots of the numbers, and one bitmap of all numbers, from
-which membership is restored without reading a segment.
+Its bitmap of all numbers restores membership without reading a segment.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class SnapshotMeta:
     Attributes:
         firsts, lasts: First and last edge of each segment, ms.
         counts: Number of keys in each segment.
-        slots: The blocks of the slots of all numbers.
     """
 
     firsts: array[int] = field(default_factory=lambda: array("Q"))
@@ -69,7 +67,7 @@ def encoded(meta: SnapshotMeta) -> bytes:
 
 
 def ids_of(data: bytes, what: str) -> BitMap64:
-    """Decode only the ids, which is quick; raises as `decoded` does."""
+    """Decode only the ids, which is quick."""
     return _ids(unframe(_MAGIC, data, what), what)
 
 
@@ -82,12 +80,6 @@ def _ids(body: bytes, what: str) -> BitMap64:
 
 
 def decoded(data: bytes, what: str) -> SnapshotMeta:
-    """Decode a meta.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
     body = unframe(_MAGIC, data, what)
     ids = _ids(body, what)
     try:

@@ -1,7 +1,6 @@
 """Counts of a spilling index, with Pulsar's own metric names where those exist.
 
-`samples` gives them the names and labels of PIP-195. The owner of the index adds the labels of
-topic and subscription. The broker's metrics: `docs/notes/delayed-delivery.md#metrics-of-pip-195`.
+The broker's metrics: `docs/notes/delayed-delivery.md#metrics-of-pip-195`.
 """
 
 from __future__ import annotations
@@ -101,10 +100,6 @@ def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[M
     (50 ms, 100 ms], and so on; "overflow" is over 60,000 ms. They are counters here, because
     Prometheus' histograms are cumulative. An interval without a count is 0 here; the broker omits
     it.
-
-    Args:
-        statistics: Counts of a spilling index.
-        labels: Labels of every sample, such as `topic` and `subscription`.
     """
 
     def sample(

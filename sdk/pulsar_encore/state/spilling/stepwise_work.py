@@ -29,7 +29,6 @@ class Tasks:
 
     Args:
         executor: Runs `ThreadTasks`. With None, or after it was shut down, they run in `step`.
-        on_work: Called when a task starts and no other is running.
     """
 
     def __init__(
@@ -69,8 +68,8 @@ class Tasks:
     def stop(self) -> None:
         """Abort all tasks, without waiting for a step in the executor.
 
-        That step is the last one of its task; see `when_ended`. A step can be a write to disk that
-        takes seconds, and the caller can be an event loop.
+        That step is the last one of its task. It can be a write to disk that takes seconds, and the
+        caller can be an event loop.
         """
         self._stopped_futures = [future for future in self._stopped_futures if not future.done()]
         for task in self._tasks.values():
@@ -103,7 +102,6 @@ class _Task:
         self._stopped = False  # read by the other thread
 
     def step(self, executor: Executor | None) -> bool:
-        """Do one step. Return False if the task has ended."""
         if self._future is not None:
             if not self._future.done():
                 return True
