@@ -9,7 +9,7 @@ from typing import Final
 
 from ..deadletters import printable
 from ..evacuation import EvacuationReport, NotMoved, TopicPlan
-from ..evacuation.state_inspection import StateFound, WaitingMessage
+from ..evacuation.state_inspection import StateSummary, WaitingMessage
 from .progress import Progress
 from .value_text import json_text, time_text
 
@@ -40,7 +40,7 @@ def _iso(ms: int) -> str:
         return "9999-12-31T23:59:59.999+00:00"  # later than ISO 8601 can express
 
 
-def found_json(found: StateFound) -> str:
+def found_json(found: StateSummary) -> str:
     owner = None if found.owner is None else asdict(found.owner)
     if owner is not None:
         del owner["sequence"]  # of RocksDB, and of no use to a reader
@@ -58,7 +58,7 @@ def found_json(found: StateFound) -> str:
     )
 
 
-def found_text(found: StateFound) -> str:
+def found_text(found: StateSummary) -> str:
     lines = [f"state      {printable(found.path, _MAX_TEXT)}", f"owner      {_owner(found)}"]
     lines.append(f"waiting    {found.waiting}")
     lines.append(f"records    {found.records} entries")
@@ -75,7 +75,7 @@ def found_text(found: StateFound) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _owner(found: StateFound) -> str:
+def _owner(found: StateSummary) -> str:
     owner = found.owner
     if owner is None:
         return "unknown"

@@ -15,7 +15,7 @@ from .evacuation_plan import choose
 
 
 @dataclass(kw_only=True, slots=True)
-class TopicFound:
+class TopicSummary:
     """The state of one topic and subscription.
 
     Attributes:
@@ -38,7 +38,7 @@ class TopicFound:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StateFound:
+class StateSummary:
     """The content of a state directory.
 
     Attributes:
@@ -48,7 +48,7 @@ class StateFound:
 
     path: str
     owner: Owner | None
-    topics: list[TopicFound]
+    topics: list[TopicSummary]
     unreadable: int
 
     @property
@@ -77,11 +77,11 @@ class WaitingMessage:
     attempts: int
 
 
-def inspect_state(path: str | os.PathLike[str]) -> StateFound:
+def inspect_state(path: str | os.PathLike[str]) -> StateSummary:
     """Return a summary of a state directory. Blocks."""
     with StateReader(path) as state:
         found = {
-            each.number: TopicFound(
+            each.number: TopicSummary(
                 topic=each.topic, subscription=each.subscription, consumer=each.consumer
             )
             for each in state.topics()
@@ -102,7 +102,7 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
             found_topic.records += 1
             for attempts, mask in record.record.groups:
                 found_topic.attempts[attempts] += mask.bit_count()
-        return StateFound(
+        return StateSummary(
             path=os.fspath(path),
             owner=state.owner,
             topics=list(found.values()),

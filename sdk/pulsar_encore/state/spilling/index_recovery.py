@@ -90,7 +90,7 @@ def _read_snapshots(
         if generation not in start.blobs:
             store.delete(generation)
     for generation, superseded in start.blobs.items():
-        meta = snapshot.decoded(store.meta(generation), f"snapshot {generation}")
+        meta = snapshot.read(store, generation)
         copies |= meta.ids
         cursor = SnapshotCursor(generation, meta.firsts, len(meta.ids), superseded)
         cursor.size = store.size(generation)

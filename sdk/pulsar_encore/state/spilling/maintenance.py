@@ -361,7 +361,7 @@ class SnapshotStore:
         try:
             parts = []
             for source, stale in zip(sources, superseded, strict=True):
-                meta = self._read_meta(source.generation)
+                meta = snapshot.read(self._store, source.generation)
                 yield
                 parts.append((meta, stale, self._reader(source, damaged)))
             work = merging.SnapshotMerge(parts, self._membership.wanted, self._cut, writer.append)
@@ -375,9 +375,6 @@ class SnapshotStore:
             return work.meta
         finally:
             writer.abort()
-
-    def _read_meta(self, generation: int) -> SnapshotMeta:
-        return snapshot.decoded(self._store.meta(generation), f"snapshot {generation}")
 
     def _reader(
         self, cursor: SnapshotCursor, damaged: list[SnapshotCursor]
@@ -423,8 +420,7 @@ class SnapshotStore:
         """
         found, copies = [], BitMap64()
         for cursor, stale in zip(cursors, superseded, strict=True):
-            what = f"snapshot {cursor.generation}"
-            ids = snapshot.ids_of(self._store.meta(cursor.generation), what)
+            ids = snapshot.read_ids(self._store, cursor.generation)
             wanted = self._membership.wanted(ids - stale if stale else ids)
             found.append(wanted.max() if wanted else -1)
             if wanted:
@@ -510,7 +506,8 @@ class SnapshotStore:
         }
         if add is not None and add.total:
             blobs[add.generation] = add.superseded if sealed else add.committed_superseded
-        left = self._membership.durable_left()
+        # A crash may lose the copy of a shadowed key in the head. Its old copy must then come due.
+        left = self._membership.left - self._membership.shadowed
         if not sealed:
             left |= self._left_for_certain
         return Manifest(

@@ -204,15 +204,6 @@ class Membership:
         for slot, members in by_slot(numbers):
             self.slots.change_count(slot, -len(members))
 
-    # On disk
-
-    def durable_left(self) -> BitMap64:
-        """Return the numbers that must not come due again even after a crash.
-
-        Shadowed ones are not among them: a crash may lose the copy in the head.
-        """
-        return self.left - self.shadowed
-
     def check(self) -> None:
         assert self._len == len(self.live)
         assert self.live.isdisjoint(self.taken) and self.live.isdisjoint(self.shadowed)

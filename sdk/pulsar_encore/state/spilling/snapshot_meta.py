@@ -14,6 +14,7 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
+from ..blobs.blob_store import BlobStore
 from ..little_endian import from_bytes, to_bytes
 from .key_numbers import Block
 from .record_frames import frame, unframe
@@ -66,11 +67,6 @@ def encoded(meta: SnapshotMeta) -> bytes:
     return frame(_MAGIC, head + columns + ids.serialize())
 
 
-def ids_of(data: bytes, what: str) -> BitMap64:
-    """Decode only the ids, which is quick."""
-    return _ids(unframe(_MAGIC, data, what), what)
-
-
 def _ids(body: bytes, what: str) -> BitMap64:
     try:
         _, _, size = _HEAD.unpack_from(body)
@@ -99,3 +95,13 @@ def decoded(data: bytes, what: str) -> SnapshotMeta:
     )
     where = zip(ledgers, pages, blocks, strict=True)
     return SnapshotMeta(firsts, lasts, counts, ids, dict(zip(named, where, strict=True)))
+
+
+def read(store: BlobStore, generation: int) -> SnapshotMeta:
+    return decoded(store.meta(generation), f"snapshot {generation}")
+
+
+def read_ids(store: BlobStore, generation: int) -> BitMap64:
+    """Read only the ids, which is quick."""
+    what = f"snapshot {generation}"
+    return _ids(unframe(_MAGIC, store.meta(generation), what), what)

@@ -227,9 +227,7 @@ class Snapshots:
         Its keys are those of the snapshot that are in no other segment.
         """
         try:
-            meta = snapshot.decoded(
-                self._store.meta(cursor.generation), f"snapshot {cursor.generation}"
-            )
+            meta = snapshot.read(self._store, cursor.generation)
             ids, latest = meta.ids, 0
             for number in range(len(cursor.firsts)):
                 try:
