@@ -52,15 +52,10 @@ def run_bench(
     *,
     console: Console | None = None,
 ) -> int:
-    """Run benchmarks one after the other.
+    """Run benchmarks one after the other; all if `only` is empty.
 
-    Args:
-        only: Their names; None or empty runs all.
-        url: A broker for the benchmarks that can use any.
-        json_file: Also write the rows to this file.
-
-    Returns:
-        0, or 1 if a bar was missed or a benchmark failed.
+    `url` is a broker for the benchmarks that can use any. Returns 1 if a bar was missed or a
+    benchmark failed, else 0.
     """
     console = console or wide_console()
     names = list(only or BENCHMARKS)

@@ -79,7 +79,6 @@ class ClusterAccess:
         method: Pulsar's name of the login: token, basic, tls or none.
         secret: Returns the secret. Called for each connection.
         keywords: Keywords of the login, for `Client` and for the stock client.
-        tls: None for a URL without TLS.
     """
 
     url: str
@@ -91,11 +90,7 @@ class ClusterAccess:
 
 
 def access(url: str, login: Login, environment: Mapping[str, str] | None = None) -> ClusterAccess:
-    """Read and check a login.
-
-    Raises ConfigurationError if the URL is invalid, a file cannot be used, or options contradict
-    each other.
-    """
+    """Read and check a login. An error names the option that is wrong."""
     url = url or DEFAULT_URL
     hosts = _hosts(url)
     tls = _tls(url, login)

@@ -31,9 +31,6 @@ _EXPIRED: Final = frozenset({9, 10})  # not yet valid, expired
 async def probe(access: ClusterAccess, topic: str | None, *, timeout_s: float) -> None:
     """Connect, log in, and ask for a topic without creating it; None asks for no topic.
 
-    Args:
-        timeout_s: Maximum time in s, with retries.
-
     Raises:
         TransportError: with the remedy in its text. `result` is TopicNotFound if the topic does not
             exist. A broker before Pulsar 3.0.6 cannot tell, and passes.

@@ -306,9 +306,7 @@ def source_options(
 ) -> dict[str, str]:
     """Return the options with which the Spark source logs in like the command.
 
-    Args:
-        cluster: The login with its files read. A token is read once, now.
-        login: The login as given. The executors must have TLS files under the same names.
+    A token is read once, now. The executors must have TLS files under the same names.
     """
     options = {"service.url": cluster.url}
     if admin_url is not None:

@@ -391,8 +391,8 @@ class _KnownEnd:
 class _UnknownEnd:
     """The end of a partition with a chunked last letter, which cannot be read alone.
 
-    A second reader was opened at the end when the reading started. The end is before the first
-    message that this reader gets.
+    A second reader was opened at the end when the reading started. Its first message is behind the
+    end.
     """
 
     last: MessageId | None = None

@@ -21,7 +21,6 @@ class Comparison(Generic[P]):
     record. In the wrong cluster every entry is missing or different.
 
     Args:
-        topic: Full name.
         count: Number of entries with a fingerprint in their record. They are read first.
 
     Attributes:

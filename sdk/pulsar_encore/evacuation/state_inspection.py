@@ -21,7 +21,6 @@ class TopicSummary:
     Attributes:
         topic: Full name, of the partition if any.
         consumer: Name of the consumer, if consumers are kept apart; else "".
-        waiting: Number of waiting messages.
         earliest_ms: First due time, in ms since the epoch; None if no message waits.
         records: Number of entries with known attempts.
         attempts: Number of messages by delivery attempts.
@@ -113,14 +112,8 @@ def inspect_state(path: str | os.PathLike[str]) -> StateSummary:
 class WaitingMessages:
     """The waiting messages of a state directory, the earliest due first.
 
-    Use it as a context manager and iterate once.
-
-    Args:
-        topic: Only this topic with its partitions, or this partition.
-        subscription: Only this subscription.
-
-    Raises:
-        ConfigurationError: if the state has nothing of the topic or subscription.
+    Use it as a context manager and iterate once. Raises ConfigurationError if the state has nothing
+    of the topic (also a partition) or subscription.
     """
 
     def __init__(

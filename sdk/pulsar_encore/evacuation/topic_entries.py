@@ -49,9 +49,6 @@ class TopicEntries:
         Returns:
             The messages; [] if the topic no longer has the entry; None if the entry exists and
             cannot be read alone.
-
-        Raises:
-            TransportError: if the topic cannot be read.
         """
         if self._read_ahead and _key(self._read_ahead[0]) < key:
             self._read_ahead = []

@@ -30,7 +30,7 @@ class MeasurementError(EncoreError):
     """A measurement failed.
 
     Args:
-        lost: True if the process was killed by a signal or took too long. A retry may succeed then.
+        lost: True if a signal killed the process or it took too long. A retry may succeed then.
     """
 
     def __init__(self, message: str, *, lost: bool = False) -> None:
@@ -54,12 +54,10 @@ async def measure(
     Args:
         side: ``"stock"`` or ``"encore"``, or the full name of another module with measurements.
         name: A function of that module.
-        within_s: Time limit in s.
         transport: Transport of this package's clients; without effect on the stock client.
-        parameters: Keywords of the function.
 
     Raises:
-        MeasurementError: if the measurement failed or took too long.
+        MeasurementError: if the measurement failed or took longer than `within_s`.
     """
     if login is not None:
         parameters["login"] = asdict(login)

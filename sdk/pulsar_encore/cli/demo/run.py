@@ -60,12 +60,7 @@ def run_demo(
 ) -> int:
     """Measure and print. Rows about speed or memory run alone, and the others side by side.
 
-    Args:
-        url: The broker; None starts a development broker for the run.
-        scenarios: The rows. Those that this machine cannot run are left out.
-
-    Returns:
-        0, or 1 if a row could not be measured.
+    Returns 1 if a row could not be measured, else 0. `url` None starts a development broker.
     """
     console = console or wide_console()
     clock = Stopwatch()

@@ -43,8 +43,8 @@ class Scenario:
     Attributes:
         title: The left column: the workload, and the question.
         labels: Names of the measurements, the keys of the outcomes.
-        cell: Returns the cell of a column, which is one of `SIDES`. A figure that is missing raises
-            KeyError with its label.
+        cell: Returns the cell of a column of `SIDES`. Raises KeyError with the label of a missing
+            figure.
         alone: True if no other scenario may run at the same time, because speed is measured.
         seconds: Estimated duration, for the progress bar.
         missing: Returns the requirement that this machine lacks; None if it can run.

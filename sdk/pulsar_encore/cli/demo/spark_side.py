@@ -54,9 +54,6 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
         `count`; `committed` rows at the kill; `first_s` from the second start to its first commit;
         `per_s` rows after that; and of all rows `rows`, `distinct` numbers, the `least` and the
         `greatest`.
-
-    Raises:
-        MeasurementError: if a driver failed, or was not killed midway.
     """
     folder_path = Path(folder)
     result = Result(folder_path / "rows")

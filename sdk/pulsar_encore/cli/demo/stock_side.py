@@ -61,9 +61,7 @@ def publish(
 
     Args:
         batch: Messages per entry; 0 for no batches.
-        size: Bytes of each message.
         every_s: Interval between bursts in s; 0 for no pauses.
-        burst: Messages per burst.
     """
     with _client(url) as client:
         producer = client.create_producer(

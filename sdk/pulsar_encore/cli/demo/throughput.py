@@ -41,7 +41,6 @@ async def compare(
     Args:
         messages: Messages to publish. Every way reads its number of them, at most all but one.
         batch: Messages per entry; 0 for no batches.
-        size: Bytes of a message.
     """
     filled = await attempt(
         run("stock", "fill", within_s=60, topic=topic, count=messages, batch=batch, size=size)

@@ -1,8 +1,8 @@
 """Blobs on disk that end with their process, for a due index that overflows to disk.
 
-Several processes may share a directory, in which each consumer has a `TransientDirectory`. A lock
-on a file in it shows that its owner is alive, because the system releases the lock when the process
-dies. The next process that makes a sub-directory removes those of dead processes.
+Several processes may share a directory, in which each consumer has a `TransientDirectory` with a
+lock. The system releases the lock when the process dies. The next process that makes a
+sub-directory removes those whose lock is free.
 """
 
 from __future__ import annotations

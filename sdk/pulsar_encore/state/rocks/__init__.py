@@ -1,8 +1,7 @@
 """State in RocksDB: attempts and due times that survive a kill, after RocketMQ's RIP-73.
 
 RocketMQ's design: `docs/notes/delayed-delivery.md#rip-73-pop-consumption-on-a-key-value-store`. The
-store reads no clock and starts no timer; with `durability="power"` it runs one thread. Needs the
-extra `state`.
+store reads no clock and starts no timer. Needs the extra `state`.
 """
 
 from .attempt_records import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RecalledAttempts

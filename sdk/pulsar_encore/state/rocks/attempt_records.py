@@ -1,8 +1,8 @@
 """`AttemptRecords`: delivery attempts and due times of a topic's messages, across restarts.
 
 Records are buffered in memory, as in RocketMQ's pop buffer, so messages that are settled soon are
-never written. Due times are written at once. Deletes of settled messages wait for another write:
-losing one leaves a record of a message that is never redelivered.
+never written. Deletes of settled messages wait for another write: losing one leaves a record of a
+message that is never redelivered.
 
 `compare` checks by fingerprint that a record belongs to the message with its id. A record that
 differs is deleted once another message has matched a record that is as old or older, which proves
@@ -11,8 +11,7 @@ the counts of the new message stay in memory. A match with a newer record proves
 connected to the wrong cluster may have written it.
 
 Counts never fall while an entry is known. A record that cannot be read is therefore never
-overwritten: new counts stay in `_unmerged` until they can be merged with it. Due times on disk are
-void for entries that are not in `_waiting`.
+overwritten: new counts stay in `_unmerged` until they can be merged with it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class DeliveredRecord(NamedTuple):
     Attributes:
         size: Messages in the entry; 1 if it is not a batch.
         mask: Bit i for batch index i; 1 if it is not a batch.
-        attempt: From 1.
     """
 
     ledger: int
@@ -72,7 +70,6 @@ class RecalledAttempts(NamedTuple):
     """The record of one message. Times are in ms since the epoch.
 
     Attributes:
-        due_ms: None if the message does not wait.
         first_ms: First delivery of a message of its entry.
         unfinished: True if the owner of the last attempt ended before its result, perhaps killed by
             this very message.
@@ -91,9 +88,9 @@ class AttemptRecords:
 
     Args:
         stored: Entries with a record on disk.
+        waiting: Entries with a message that waits. Due times on disk of other entries are void.
         count_attempts: "before" writes a delivery before it happens, in case it kills the process.
             "lazy" writes it only if the message is not settled for `stay_buffer_ms`.
-        max_buffered: Maximum number of entries in memory only.
 
     Attributes:
         unreadable: Corrupted or newer records. They stay on disk.
@@ -199,7 +196,7 @@ class AttemptRecords:
 
         Args:
             key: The message; all of its entry with index -1.
-            due_wall_ms: Due time in ms since the epoch; `bits` round it up as in `DueIndex.add`.
+            due_wall_ms: In ms since the epoch; `bits` round it up as in `DueIndex.add`.
             attempts: A higher recorded count stays.
             size: Messages in its entry, needed if no delivery was recorded.
         """
@@ -424,8 +421,7 @@ class AttemptRecords:
     def is_trusted(self, key: EntryKey) -> bool | None:
         """Return whether the record of an entry may be used before the entry comes.
 
-        True if the entry came before, or other entries matched and none differed. None before any
-        entry came.
+        True if this entry matched, or others did and none differed. None before any entry came.
         """
         record = self._record_of(key)
         if record is None or not record.fingerprint or key in self._matched_entries:
@@ -586,8 +582,7 @@ class AttemptRecords:
             return None
 
     def _read(self, key: EntryKey) -> EntryRecord | None:
-        """Return the record on disk or in the journal; None if it is corrupted. May raise
-        StoreError."""
+        """Return the record on disk or in the journal; None if it cannot be decoded."""
         try:
             data = self._journal.get(STATE, entry_key(self._topic_number, *key))
             record = None if data is None else entry_record.from_bytes(data)

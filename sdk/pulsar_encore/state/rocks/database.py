@@ -102,7 +102,7 @@ class Database:
     Args:
         read_only: Open without a lock and without writing there, even while an owner uses the
             database. Sees the data of that moment.
-        salvage: Open even if the end of the log is corrupted, with the writes before that.
+        salvage: Open even if the end of the log is corrupted.
         logs: If False, open the tables only; needs `read_only`.
     """
 

@@ -1,11 +1,10 @@
 """`EntryRecord`: delivery attempts and due times of the messages of one entry, and its fingerprint.
 
-Sets of batch messages are masks, encoded as runs, so "all", "the first 300" and "all but three"
-take a byte or two each. An unbatched message has a record of fixed size, because nearly all records
-are of that kind and each nack reads and writes one.
+Sets of batch messages are masks, encoded as runs, so "all" and "all but three" take a byte or two
+each. An unbatched message has a record of fixed size, because nearly all records are of that kind
+and each nack reads and writes one.
 
-Masks of `groups` are disjoint, with counts above 0. Masks of `dues` are disjoint. Settled messages
-are in no other mask.
+Masks of `groups` are disjoint, and so are those of `dues`. Settled messages are in no other mask.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class EntryRecord(NamedTuple):
     Attributes:
         size: Messages in the entry; 1 if it is not a batch.
         held: Mask of messages that were delivered and since then neither settled nor released.
-        settled: Mask of messages that need no record any more: acked or dead-lettered.
+        settled: Mask of acked or dead-lettered messages, which need no record.
         first_ms: First delivery of a message of the entry, in ms since the epoch.
         epoch: Epoch of the last owner that delivered messages of the entry.
     """
@@ -321,8 +320,8 @@ def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
     """Return whether a message is no longer expected, judged by the bytes of its record.
 
     A waiting message is stale if it was due before `before_ms`. Any other is stale if its first
-    delivery was before that, and its last one under an epoch below `old_epoch`. The first delivery
-    alone says little: a poison message may be redelivered for months.
+    delivery was before that, and its last one under an epoch below `old_epoch`: a poison message
+    may be redelivered for months.
     """
     try:
         if data[0] & 0x0F == _KIND_SINGLE:  # nearly always

@@ -1,9 +1,9 @@
 """`FsyncThread`: one fsync for all writes of a few milliseconds, for `durability="power"`.
 
-After a failed fsync, RocksDB refuses every later fsync of the same log. A second one would prove
-nothing: the kernel may have dropped the pages that it could not write. The database must be
-reopened, which replays the log into tables and syncs those. The thread requests that and retries
-until an fsync succeeds, even without new writes.
+After a failed fsync, RocksDB refuses every later fsync of the same log. It would prove nothing: the
+kernel may have dropped the pages that it could not write. The database must be reopened, which
+replays the log into tables and syncs those. The thread requests that until an fsync succeeds, even
+without new writes.
 
 Only this thread syncs, because a write that syncs would hold the GIL (see `database`).
 """

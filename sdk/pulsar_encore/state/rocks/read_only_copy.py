@@ -1,8 +1,8 @@
 """Read a database without changing anything in its directory.
 
 rocksdict 0.3.29 writes `rocksdict-config.json` even when it opens a database for reading, which
-fails without write permission and on a full disk. The database is therefore opened in a directory
-of links to its files, in which that file is a link to the null device.
+fails without write permission and on a full disk. In a directory of links to the files of the
+database, that file is therefore a link to the null device.
 """
 
 from __future__ import annotations

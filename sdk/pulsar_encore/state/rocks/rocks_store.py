@@ -4,8 +4,7 @@ Consumers of the same topic and subscription share one `TopicStore`, because the
 messages that one of them released to another. Each owner of a topic has a higher epoch than those
 before, and so recognizes attempts that they did not finish.
 
-`open` and `aclose` use another thread, because they may take long. All other calls belong to the
-thread of the event loop and take microseconds, except `reopen`.
+All calls belong to the thread of the event loop, except `open` and `aclose`, which may take long.
 """
 
 from __future__ import annotations
@@ -109,8 +108,7 @@ class RocksStore:
         StateInUseError: if another process has the directory open.
         StateFormatError: if the directory holds other files, or a newer version wrote it.
         StateDamagedError: if files are lost or corrupted.
-        ConfigurationError: if `rocksdict` is not installed, or this process has the directory open
-            with another `durability`.
+        ConfigurationError: if the directory is open with another `durability`.
     """
 
     def __init__(
@@ -182,8 +180,7 @@ class RocksStore:
     ) -> TopicStore:
         """Return the store of a topic, with the records of earlier owners.
 
-        Calls with the same names return the same `TopicStore` until each caller has closed it.
-        `consumer` separates several owners of one subscription.
+        Each caller must close it. `consumer` separates several owners of one subscription.
         """
         return self._opened.open_topic(
             (topic, subscription, consumer), count_attempts, stay_buffer_ms, max_buffered
@@ -248,11 +245,11 @@ class RocksStore:
     def reopen(self) -> bool:
         """Reopen the database after a lasting failure, such as a full disk, and write all changes.
 
-        Takes as long as opening. Returns True if the failure is over. Returns False also during an
-        fsync, which may take minutes on a failing disk.
+        Takes as long as opening. Returns True if the failure is over, and False during an fsync,
+        which may take minutes on a failing disk.
 
-        If this raises StoreError, changes stay in memory, and the data on disk stays readable,
-        unless it is corrupted or the disk is lost.
+        After a StoreError, changes stay in memory, and the data on disk stays readable, unless it
+        is corrupted or the disk is lost.
         """
         return self._opened.reopen()
 
@@ -299,7 +296,7 @@ class StoreUser(Protocol):
         """Handle an ack of a message by another consumer."""
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Handle the `attempt`th delivery of messages of an entry to another consumer."""
+        """Count the `attempt`th delivery of messages of an entry to another consumer."""
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
         """Return the attempts, by batch index, of an entry's messages that this consumer holds."""
@@ -591,7 +588,6 @@ class _Slot:
     Attributes:
         pid: A forked child inherits slots and does not use them.
         changing: Held while the directory is opened or closed, which may take long.
-        waiting: Threads that hold `changing` or wait for it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -599,7 +595,7 @@ class _Slot:
         self.pid: int = os.getpid()
         self.changing: threading.Lock = threading.Lock()
         self.core: _Core | None = None
-        self.waiting: int = 0
+        self.waiting: int = 0  # threads that hold `changing` or wait for it
 
     def is_in(self, path: Path) -> bool:
         """Return whether `path` is another name of the directory, as with a bind mount."""

@@ -168,7 +168,7 @@ def _copy(damaged: Database, database: Database) -> list[StoreError]:
 def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: int) -> None:
     """Restore missing rows of `meta`, and delete records of topics without a name.
 
-    A new topic would get the number of such a topic, and with it the records.
+    A new topic would get such a number, and with it the records.
     """
     writes = WriteBatch()
     if database.get(META, FORMAT_KEY) is None:

@@ -1,8 +1,7 @@
 """Keys of the store as bytes.
 
-Records are ordered by topic, ledger and entry id. Numbers are big-endian because RocksDB compares
-bytes. Format 1 of a directory had a separate key for each due time. Such keys are still read, and
-merged into the records when the directory is opened.
+Numbers are big-endian because RocksDB compares bytes. Format 1 of a directory had a separate key
+for each due time. Such keys are merged into the records when the directory is opened.
 """
 
 from __future__ import annotations

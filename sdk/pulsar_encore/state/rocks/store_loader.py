@@ -68,7 +68,6 @@ class LoadedStore:
     """Contents of a state directory when it is opened.
 
     Attributes:
-        is_new: True if nothing was ever written to it.
         openings: (epoch, time in ms) of owners, the earliest first, at least a day apart.
         stale: Keys of stale records, to be deleted.
         empty: Topics without other records, to be deleted in the same write.
@@ -171,8 +170,8 @@ def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
 def upgrade(database: Database) -> None:
     """Convert a directory of format 1: move the due times into the records.
 
-    Each write leaves a valid directory, and the format number is written last, so a killed upgrade
-    continues later. A directory of format 2 can have separate due times after a salvage.
+    The format number is written last, so a killed upgrade continues later. A directory of format 2
+    can have separate due times after a salvage.
     """
     if not check_format(database):
         return

@@ -1,8 +1,8 @@
 """A second copy of topic numbers and names, in a file beside the database.
 
-No record is usable without the name of its topic, and one small table may have all names. If it is
-lost, `salvage` reads them from this file. Each line has a checksum. A failed write is only logged:
-the database has the names, and the next `write_names` repairs the file.
+One small table may have all names, and no record is usable without the name of its topic. If it is
+lost, `salvage` reads this file. Each line has a checksum. A failed write is only logged: the
+database has the names, and the next `write_names` repairs the file.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Deletes of settled messages wait for another write: a lost delete may cause a redelivery request for
 an acked message, which the broker ignores. Failed writes stay in memory, visible to readers, and
 are retried with later writes: a few at first, and more once the disk takes them, so that no write
-slows down as they accumulate. Reads look at the current, deferred and failed writes, in that order,
-before the disk.
+slows down as they accumulate.
 """
 
 from __future__ import annotations

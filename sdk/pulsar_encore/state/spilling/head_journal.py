@@ -26,7 +26,6 @@ class HeadJournal:
     """Writes the journals of an index.
 
     Args:
-        number: Number of the first new journal.
         found: Earlier journals that are still needed, of `size` bytes. They may not be synced.
     """
 
@@ -128,7 +127,7 @@ class HeadJournal:
         return self.size + sum(self._older.values())
 
     def rotate(self) -> int:
-        """Begin a new journal and return its number. Earlier ones are needed until `forget`."""
+        """Begin a new journal. Earlier ones are needed until `forget`."""
         self._older[self.number] = self.size
         self.number += 1
         self.size = 0

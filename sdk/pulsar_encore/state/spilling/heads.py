@@ -20,7 +20,7 @@ _MAX_ID: Final = (1 << MAX_ID_BITS) - 1
 class TakenKeys:
     """Taken keys and their due times. Keys may be added and removed during a walk.
 
-    Each key is in one of the parts. A walk moves the keys of all other parts into the last one.
+    A walk moves the keys of all other parts into the last one.
     """
 
     def __init__(self) -> None:

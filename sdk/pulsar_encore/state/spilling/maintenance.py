@@ -51,7 +51,6 @@ class StoreLimits:
         head: Keys in a head that is sealed.
         cut: Maximum keys in a segment, and its maximum time span in ms.
         snapshots: More snapshots are merged; -1: never.
-        journal_bytes: A longer journal is replaced by a snapshot or manifest.
         transient: The store ends with the process, so no manifest is written.
     """
 
@@ -68,7 +67,6 @@ class SnapshotStore:
     """Writes the snapshots of one index, and removes them.
 
     Args:
-        start: The manifest that was read.
         following: The number after that of the last journal.
     """
 
@@ -415,7 +413,7 @@ class SnapshotStore:
     ) -> Generator[None, None, tuple[list[int], BitMap64]]:
         """Return a number that each snapshot must keep, or -1, and all numbers of needed snapshots.
 
-        Keys are done in about the order in which they were taken, so the highest number is needed
+        Keys are done in about the order in which they were taken. The highest number is needed
         longest.
         """
         found, copies = [], BitMap64()
@@ -440,7 +438,7 @@ class SnapshotStore:
     def _rotate_if_empty(self) -> int:
         """Return the first journal that is needed after a commit.
 
-        If the heads are empty, a new journal begins now: the manifest replaces the older ones.
+        If the heads are empty, the manifest replaces all journals so far.
         """
         return self._first_journal if len(self._heads) or self.sealing else self._rotate_journal()
 

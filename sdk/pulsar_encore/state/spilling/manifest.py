@@ -28,7 +28,6 @@ class Manifest:
 
     Attributes:
         first_journal: The first journal that is needed.
-        next_slot: The next slot to assign. No slot is ever reused.
         blobs: Generations, ascending, and for each the tracked numbers with a stale copy in it.
         left: Numbers in snapshots that are no longer tracked.
     """

@@ -7,8 +7,6 @@ Four disjoint bitmaps of numbers, except that a shadowed number is also left:
 - *shadowed*: the key is in the head again, and a snapshot still has an older copy;
 - *left*: a snapshot may have a copy of the key, which must not come due again.
 
-Snapshots may hold stale copies. A copy is valid only if its number is live.
-
 Another thread may read the bitmaps during a change, one call at a time. A number is therefore added
 to its new bitmap before it is removed from the old one.
 """

@@ -45,8 +45,8 @@ def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
     """Iterate over (end offset, body) of the complete records from `start` on.
 
     A crash may leave a partial record at the end, a last record with a wrong checksum, or zeros,
-    which a file system shows for bytes that were not written. Those are ignored. Raises
-    StateDamagedError if a record is corrupted and further data follows.
+    which a file system shows for bytes that were not written. Those are ignored. A corrupted record
+    before other data is an error.
     """
     at = start
     while len(data) - at >= _RECORD.size:

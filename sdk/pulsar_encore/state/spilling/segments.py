@@ -34,7 +34,7 @@ class SegmentWriter:
 
     Args:
         most: Maximum keys in a segment; -1: any number.
-        step_ms: Maximum time from the first edge of a segment, in ms.
+        step_ms: Maximum time span of a segment.
         done: Called with first and last edge, number of keys, and bytes of each segment.
     """
 
@@ -53,8 +53,7 @@ class SegmentWriter:
     def add(self, edge: int, numbers: Numbers) -> None:
         """Add numbers that are due at `edge`, which must not be before the last one.
 
-        They must be in key order, and after those of earlier calls with the same edge. If not all
-        fit into the segment, it gets the lowest keys.
+        They must be in key order, and after those of earlier calls with the same edge.
         """
         if self.rows and edge >= self.rows[0][0] + self._step_ms:
             self.cut()

@@ -20,19 +20,19 @@ class SnapshotCursor:
     newer snapshot.
 
     Attributes:
-        generation: Name of the snapshot; newer ones have higher numbers.
+        generation: Newer snapshots have higher numbers.
         firsts: The first edge of each segment.
         total: Number of keys that were written.
         superseded: Numbers with a valid copy in a newer snapshot.
         superseded_uncommitted: Those of `superseded` whose newer snapshot is not committed yet.
         pending: The segments, until the snapshot is in the store.
-        cutter: While the snapshot is being filled: the rows that are not cut into segments.
+        cutter: The rows that are not cut into segments, while the snapshot is being filled.
         damaged: True if a segment that is not due yet is corrupted.
         wanted: A number that the snapshot had to keep at the last trim; -1 if unknown.
         next: Number of the segment after the resident one.
         fetched: The next segment, if it was read in advance.
         not_fetched: Number of a segment that could not be read in advance, or -1.
-        blocked_until: Time in ms before which the next segment is not read, after a failure.
+        blocked_until: Until this time in ms, the next segment is not read, after a failure.
     """
 
     generation: int
@@ -89,7 +89,6 @@ class SnapshotCursor:
             self._drop_superseded()
 
     def supersede(self, numbers: BitMap64) -> None:
-        """Mark numbers as stale: a newer snapshot, not committed yet, has them, too."""
         self.superseded_uncommitted |= numbers - self.superseded
         self.superseded |= numbers
         if self.resident is not None:

@@ -23,7 +23,7 @@ def choose(sizes: Sequence[int]) -> slice:
     """Return which two to four neighbours to merge: those with the fewest copied keys per snapshot.
 
     Neighbours have about the same age, and so end at about the same time. Pulsar merges the four
-    with the fewest keys in all, and so copies a long snapshot again for every short one after it.
+    with the fewest keys, and so copies a long snapshot again for every short one after it.
     """
 
     def copied(window: tuple[int, int]) -> float:
@@ -48,7 +48,6 @@ class SnapshotMerge:
         sources: For each snapshot: its meta, its stale numbers, and a function that reads a
             segment.
         cut: Limits of `SegmentWriter`: keys, ms.
-        done: Called with each segment.
     """
 
     def __init__(

@@ -137,8 +137,7 @@ class Snapshots:
     def ready(self, edge: int, now_ms: int, most: int | None = None) -> list[SnapshotCursor] | None:
         """Return the snapshots with live keys at the earliest edge, prepared for `take`.
 
-        None if that needs more than `most` reads of segments. Each call needs fewer, because the
-        segments stay in memory.
+        None if that needs more than `most` reads of segments. The next call needs fewer.
         """
         found = []
         before = self._reads
@@ -255,8 +254,7 @@ class Snapshots:
     def to_fetch(self) -> SnapshotCursor | None:
         """Return a snapshot with a segment that should be read in advance, or None.
 
-        Considers all snapshots with the earliest known due time. There are several if one due time
-        has more keys than a head.
+        Several snapshots have the earliest due time if it has more keys than a head.
         """
         fronts = self._fronts
         at, first = [0], fronts[0][0] if fronts else 0

@@ -98,8 +98,7 @@ def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[M
     The broker's `BucketDelayedMessageIndexStats` counts the latencies of each interval, not
     cumulatively, and names the intervals in the label `quantile`: "50" is (0 ms, 50 ms], "100" is
     (50 ms, 100 ms], and so on; "overflow" is over 60,000 ms. They are counters here, because
-    Prometheus' histograms are cumulative. An interval without a count is 0 here; the broker omits
-    it.
+    Prometheus' histograms are cumulative. The broker omits an interval without a count.
     """
 
     def sample(

@@ -1,8 +1,7 @@
 """Long work in short steps.
 
 A task is a generator. Between two of its yields it does a bounded step on the thread of the index.
-`ThreadTasks` that it yields use no data of that thread: an executor runs them to their end or,
-without an executor, they are done in steps, too.
+`ThreadTasks` that it yields use no data of that thread, so an executor may run them to their end.
 """
 
 from __future__ import annotations
