@@ -360,7 +360,7 @@ def questions(path: Path, scale: float) -> Figures:
     for name, first in (("new_ns", 1), ("known_ns", 0)):
         start = thread_time()
         for entry in range(first, 2 * count, 2):
-            source.records.recall(1, entry)
+            source.records.recall_entry(1, entry)
         figures[name] = (thread_time() - start) / count * 1e9
     store.close()
     return figures

@@ -26,6 +26,8 @@ from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, TopicStore
 
+from .recalled_attempts import recall
+
 BATCH = 50
 START_S = 60
 
@@ -62,11 +64,11 @@ class Observed:
         """Return the reports that are missing from the directory."""
         missing = []
         for (ledger, entry, index), attempts in self.attempts.items():
-            found = source.records.recall(ledger, entry, index)
+            found = recall(source.records, ledger, entry, index)
             if found is None or found.attempts < attempts:
                 missing.append(f"{ledger}:{entry}:{index} was delivered {attempts} times: {found}")
         for key, due_ms in self.waiting.items():
-            found = source.records.recall(*key)
+            found = recall(source.records, *key)
             if found is None or found.due_ms != due_ms:
                 missing.append(f"{key} waits until {due_ms}: {found}")
         self.found += len(self.attempts) + len(self.waiting)
@@ -157,7 +159,7 @@ class Child:
         self.source.records.record_due(keys)
         taken = []
         for key in keys:
-            found = self.source.records.recall(*key)
+            found = recall(self.source.records, *key)
             attempt = 1 + (0 if found is None else found.attempts)
             size, mask = (BATCH, 1 << key[2]) if key[2] >= 0 else (1, 1)
             self.source.records.record_deliveries(

@@ -17,6 +17,7 @@ from pulsar_encore.errors import StoreError
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.state.rocks import RocksBlobs
 from pulsar_encore.state.rocks.database import Database
+from tests.harness.recalled_attempts import recall
 
 FULL = """
 import os, resource, signal, sys
@@ -103,7 +104,7 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
         await store.synced()
     assert store.statistics().syncs >= times + 2
     with after_kill(tmp_path / "s") as found:
-        assert all(found.records.recall(1, entry) for entry in (1, 2))
+        assert all(recall(found.records, 1, entry) for entry in (1, 2))
     store.close()
 
 
@@ -131,7 +132,7 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
             syncer.next_sync().result(20)
         store.close()
     store = opened(tmp_path / "s")
-    assert all(topic_store_of(store).records.recall(1, entry) for entry in (2, 3))
+    assert all(recall(topic_store_of(store).records, 1, entry) for entry in (2, 3))
     store.close()
 
 

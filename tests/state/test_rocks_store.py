@@ -33,6 +33,7 @@ from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, StateReader, 
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.store_keys import FORMAT_KEY, entry_key, number_bytes
 from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
+from tests.harness.recalled_attempts import recall
 from tests.harness.rocks_kill import kill_again_and_again
 
 ALL = 2**62
@@ -183,7 +184,7 @@ def entries_known_at(path: Path, now: int, entries: range = range(1, 5)) -> list
     """Return the entries that have a record when the directory is opened."""
     store = opened(path, now=now)
     records = topic_store_of(store).records
-    known = [entry for entry in entries if records.recall(1, entry) is not None]
+    known = [entry for entry in entries if recall(records, 1, entry) is not None]
     store.close()
     return known
 
@@ -207,7 +208,7 @@ def test_a_message_redelivered_for_months_keeps_its_count(path: Path) -> None:
     for day in range(1, 30):
         store = opened(path, now=now)
         source = topic_store_of(store)
-        known = source.records.recall(1, 1)
+        known = recall(source.records, 1, 1)
         assert (known.attempts if known is not None else 0) == day - 1
         source.records.record_deliveries([DeliveredRecord(1, 1, attempt=day)], now)
         if day % 2:
@@ -224,7 +225,7 @@ def test_a_message_that_waited_for_months_keeps_its_count(path: Path) -> None:
     store = opened(path, now=DAY)
     source = topic_store_of(store)
     source.records.flush(61 * DAY)
-    assert source.records.recall(1, 1) is not None
+    assert recall(source.records, 1, 1) is not None
     source.records.record_due([(1, 1, -1)])  # queued, and not delivered yet
     store.flush()
     left = killed(path)
@@ -281,7 +282,7 @@ def test_a_clock_ahead_at_some_openings_removes_nothing(path: Path, ahead: int) 
         assert entries_known_at(path, now + ahead) == [1, 2]
     store = opened(path, now=now)
     for entry in (1, 2):
-        found = topic_store_of(store).records.recall(1, entry)
+        found = recall(topic_store_of(store).records, 1, entry)
         assert found is not None and found.attempts == 3
         assert found.due_ms == (now + HOUR if entry == 1 else None)
     store.close()
@@ -413,13 +414,13 @@ def test_an_unreadable_record_does_not_affect_others(path: Path) -> None:
     store = opened(path)
     source = topic_store_of(store)
     assert store.statistics().unreadable == 2
-    assert source.records.recall(1, 3) is None
+    assert recall(source.records, 1, 3) is None
     assert len(keys_of(source)) == 49
-    found = source.records.recall(1, 4)
+    found = recall(source.records, 1, 4)
     assert found is not None and found.attempts == 1
     assert store.statistics().unreadable == 4  # one of the records is read twice
     source.records.record_deliveries([DeliveredRecord(1, 3, attempt=9), DeliveredRecord(1, 60)], 0)
-    found = source.records.recall(1, 3)
+    found = recall(source.records, 1, 3)
     assert found is not None and found.attempts == 9
     store.close()
 
@@ -509,7 +510,7 @@ def test_everything_can_be_salvaged_if_only_the_manifest_is_corrupted(
     store = opened(path, salvage=True)
     source = topic_store_of(store)
     assert [entry for _, entry, _ in keys_of(source)] == list(range(3000))
-    assert all(source.records.recall(1, entry) is not None for entry in range(0, 3000, 100))
+    assert all(recall(source.records, 1, entry) is not None for entry in range(0, 3000, 100))
     store.close()
     assert {each.name for each in path.iterdir()} == {
         "db",
@@ -688,7 +689,7 @@ def test_failed_writes_stay_in_memory(path: Path, caplog: pytest.LogCaptureFixtu
         source.records.cancel_due_times((1, entry, -1) for entry in range(1, 20))
         with pytest.raises(StoreError, match="in memory only"):
             source.records.record_deliveries([DeliveredRecord(1, 1, attempt=3)], 0)
-        found = source.records.recall(1, 1)
+        found = recall(source.records, 1, 1)
         assert found is not None and found.attempts == 3
         assert isinstance(store.failure, StoreError)
         assert store.statistics().unwritten > 0 and store.statistics().failures == 4
@@ -699,7 +700,7 @@ def test_failed_writes_stay_in_memory(path: Path, caplog: pytest.LogCaptureFixtu
     assert store.failure is None and store.statistics().unwritten == 0
     with after_kill(path) as new:
         assert sorted(keys_of(new)) == [(1, 0, -1), (1, 20, -1)]
-        kept = new.records.recall(1, 1)
+        kept = recall(new.records, 1, 1)
         assert kept is not None and kept.attempts == 3
     store.close()
 
@@ -816,7 +817,7 @@ def test_mend_recovers_from_a_full_disk(path: Path) -> None:
     store = opened(path)
     source = topic_store_of(store)
     assert source.records.waiting == int(entries) - 1_000_000 > 1000
-    found = source.records.recall(2, 1)
+    found = recall(source.records, 2, 1)
     assert found is not None and found.attempts == 1
     store.close()
 
@@ -831,7 +832,7 @@ def test_a_failed_mend_can_be_retried(path: Path, monkeypatch: pytest.MonkeyPatc
             with pytest.raises(TypeError):
                 store.reopen()
         nack(source, (1, 2, -1), 100)
-        assert source.records.recall(1, 1) is not None
+        assert recall(source.records, 1, 1) is not None
     assert store.reopen()
     with after_kill(path) as found:
         assert found.records.waiting == 2
@@ -883,7 +884,7 @@ for call in (
         call()
     except StoreError:
         failed += 1
-counts = [source.records.recall(1, 9, index).attempts for index in (0, 1)]
+counts = [source.records.recall_entry(1, 9).attempts_of(index) for index in (0, 1)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 print(failed, store.reopen(), *counts, flush=True)
 import os, signal
@@ -964,7 +965,7 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attem
     records = source.records
     with unreadable():
         for entry in range(7):
-            assert records.recall(1, entry) is None
+            assert recall(records, 1, entry) is None
             with (
                 pytest.raises(StoreError, match="in memory only")
                 if (count_attempts == "before")
@@ -985,7 +986,7 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attem
             assert counts_of(found, 0) == counts_of(found, 5) == counts_of(found, 7) == [5, 5]
             assert counts_of(found, 1) == [5, 7]
             assert counts_of(found, 2) == [5, 0]
-            assert found.records.recall(1, 3) is None and found.records.recall(1, 4) is None
+            assert recall(found.records, 1, 3) is None and recall(found.records, 1, 4) is None
     records._check()
     store.close()
 

@@ -12,6 +12,7 @@ from rocks_kit import after_kill, opened, topic_store_of
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks.database import Database
+from tests.harness.recalled_attempts import recall
 
 OLD, NEW, NEWEST = 7 << 24 | 1, 9 << 24 | 5, 11 << 24 | 3
 HOUR = 3_600_000
@@ -61,7 +62,7 @@ def test_a_suspect_record_is_not_used_and_not_changed(
     records = topic_store_of(store, count_attempts=count_attempts).records
     for entry in range(6):
         assert not records.compare(1, entry, NEW)
-        assert records.recall(1, entry) is None
+        assert recall(records, 1, entry) is None
         delivered(records, entry)
     assert records.mismatched == 6 and records.matched == 0
     records.record_nack((1, 1, -1), 5000, 1, 1, fingerprint=NEW)
@@ -73,7 +74,7 @@ def test_a_suspect_record_is_not_used_and_not_changed(
     records.flush(HOUR // 2)
     store.flush()
     assert on_disk(path) == KEPT
-    found = {entry: records.recall(1, entry) for entry in range(6)}
+    found = {entry: recall(records, 1, entry) for entry in range(6)}
     counts = {entry: (each.attempts, each.due_ms) for entry, each in found.items() if each}
     assert counts == {0: (1, None), 1: (1, 5000), 2: (1, 5000), 3: (1, None), 5: (1, None)}
     assert records.buffered == 0 and records.unmerged == 0
@@ -144,7 +145,7 @@ def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> 
     store.close()
     store = opened(path)
     records = topic_store_of(store).records
-    found = records.recall(1, 20)
+    found = recall(records, 1, 20)
     assert found is not None and (found.attempts, found.due_ms) == (3, HOUR)
     assert not records.compare(1, 20, NEW)
     store.close()
@@ -172,7 +173,7 @@ def test_the_next_owner_of_the_process_has_suspect_records_again(store: RocksSto
     source = topic_store_of(store)
     assert source.records.waiting == 10
     assert all(source.records.compare(1, entry, OLD) for entry in range(10))
-    found = source.records.recall(1, 0)
+    found = recall(source.records, 1, 0)
     assert found is not None and (found.attempts, found.due_ms) == (5, HOUR)
     source.records._check()
     assert store.statistics().lost == 0
@@ -190,7 +191,7 @@ def test_a_cumulative_ack_keeps_suspect_records(
     store.flush()
     assert on_disk(path).keys() == KEPT.keys()
     assert on_disk(path)[3] == KEPT[3]
-    assert records.recall(1, 3) is None
+    assert recall(records, 1, 3) is None
     records.clear()
     assert not on_disk(path)
 
@@ -240,7 +241,7 @@ def test_an_unread_record_is_not_merged_with_another_message(
             delivered(records, 0)
     records.flush(2)
     assert records.mismatched == 1 and store.failure is None
-    found = records.recall(1, 0)
+    found = recall(records, 1, 0)
     assert found is not None and (found.attempts, found.due_ms) == (1, None)
     assert on_disk(path) == {**KEPT, 0: KEPT[0] if decided == "no" else (NEW, 1, None)}
 
@@ -263,9 +264,9 @@ def test_a_due_time_that_passed_does_not_come_back_while_the_disk_cannot_be_read
 ) -> None:
     records = topic_store_of(store).records
     with unreadable(monkeypatch):
-        records.recall(1, 0)
+        recall(records, 1, 0)
         records.record_nack((1, 0, -1), 5000, 1, 1, fingerprint=OLD)
         records.record_due([(1, 0, -1)])
         records.flush(60_000)
-        found = records.recall(1, 0)
+        found = recall(records, 1, 0)
         assert found is not None and found.due_ms is None

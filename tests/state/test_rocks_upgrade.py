@@ -25,6 +25,7 @@ from pulsar_encore.state.rocks.store_keys import (
     source_key,
 )
 from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
+from tests.harness.recalled_attempts import recall
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -85,7 +86,7 @@ def check(path: Path) -> None:
     source = topic_store_of(store)
     assert waiting(source) == WAITING
     assert store.statistics().waiting == 4 and store.statistics().unreadable == 0
-    found = {entry: source.records.recall(1, entry) for entry in (1, 2, 9)}
+    found = {entry: recall(source.records, 1, entry) for entry in (1, 2, 9)}
     counts = {entry: each.attempts for entry, each in found.items() if each is not None}
     assert counts == {1: 3, 2: 0, 9: 7}
     batch = source.records.recall_entry(1, 3)
@@ -98,7 +99,7 @@ def check(path: Path) -> None:
     store = opened(path, now=NOW)
     records = topic_store_of(store).records
     assert not records.compare(1, 1, 2 << 24 | 1) and records.mismatched == 1
-    assert records.recall(1, 1) is None
+    assert recall(records, 1, 1) is None
     store.close()
     database = Database(path / "db", read_only=True)
     data = database.get(META, FORMAT_KEY)

@@ -10,6 +10,7 @@ import pytest
 from rocks_kit import opened, topic_store_of
 
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
+from tests.harness.recalled_attempts import recall
 
 GENERATIONS, EACH = 2, 60
 
@@ -64,7 +65,7 @@ def generations_lost(store: RocksStore) -> set[int]:
     for topic in ("persistent://public/default/t", "persistent://public/default/u"):
         source = topic_store_of(store, topic)
         for entry in range(GENERATIONS * EACH):
-            known = source.records.recall(1, entry)
+            known = recall(source.records, 1, entry)
             if known is None or (known.attempts, known.due_ms) != (2, 1000 + entry):
                 lost.add(entry % GENERATIONS)
     return lost

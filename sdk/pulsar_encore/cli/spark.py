@@ -246,27 +246,25 @@ def _work(
     from ..spark.triage.output_files import check_remote_file
 
     halt: Halt = arguments["halt"]
+    spark = None
     try:
         spark = existing or _session(master)
-    except Exception as error:
-        if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
-            raise
-        sys.stderr.write(
-            f"pulsar-encore: Spark did not start: {spark_error_text(error)} It needs Java 17 or "
-            "later: install it or set JAVA_HOME. If Java is there, its own message is above\n"
-        )
-        return WRONG
-    try:
         if outcome.chart is not None:
             check_remote_file(spark, outcome.chart, "--chart")
         return outcome.show(spark, triage(spark, **arguments))
     except Exception as error:
         if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
-        sys.stderr.write(f"pulsar-encore: {spark_error_text(error)}\n")
+        text = spark_error_text(error)
+        if spark is None:
+            text = (
+                f"Spark did not start: {text} It needs Java 17 or later: install it or set "
+                "JAVA_HOME. If Java is there, its own message is above"
+            )
+        sys.stderr.write(f"pulsar-encore: {text}\n")
         return WRONG
     finally:
-        if existing is None:  # it was started here
+        if spark is not None and existing is None:  # it was started here
             spark.stop()
 
 

@@ -111,8 +111,7 @@ class Replay:
         )
 
     async def run(self, partitions: Sequence[str]) -> None:
-        """Replay one partition after the other. Raises ReplayStoppedError if the client was
-        closed."""
+        """Replay one partition after the other, or raise ReplayStoppedError."""
         ended = []
         try:
             for partition in partitions:

@@ -407,14 +407,15 @@ class _Evacuation:
         assert index is not None
         due_ms = waiting.dues[index]
         now = wall_now_ms(self._loop)
-        known = self._topic_store.records.recall(*waiting.key, message.message_id().batch_index())
+        record = self._topic_store.records.recall_entry(*waiting.key)
+        attempts = 0 if record is None else record.attempts_of(message.message_id().batch_index())
         return overflowed_nack(
             message,
             self._author,
-            attempt=max(1, known.attempts if known is not None else 0),
+            attempt=max(1, attempts),
             delay_ms=max(0, due_ms - now),
             deliver_at=max(due_ms, now),
-            first_failed=known.first_ms if known is not None and known.attempts else None,
+            first_failed=record.first_ms if record is not None and attempts else None,
             from_retry_topic=self._plan.from_retry_topic,
         )
 

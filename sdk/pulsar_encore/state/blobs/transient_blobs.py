@@ -105,8 +105,7 @@ def _remove_dead(path: Path) -> None:
 
 
 class TransientBlobs:
-    """A `BlobStore` without journals and manifest, which opens its directory with the first
-    blob."""
+    """A `BlobStore` without journals and manifest. The first blob opens its directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -4,7 +4,7 @@ RocketMQ's design: `docs/notes/delayed-delivery.md#rip-73-pop-consumption-on-a-k
 store reads no clock and starts no timer. Needs the extra `state`.
 """
 
-from .attempt_records import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RecalledAttempts
+from .attempt_records import MAX_DIFFERENT, AttemptRecords, DeliveredRecord
 from .owner_file import Owner
 from .rocks_blobs import RocksBlobs
 from .rocks_store import RocksStore, StoreStatistics, StoreUser, TopicStore
@@ -17,7 +17,6 @@ __all__ = [
     "FoundRecord",
     "FoundTopic",
     "Owner",
-    "RecalledAttempts",
     "RocksBlobs",
     "RocksStore",
     "StateReader",

@@ -66,23 +66,6 @@ class DeliveredRecord(NamedTuple):
     fingerprint: int = NO_FINGERPRINT
 
 
-class RecalledAttempts(NamedTuple):
-    """The record of one message. Times are in ms since the epoch.
-
-    Attributes:
-        first_ms: First delivery of a message of its entry.
-        unfinished: True if the owner of the last attempt ended before its result, perhaps killed by
-            this very message.
-        settled: True if the message was acked, but not its whole entry.
-    """
-
-    attempts: int
-    due_ms: int | None
-    first_ms: int
-    unfinished: bool
-    settled: bool
-
-
 class AttemptRecords:
     """Delivery attempts and due times of one topic.
 
@@ -321,20 +304,6 @@ class AttemptRecords:
 
     def __bool__(self) -> bool:
         return bool(self._stored) or bool(self._buffer)
-
-    def recall(self, ledger: int, entry: int, index: int = -1) -> RecalledAttempts | None:
-        """Return the record of a message (index -1: the whole entry), or None."""
-        record = self.recall_entry(ledger, entry)
-        if record is None:
-            return None
-        bit = 1 << max(index, 0)
-        return RecalledAttempts(
-            record.attempts_of(index),
-            record.due_of(index),
-            record.first_ms,
-            entry_record.unfinished(record, self._epoch) & bit != 0,
-            record.settled & bit != 0,
-        )
 
     def recall_entry(self, ledger: int, entry: int) -> EntryRecord | None:
         key = (ledger, entry)

@@ -199,8 +199,7 @@ class Database:
     def scan(
         self, family: int, start: bytes = b"", stop: bytes = b"", *, backwards: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over keys and values from `start` up to `stop`. Close the iterator to end
-        early."""
+        """Iterate over keys and values from `start` up to `stop`. Close it to end early."""
         options = self._rocks.ReadOptions()
         options.set_readahead_size(_READ_AHEAD_BYTES)
         if stop:  # no lower bound: rocksdict 0.3.29 takes it for an upper one

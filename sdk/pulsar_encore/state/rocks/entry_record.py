@@ -164,11 +164,6 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
     return with_settled(both, newer.settled)
 
 
-def unfinished(record: EntryRecord, epoch: int) -> int:
-    """Return the mask of messages that an earlier owner held when it ended."""
-    return 0 if record.epoch == epoch else record.held
-
-
 def _with_due_times(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
     rest = tuple([(each, kept) for each, was in dues if (kept := was & ~mask)]) if dues else ()
     if due_ms is None:

@@ -202,8 +202,7 @@ class RocksStore:
         return self._opened.users == 1
 
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
-        """Delete all records of a deleted subscription on the topics for which `of` returns
-        True."""
+        """Delete all records of a deleted subscription. `of` selects the topics."""
         self._opened.forget(subscription, of)
 
     def topics(self, subscription: str) -> list[str]:

@@ -79,8 +79,7 @@ class JournalReplay(Protocol):
 
 
 def play(data: bytes, to: JournalReplay, what: str) -> int:
-    """Replay a journal. Return how many bytes at its end belong to a record that a crash cut
-    short."""
+    """Replay a journal. Return the size of an incomplete record at its end, left by a crash."""
     if (len(data) < len(HEADER) and HEADER.startswith(data)) or not any(data):
         return len(data)
     unframe(_MAGIC, data[: len(HEADER)], what)

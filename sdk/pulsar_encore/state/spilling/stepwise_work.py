@@ -82,8 +82,7 @@ class Tasks:
             future.exception()
 
     def when_ended(self, call: Callable[[], object]) -> None:
-        """Call a function when the last steps of stopped tasks have ended, maybe on their
-        thread."""
+        """Call a function when stopped tasks have ended, maybe on their thread."""
         running = next((future for future in self._stopped_futures if not future.done()), None)
         if running is None:
             call()
