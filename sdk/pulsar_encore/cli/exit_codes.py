@@ -1,5 +1,3 @@
-"""Exit codes of the commands."""
-
 from __future__ import annotations
 
 from typing import Final

@@ -33,7 +33,7 @@ def stream(folder: str, options: dict[str, str], *, all_stored: bool) -> None:
     """Continue the stream from its checkpoint.
 
     Args:
-        folder: Folder for the rows, the checkpoint and Spark's temporary files.
+        folder: For the rows, the checkpoint and Spark's temporary files.
         all_stored: End when all messages that are stored now are written; else run until killed.
     """
     folder_path = Path(folder)

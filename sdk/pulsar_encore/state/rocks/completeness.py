@@ -24,10 +24,6 @@ _LOG_START: Final = Struct("<IHBQ")
 def check_complete(
     path: Path, before: Owner | None, check_format: Callable[[Database], object]
 ) -> None:
-    """Open a database for reading, and check that no write of its last owner is missing.
-
-    Raises StateDamagedError if one is, or if files are corrupted.
-    """
     folder = path / "db"
     sequence = 0
     if salvaged_path(folder).exists() and not folder.exists():

@@ -187,10 +187,7 @@ class RocksStore:
         )
 
     def claim(self) -> None:
-        """Bind the directory to this thread until every caller has closed the store.
-
-        Raises StateInUseError if another thread of this process uses the directory.
-        """
+        """Bind the directory to this thread until every caller has closed the store."""
         core = self._opened
         with core.claiming:
             core.claim()
@@ -217,10 +214,7 @@ class RocksStore:
         return self._opened.journal.has_deferred_deletes
 
     def flush(self) -> bool:
-        """Write deferred deletes, and retry failed writes for about 5 ms.
-
-        Returns False while `failure` stays.
-        """
+        """Write deferred deletes, and retry failed writes for about 5 ms."""
         return self._opened.journal.flush()
 
     @property
@@ -256,10 +250,7 @@ class RocksStore:
         return self._opened.statistics()
 
     def close(self) -> None:
-        """End this use. The last one in the process closes the directory.
-
-        Raises StoreError if changes could not be written. They are lost.
-        """
+        """End this use. The last one in the process closes the directory. May raise StoreError."""
         core, self._core = self._core, None
         if core is None or core.pid != os.getpid():  # a child must not write to its parent's files
             return

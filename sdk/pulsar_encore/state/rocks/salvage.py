@@ -133,10 +133,7 @@ def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> l
 
 
 def _copy(damaged: Database, database: Database) -> list[StoreError]:
-    """Copy missing rows: before the first failure in each family, and after the last one.
-
-    Returns the failures.
-    """
+    """Copy missing rows before the first and after the last failure in each family."""
     failures: list[StoreError] = []
 
     def readable(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

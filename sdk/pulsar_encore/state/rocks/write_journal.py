@@ -96,9 +96,9 @@ class WriteJournal:
         self.commit()
 
     def commit(self) -> bool:
-        """Write current changes, with deferred ones. Inside a `with` block, only its end writes.
+        """Write current and deferred changes. Inside a `with` block, only its end writes.
 
-        Returns False if something is unwritten; see `failure`.
+        Returns False if something is unwritten.
         """
         if self._depth:
             return True

@@ -77,7 +77,7 @@ class Slots:
     def restore(self, slot: int, block: Block) -> None:
         """Restore a slot that was assigned when its numbers were written.
 
-        Raises StateDamagedError if the slot has another block, or the block another slot.
+        Raises StateDamagedError if the slot or its block has another meaning already.
         """
         ledger, page, at = block
         blocks = self._slots.setdefault(ledger, {}).setdefault(page, {})

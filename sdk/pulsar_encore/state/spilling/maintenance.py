@@ -51,7 +51,7 @@ class StoreLimits:
         head: Keys in a head that is sealed.
         cut: Maximum keys in a segment, and its maximum time span in ms.
         snapshots: More snapshots are merged; -1: never.
-        transient: The store ends with the process, so no manifest is written.
+        transient: No manifest is written.
     """
 
     head: int
@@ -338,8 +338,7 @@ class SnapshotStore:
     def mergeable(self) -> list[SnapshotCursor]:
         """Return the snapshots that can be merged, by generation.
 
-        A snapshot that is known to be corrupted is not: its corrupted segment is given up when it
-        is due.
+        A corrupted snapshot cannot: its corrupted segment is given up when it is due.
         """
         cursors = (
             each
@@ -429,10 +428,10 @@ class SnapshotStore:
     # Committing
 
     def checkpoint(self) -> None:
-        """Write a manifest with the departed keys. The journal is then not needed for them."""
         self._start_task("checkpoint", self._checkpoint_steps())
 
     def _checkpoint_steps(self) -> Steps:
+        # The manifest names the departed keys. The journal is then not needed for them.
         yield from self._commit(first_journal=self._rotate_if_empty())
 
     def _rotate_if_empty(self) -> int:

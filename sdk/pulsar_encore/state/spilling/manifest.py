@@ -27,7 +27,6 @@ class Manifest:
     """The valid data of a store.
 
     Attributes:
-        first_journal: The first journal that is needed.
         blobs: Generations, ascending, and for each the tracked numbers with a stale copy in it.
         left: Numbers in snapshots that are no longer tracked.
     """

@@ -77,10 +77,7 @@ class Membership:
         return older
 
     def add_restored(self, numbers: BitMap64, slots: Mapping[int, Block]) -> None:
-        """Add numbers of a snapshot that was opened, if it has their valid copies.
-
-        Raises StateDamagedError if the meaning of a slot contradicts another snapshot.
-        """
+        """Add numbers of a snapshot that was opened, if it has their valid copies."""
         self.live |= numbers
         for slot, block in slots.items():
             start = slot << BLOCK_BITS

@@ -20,7 +20,6 @@ def frame(magic: bytes, body: bytes) -> bytes:
 
 
 def unframe(magic: bytes, data: bytes, what: str) -> bytes:
-    """Return the body of a framed value, or raise StateFormatError or StateDamagedError."""
     if len(data) < _FRAME.size:
         raise StateDamagedError(f"{what} is cut short: {len(data)} bytes")
     found, version, flags, size, expected = _FRAME.unpack_from(data)

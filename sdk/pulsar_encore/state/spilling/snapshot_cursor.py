@@ -107,7 +107,6 @@ class SnapshotCursor:
             self.resident.keep(array("Q", [number for number in row if number not in superseded]))
 
     def wants_next(self) -> bool:
-        """Return whether the segment that is needed next should be read in advance."""
         return (
             self.fetched is None
             and self.pending is None

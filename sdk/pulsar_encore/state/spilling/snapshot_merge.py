@@ -47,7 +47,6 @@ class SnapshotMerge:
     Args:
         sources: For each snapshot: its meta, its stale numbers, and a function that reads a
             segment.
-        cut: Limits of `SegmentWriter`: keys, ms.
     """
 
     def __init__(

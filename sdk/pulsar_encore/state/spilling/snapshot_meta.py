@@ -29,7 +29,6 @@ class SnapshotMeta:
 
     Attributes:
         firsts, lasts: First and last edge of each segment, ms.
-        counts: Number of keys in each segment.
     """
 
     firsts: array[int] = field(default_factory=lambda: array("Q"))

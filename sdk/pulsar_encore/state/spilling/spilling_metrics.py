@@ -1,7 +1,4 @@
-"""Counts of a spilling index, with Pulsar's own metric names where those exist.
-
-The broker's metrics: `docs/notes/delayed-delivery.md#metrics-of-pip-195`.
-"""
+"""Counts of a spilling index. The broker's: `docs/notes/delayed-delivery.md#metrics-of-pip-195`."""
 
 from __future__ import annotations
 
