@@ -43,11 +43,11 @@ class Durable(Protocol):
         """Return True if anything is remembered."""
         ...
 
-    def knows(self, key: EntryKey) -> bool:
+    def has_record(self, key: EntryKey) -> bool:
         """Return True if anything is remembered of an entry. Cheap: called for every entry."""
         ...
 
-    def is_of(self, key: EntryKey, fingerprint: int) -> bool:
+    def compare(self, key: EntryKey, fingerprint: int) -> bool:
         """Return True if the records are of the entry that arrived; if not, drop them.
 
         Ids begin again in another cluster, and in a topic that was created again.
@@ -63,7 +63,7 @@ class Durable(Protocol):
         unknown."""
         ...
 
-    def waits(
+    def record_nack(
         self,
         key: MessageKey,
         due_ms: int,
@@ -78,7 +78,7 @@ class Durable(Protocol):
         """
         ...
 
-    def leased(
+    def record_lease(
         self,
         key: MessageKey,
         due_ms: int,
@@ -97,11 +97,11 @@ class Durable(Protocol):
         """Return the end of a lease with that attempt, if nothing happened to the message since.
 
         Returns:
-            None also if the lease is over, or `trusts` is not True.
+            None also if the lease is over, or `is_trusted` is not True.
         """
         ...
 
-    def trusts(self, key: EntryKey) -> bool | None:
+    def is_trusted(self, key: EntryKey) -> bool | None:
         """Return True if records may be used for their id alone, before the entry has arrived.
 
         They may be once a message has shown that they belong to this cluster. None while no message
@@ -109,8 +109,8 @@ class Durable(Protocol):
         """
         ...
 
-    def compared(self) -> Awaitable[None]:
-        """Return an awaitable that ends when `trusts` may have changed, or on close."""
+    def next_comparison(self) -> Awaitable[None]:
+        """Return an awaitable that ends when `is_trusted` may have changed, or on close."""
         ...
 
     def set_due_at_owner(
@@ -126,26 +126,26 @@ class Durable(Protocol):
         """Ack a message by id, at whichever consumer it waits."""
         ...
 
-    def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
+    def record_return(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         """Remember that messages went back to the broker although no attempt at them failed.
 
         `attempts` are the failed ones before the present one, by index.
         """
         ...
 
-    def passed(self, keys: Iterable[MessageKey]) -> None:
+    def record_due(self, keys: Iterable[MessageKey]) -> None:
         """Remember that the due times of these messages have come."""
         ...
 
-    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+    def cancel_due_times(self, keys: Iterable[MessageKey]) -> None:
         """Remember that these messages wait no longer, though they may not be due."""
         ...
 
-    def settled(self, key: EntryKey, mask: int | None = None) -> None:
+    def record_ack(self, key: EntryKey, mask: int | None = None) -> None:
         """Remember that messages of an entry are acked: all of them if `mask` is None."""
         ...
 
-    def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
+    def record_dead_lettered(self, key: EntryKey, mask: int, whole: bool) -> None:
         """Remember that letters of messages are stored, which acks the messages; `whole` if the
         entry is acked completely with them.
 
@@ -158,7 +158,7 @@ class Durable(Protocol):
         """Return a context in which all reports become one write."""
         ...
 
-    def settled_through(self, key: EntryKey) -> None:
+    def record_ack_through(self, key: EntryKey) -> None:
         """Remember that an entry and all entries before it are acked."""
         ...
 
