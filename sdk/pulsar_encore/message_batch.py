@@ -57,7 +57,7 @@ class MessageBatch:
             raise ConfigurationError(f"data must be bytes, got {type(data).__name__}")
         integer(size, "size", low=1)
         buffer, entry = bytes(data), self._id
-        batch = Batch(_UnknownOrigin(), b"", buffer, pb.MessageMetadata())
+        batch = Batch("", b"", buffer, pb.MessageMetadata())
         messages: list[Message] = []
         at = 0
         for index, (_, payload) in enumerate(decode_batch(buffer, size)):
@@ -68,9 +68,3 @@ class MessageBatch:
             metadata_size = int.from_bytes(buffer[at : at + _SIZE_BYTES], "big")
             at += _SIZE_BYTES + metadata_size + len(payload)
         return messages
-
-
-class _UnknownOrigin:
-    """The `Origin` of a batch from an unknown topic."""
-
-    topic = ""

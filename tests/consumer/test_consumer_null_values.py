@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -155,7 +154,7 @@ def test_null_wins_over_a_payload(name: str) -> None:
         producer_name="p", sequence_id=0, publish_time=1, null_value=True
     ).SerializeToString()
     body = len(metadata).to_bytes(4, "big") + metadata + b"v"
-    raw = PlainMessage(SimpleNamespace(topic=TOPIC), body)
+    raw = PlainMessage(TOPIC, body)
     message = encore.Message.of_reader(raw, SCHEMAS[name][0](), encore.MessageId(-1, 3, 4))
     assert (message.value(), message.data()) == (None, b"v")
 

@@ -292,10 +292,6 @@ async def test_an_id_with_an_absurd_batch_size_is_refused_and_allocates_nothing(
 # Batches
 
 
-class Here:
-    topic = TOPIC
-
-
 @pytest.mark.parametrize("count", [-(2**31), -1, 0, 41, 2**31 - 1])
 def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) -> None:
     """This also holds for an encrypted batch, where only the count is readable.
@@ -310,7 +306,7 @@ def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) 
         encryption_keys=[pb.EncryptionKeys(key="k", value=b"?")],
     )
     body = encode_body(metadata, bytes(40))
-    reader = EntryReader(Here(), Decryption(subscription()), 1 << 20)
+    reader = EntryReader(TOPIC, Decryption(subscription()), 1 << 20)
     with pytest.raises(BatchError, match=f"a batch of {count} messages in 40 bytes"):
         reader.open(body, 0, len(body))
 

@@ -10,7 +10,7 @@ from native_kit import run, subscription
 
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.native.consumer.chunked_messages import ChunkedMessages
-from pulsar_encore.transport.native.consumer.entry_contents import Chunk
+from pulsar_encore.transport.native.consumer.entry_contents import ChunkEntry
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.chunks import JoinedMessage, Place
 
@@ -53,7 +53,7 @@ class Broker:
             metadata = pb.MessageMetadata(
                 uuid=str(uuid), chunk_id=at, num_chunks_from_msg=count, total_chunk_msg_size=count
             )
-            joined = self.chunked.add(Chunk(metadata, b"", b"x"), LEDGER, entry, 1)
+            joined = self.chunked.add(ChunkEntry(metadata, b"", b"x"), LEDGER, entry, 1)
             if isinstance(joined, JoinedMessage):
                 self.joined.append(joined)
 

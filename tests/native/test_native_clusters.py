@@ -195,7 +195,7 @@ def test_a_provider_can_change_the_cluster_from_any_thread() -> None:
         assert network.brokers["one:6650"].lines == network.brokers["two:6650"].lines == []
         with pytest.raises(InvalidUrl):
             provider.tell("nonsense")
-        assert clusters.now() is lookup_of(transport).pool.service
+        assert clusters.initial_service() is lookup_of(transport).pool.service
         await transport.close()
         transport.shutdown()
         assert provider.closed == 1

@@ -132,12 +132,12 @@ def test_the_window_counts_queued_and_permitted_messages(
 ) -> None:
     """The broker counts the same way: it sends a whole entry while one permit is left."""
     permits = Permits(queue, 1 << 30)
-    left = permits.due()
+    left = permits.take_due()
     held = 0
     permits.arrived(1, 1, 10)
     left -= 1
     held += 1
-    left += permits.due()
+    left += permits.take_due()
     for batch, consumed in steps:
         if left > 0:
             left -= batch
@@ -146,7 +146,7 @@ def test_the_window_counts_queued_and_permitted_messages(
         consumed = min(consumed, held)
         permits.consumed(consumed)
         held -= consumed
-        left += permits.due()
+        left += permits.take_due()
         assert left == permits.open
         assert left + held <= max(queue, 1)
         assert held > 0 or left > 0, "nothing here, and nothing asked for"
@@ -154,12 +154,12 @@ def test_the_window_counts_queued_and_permitted_messages(
 
 def test_the_window_shrinks_to_the_byte_limit() -> None:
     permits = Permits(1000, 100_000)
-    first = permits.due()
+    first = permits.take_due()
     assert first < 1000
     for _ in range(first):
         permits.arrived(1, 1, 10_000)
         permits.consumed(1)
-    permits.due()
+    permits.take_due()
     assert permits.window == 10
     assert permits.open <= 16
 

@@ -12,9 +12,9 @@ from native_kit import subscription
 
 from pulsar_encore.transport.native.consumer import ack_commands as encoded
 from pulsar_encore.transport.native.consumer.decryption import Decryption
-from pulsar_encore.transport.native.consumer.entry_contents import Chunk, Marker, Opened
+from pulsar_encore.transport.native.consumer.entry_contents import BatchEntry, ChunkEntry, Marker
 from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
-from pulsar_encore.transport.native.consumer.message_views import PlainMessage, Unreadable
+from pulsar_encore.transport.native.consumer.message_views import PlainMessage, UnreadableMessage
 from pulsar_encore.wire import ack_sets, base_command, compress, frames, message_id, pb
 from pulsar_encore.wire.entries import (
     EntryError,
@@ -24,13 +24,11 @@ from pulsar_encore.wire.entries import (
     encode_body,
 )
 
-
-class Here:
-    topic = "persistent://public/default/t"
+TOPIC = "persistent://public/default/t"
 
 
 def reader() -> EntryReader:
-    return EntryReader(Here(), Decryption(subscription()), 5 * 1024 * 1024)
+    return EntryReader(TOPIC, Decryption(subscription()), 5 * 1024 * 1024)
 
 
 texts = st.text(max_size=8)
@@ -113,7 +111,7 @@ def test_batches_equal_the_codecs_result(
         made.uncompressed_size = len(payload)
     body = encode_body(made, compress(codec, payload))
     opened = reader().open(body, 0, len(body))
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, BatchEntry)
     assert opened.batch_size == len(messages)
     expected = [
         (at, single, bytes(data))
@@ -153,7 +151,7 @@ def test_long_batches_of_similar_messages_equal_the_codecs_result(
         encode_batch(messages),
     )
     opened = reader().open(body, 0, len(body))
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, BatchEntry)
     assert [(each.metadata.sequence_id, each.data()) for each in opened.messages] == [
         (single.sequence_id, payload) for single, payload in messages
     ]
@@ -185,7 +183,7 @@ def test_a_corrupted_entry_raises_an_entry_error_or_is_still_readable(
         opened = reader().open(damaged + b"\0", 0, len(damaged))
     except EntryError:
         return
-    if isinstance(opened, Opened):
+    if isinstance(opened, BatchEntry):
         for message in opened.messages:
             assert len(message.data()) == message.length()
 
@@ -207,14 +205,16 @@ def test_markers_and_chunks_are_distinguished() -> None:
     made.num_chunks_from_msg, made.chunk_id, made.uuid = 2, 0, "p-1"
     body = encode_body(made, b"half")
     opened = reader().open(body, 0, len(body))
-    assert isinstance(opened, Chunk)
+    assert isinstance(opened, ChunkEntry)
     assert (opened.payload, opened.metadata.uuid) == (b"half", "p-1")
 
 
 def test_an_unavailable_codec_is_an_error_of_the_message() -> None:
     """The codec drops unknown enum numbers, so the highest known one stands for an unknown one."""
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
-    unreadable = Unreadable(Here(), encode_body(made, b"x", checksum=False), made, ValueError("no"))
+    unreadable = UnreadableMessage(
+        TOPIC, encode_body(made, b"x", checksum=False), made, ValueError("no")
+    )
     with pytest.raises(ValueError, match="no"):
         unreadable.data()
     assert unreadable.length() == 1

@@ -42,7 +42,7 @@ def test_timeouts_and_limits_come_from_the_client_options() -> None:
         )
     )
     assert isinstance(clusters, OneCluster)
-    service = clusters.now()
+    service = clusters.initial_service()
     assert str(service) == "pulsar+ssl://one:6651,two:7"
     assert service.secure and not service.web
     assert isinstance(service.credentials, Anonymous)
@@ -55,15 +55,15 @@ def test_timeouts_and_limits_come_from_the_client_options() -> None:
 async def test_credentials_come_from_the_clients_authentication() -> None:
     token = AuthenticationToken("t")
     clusters, _ = of_options(ClientOptions(service_url=URL, authentication=token))
-    assert clusters.now().credentials is token
-    assert await clusters.now().credentials.data() == b"t"
+    assert clusters.initial_service().credentials is token
+    assert await clusters.initial_service().credentials.data() == b"t"
 
 
 def test_host_names_in_certificates_are_verified_unless_verification_is_off() -> None:
     by_default, _ = of_options(ClientOptions(service_url=URL))
-    assert by_default.now().tls.context().check_hostname
+    assert by_default.initial_service().tls.context().check_hostname
     insecure, _ = of_options(ClientOptions(service_url=URL, tls_allow_insecure_connection=True))
-    assert not insecure.now().tls.context().check_hostname
+    assert not insecure.initial_service().tls.context().check_hostname
 
 
 def test_certificates_of_the_authentication_override_those_of_the_client(
@@ -81,7 +81,7 @@ def test_certificates_of_the_authentication_override_those_of_the_client(
         )
     )
     with pytest.raises(pulsar_encore.ConnectError, match=f"certificate '{paths['a']}'"):
-        with_both.now().tls.context()
+        with_both.initial_service().tls.context()
 
 
 def test_failover_covers_all_its_clusters() -> None:
@@ -115,14 +115,14 @@ def test_errors_of_a_service_url_provider_are_reported() -> None:
     provider = Provider(ServiceInfo(URL))
     clusters, _ = of_options(ClientOptions(service_url=provider))
     assert isinstance(clusters, Provided)
-    assert str(clusters.now()) == "pulsar://h:6650"
+    assert str(clusters.initial_service()) == "pulsar://h:6650"
     provider.tell(ServiceInfo("pulsar://elsewhere", AuthenticationToken("t")))
-    assert str(clusters.now()) == "pulsar://elsewhere:6650"
+    assert str(clusters.initial_service()) == "pulsar://elsewhere:6650"
     with pytest.raises(ConfigurationError, match="got str"):
         provider.tell(URL)
     with pytest.raises(NotSupportedError, match="AuthenticationAthenz"):
         provider.tell(ServiceInfo(URL, AuthenticationAthenz("{}")))
-    assert str(clusters.now()) == "pulsar://elsewhere:6650", "and it stays"
+    assert str(clusters.initial_service()) == "pulsar://elsewhere:6650", "and it stays"
     with pytest.raises(ConfigurationError, match="must give a ServiceInfo"):
         of_options(ClientOptions(service_url=Provider(None)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from pulsar_encore.transport.native.consumer.message_views import Batch, BatchMessage, PlainMessage
 from pulsar_encore.wire import encode_batch, encode_body, pb
 
-ORIGIN = SimpleNamespace(topic="t")
+TOPIC = "t"
 U32 = struct.Struct(">I")
 ENTRY = encode_body(pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0), b"")
 KEYS = st.sampled_from(["", "H", "HH", "key", "\u0248"])  # "H" is the first byte of a tag, 0x48
@@ -21,12 +20,12 @@ NULL = st.sampled_from([None, False, True])
 
 
 def plain(metadata: bytes, payload: bytes = b"") -> PlainMessage:
-    return PlainMessage(ORIGIN, U32.pack(len(metadata)) + metadata + payload)
+    return PlainMessage(TOPIC, U32.pack(len(metadata)) + metadata + payload)
 
 
 def in_batch(metadata: bytes, payload: bytes = b"") -> BatchMessage:
     buffer = b"before" + U32.pack(len(metadata)) + metadata + payload
-    return BatchMessage(Batch(ORIGIN, ENTRY, buffer), 6)
+    return BatchMessage(Batch(TOPIC, ENTRY, buffer), 6)
 
 
 @given(null=NULL, key=KEYS, sequence_id=NUMBERS, time=NUMBERS, payload=st.binary(max_size=3))
@@ -72,7 +71,7 @@ def test_null_messages_beside_siblings_are_found() -> None:
     singles = [pb.SingleMessageMetadata(null_value=each) for each in (None, True, False)]
     payloads = (b"\x48", b"", b"")
     buffer = encode_batch(list(zip(singles, payloads, strict=True)))
-    batch = Batch(ORIGIN, ENTRY, buffer)
+    batch = Batch(TOPIC, ENTRY, buffer)
     found, at = [], 0
     for payload in payloads:
         found.append(BatchMessage(batch, at).has_null_value())

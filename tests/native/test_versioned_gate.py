@@ -60,15 +60,15 @@ class Rig:
         """Deliver a message of each topic, with the topic as its value."""
         metadata = pb.MessageMetadata(schema_version=version.to_bytes(8, "big"))
         for source in sources:
-            origin = SimpleNamespace(topic=f"t-partition-{source}")
-            message = PlainMessage(origin, b"", metadata, bytes([2 * source]))
+            topic = f"t-partition-{source}"
+            message = PlainMessage(topic, b"", metadata, bytes([2 * source]))
             self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
 
     def arrive_null(self, source: int) -> None:
         """Deliver a message without a value, written with a version that is not known."""
         metadata = pb.MessageMetadata(schema_version=b"\0" * 7 + b"\x05", null_value=True)
-        origin = SimpleNamespace(topic=f"t-partition-{source}")
-        message = PlainMessage(origin, b"", metadata, b"")
+        topic = f"t-partition-{source}"
+        message = PlainMessage(topic, b"", metadata, b"")
         self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
 
     async def values(self) -> list[int]:
@@ -164,6 +164,6 @@ async def test_versions_of_a_recreated_topic_are_fetched_again() -> None:
     rig.gate.on_retrying(1, gone)
     assert rig.listener.calls == [("retrying", 1, gone)]
     metadata = pb.MessageMetadata(schema_version=bytes(8))
-    message = PlainMessage(SimpleNamespace(topic="t-partition-1"), b"", metadata, bytes([2, 14]))
+    message = PlainMessage("t-partition-1", b"", metadata, bytes([2, 14]))
     rig.gate.on_deliveries([Delivery(1, 2, 0, 0, 0, (0,), (message,))])
     assert (await rig.values())[-1] == 7

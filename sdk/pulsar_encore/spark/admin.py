@@ -48,7 +48,7 @@ class Admin:
             clusters, settings = of_options(ClientOptions(service_url=url.rstrip("/"), **keywords))
         except ConfigurationError as error:
             raise in_options(error, "admin.url") from error
-        self._pool = ConnectionPool(clusters.now(), settings, Random())
+        self._pool = ConnectionPool(clusters.initial_service(), settings, Random())
         self._web = HttpLookup(self._pool)
         self._closed: dict[int, int] = {}  # entries of closed ledgers, by ledger id
 

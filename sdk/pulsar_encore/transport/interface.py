@@ -65,6 +65,7 @@ class Capabilities:
     queue_per_topic: bool = True
 
 
+@dataclass(slots=True, eq=False)
 class Delivery:
     """Messages of one entry: all of them, or a part if the transport splits entries.
 
@@ -80,39 +81,15 @@ class Delivery:
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
     """
 
-    __slots__ = (
-        "ack_set",
-        "batch_size",
-        "entry",
-        "first_chunk",
-        "indexes",
-        "ledger",
-        "messages",
-        "redelivery_count",
-        "topic_number",
-    )
-
-    def __init__(
-        self,
-        topic_number: int,
-        ledger: int,
-        entry: int,
-        batch_size: int,
-        redelivery_count: int,
-        indexes: Sequence[int],
-        messages: Sequence[RawMessage],
-        ack_set: int = -1,
-        first_chunk: tuple[int, int] | None = None,
-    ) -> None:
-        self.topic_number: int = topic_number
-        self.ledger: int = ledger
-        self.entry: int = entry
-        self.batch_size: int = batch_size
-        self.redelivery_count: int = redelivery_count
-        self.indexes: Sequence[int] = indexes
-        self.messages: Sequence[RawMessage] = messages
-        self.ack_set: int = ack_set
-        self.first_chunk: tuple[int, int] | None = first_chunk
+    topic_number: int
+    ledger: int
+    entry: int
+    batch_size: int
+    redelivery_count: int
+    indexes: Sequence[int]
+    messages: Sequence[RawMessage]
+    ack_set: int = -1
+    first_chunk: tuple[int, int] | None = None
 
 
 class PlainDeliveries:

@@ -29,7 +29,7 @@ from .interface import (
 _MAX_LEDGERS: Final = 10_000  # 50,000 entries each; the least recently used is forgotten first
 
 
-class _MergedSources:
+class _MergedTopics:
     """The merged numbers of one part's topics: all of them, or those in `topics`."""
 
     def __init__(self, part: int, parts: int, topics: Container[int] | None) -> None:
@@ -55,6 +55,12 @@ class _PartListener:
         self._ledgers = ledgers
         self._last_ledger = -1
 
+    def _merged(self, topic_number: int) -> int:
+        return topic_number * self._parts + self._part
+
+    def _merged_topics(self, topics: Container[int] | None) -> _MergedTopics:
+        return _MergedTopics(self._part, self._parts, topics)
+
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for delivery in deliveries:
             delivery.topic_number = delivery.topic_number * self._parts + self._part
@@ -74,47 +80,48 @@ class _PartListener:
                 del self._ledgers[next(iter(self._ledgers))]
 
     def on_connected(self, topics: Container[int] | None = None) -> None:
-        self._listener.on_connected(_MergedSources(self._part, self._parts, topics))
+        self._listener.on_connected(self._merged_topics(topics))
 
     def on_disconnected(self, topics: Container[int] | None = None) -> None:
-        self._listener.on_disconnected(_MergedSources(self._part, self._parts, topics))
+        self._listener.on_disconnected(self._merged_topics(topics))
 
     def on_uncertain(self, topics: Container[int] | None = None) -> None:
-        self._listener.on_uncertain(_MergedSources(self._part, self._parts, topics))
+        self._listener.on_uncertain(self._merged_topics(topics))
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], topics: Container[int] | None = None
     ) -> None:
         for delivery in unseen:
-            delivery.topic_number = delivery.topic_number * self._parts + self._part
-        self._listener.on_all_requested(unseen, _MergedSources(self._part, self._parts, topics))
+            delivery.topic_number = self._merged(delivery.topic_number)
+        self._listener.on_all_requested(unseen, self._merged_topics(topics))
 
     def on_seek(self, topics: Container[int] | None = None) -> None:
-        self._listener.on_seek(_MergedSources(self._part, self._parts, topics))
+        self._listener.on_seek(self._merged_topics(topics))
 
     def on_end_of_topic(self, topic_number: int) -> None:
-        self._listener.on_end_of_topic(topic_number * self._parts + self._part)
+        self._listener.on_end_of_topic(self._merged(topic_number))
 
     def on_active_changed(self, topic_number: int, active: bool) -> None:
-        self._listener.on_active_changed(topic_number * self._parts + self._part, active)
+        self._listener.on_active_changed(self._merged(topic_number), active)
 
     def on_new_topic(self, topic_number: int) -> None:
-        self._listener.on_new_topic(topic_number * self._parts + self._part)
+        self._listener.on_new_topic(self._merged(topic_number))
 
     def on_removed(self, topic_number: int) -> None:
-        self._listener.on_removed(topic_number * self._parts + self._part)
+        self._listener.on_removed(self._merged(topic_number))
 
     def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
-        self._listener.on_skipped(topic_number * self._parts + self._part, entries)
+        self._listener.on_skipped(self._merged(topic_number), entries)
 
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
-        self._listener.on_retrying(self._merged(topic_number), notice)
+        self._listener.on_retrying(
+            None if topic_number is None else self._merged(topic_number), notice
+        )
 
     def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
-        self._listener.on_failed(error, self._merged(topic_number))
-
-    def _merged(self, topic_number: int | None) -> int | None:
-        return None if topic_number is None else topic_number * self._parts + self._part
+        self._listener.on_failed(
+            error, None if topic_number is None else self._merged(topic_number)
+        )
 
 
 class MergedConsumer:
@@ -123,7 +130,11 @@ class MergedConsumer:
     def __init__(self, *parts: TransportConsumer) -> None:
         self._parts = parts
         self._ledgers: dict[int, int] = {}  # a ledger belongs to exactly one topic
-        self.capabilities: Capabilities = replace(parts[0].capabilities)
+        self.capabilities: Capabilities = parts[0].capabilities
+        self.request_messages = parts[0].request_messages  # a queue of 0 excludes a retry topic
+        self.last_message_id = parts[0].last_message_id
+        self.acked_position = parts[0].acked_position
+        self.has_message_available = parts[0].has_message_available  # raises: it is durable
 
     def _part(self, topic_number: int) -> tuple[TransportConsumer, int]:
         number, part = divmod(topic_number, len(self._parts))
@@ -173,11 +184,6 @@ class MergedConsumer:
         part, number = self._part(topic_number)
         part.consumed(number, messages)
 
-    def request_messages(self, messages: int) -> None:
-        self._parts[0].request_messages(
-            messages
-        )  # with a queue of 0 there is no retry letter topic
-
     def stop_flow(self) -> None:
         for part in self._parts:
             part.stop_flow()
@@ -209,15 +215,6 @@ class MergedConsumer:
         if isinstance(position, int):
             for part in self._parts[1:]:
                 await part.seek(position)
-
-    async def last_message_id(self) -> MessageId:
-        return await self._parts[0].last_message_id()
-
-    async def acked_position(self) -> MessageId | None:
-        return await self._parts[0].acked_position()
-
-    async def has_message_available(self) -> bool:
-        return await self._parts[0].has_message_available()  # raises: the subscription is durable
 
     async def unsubscribe(self) -> None:
         await self._run_all(part.unsubscribe() for part in self._parts)

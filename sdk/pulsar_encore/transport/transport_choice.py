@@ -85,16 +85,12 @@ def _choose(options: ClientOptions) -> tuple[str, str]:
 
 def _check_for_stock(options: ClientOptions, reason: str) -> None:
     """Raise NotSupportedError if an option of the native transport is not at its default."""
+    advice = "use transport='native'"
+    if options.logger is not None:
+        advice = f"leave logger= out and {advice}"
     for field in fields(options):
         if field.name in _NATIVE_ONLY and getattr(options, field.name) != field.default:
             raise NotSupportedError(
                 f"{field.name} is not supported by the stock transport, which this client gets "
-                f"({reason}): leave it out, or {_native_advice(options)}"
+                f"({reason}): leave it out, or {advice}"
             )
-
-
-def _native_advice(options: ClientOptions) -> str:
-    """Return the change that gives the client the native transport."""
-    if options.logger is not None:
-        return "leave logger= out and use transport='native'"
-    return "use transport='native'"

@@ -42,7 +42,7 @@ from ...transport.interface import (
     TransportConsumer,
     each_delivery,
 )
-from ...transport.native.consumer.message_views import Unreadable
+from ...transport.native.consumer.message_views import UnreadableMessage
 from ...values.message_id import MessageId
 from ..admin import Admin
 from ..connection_options import ConnectionOptions
@@ -389,7 +389,7 @@ class RangeFetch:
     def _is_unreadable(self, delivery: Delivery) -> bool:
         """Return True if the entry is skipped because its codec is missing."""
         messages = delivery.messages
-        if not (isinstance(messages, tuple) and isinstance(messages[0], Unreadable)):
+        if not (isinstance(messages, tuple) and isinstance(messages[0], UnreadableMessage)):
             return False
         self._report_loss(
             f"{delivery.ledger}:{delivery.entry} of {self._wanted.topic} cannot be read here: "

@@ -24,10 +24,10 @@ log: Final = logging.getLogger("pulsar_encore.connection")
 class Clusters(Protocol):
     """The clusters of a client."""
 
-    def now(self) -> ClusterService:
+    def initial_service(self) -> ClusterService:
         """Return the cluster that a new connection pool begins with."""
 
-    def guide(self, pool: ConnectionPool) -> None:
+    def manage(self, pool: ConnectionPool) -> None:
         """Move a connection pool between clusters from now on, until `close`. Called on its
         loop."""
 
@@ -41,10 +41,10 @@ class OneCluster:
     def __init__(self, service: ClusterService) -> None:
         self._service = service
 
-    def now(self) -> ClusterService:
+    def initial_service(self) -> ClusterService:
         return self._service
 
-    def guide(self, pool: ConnectionPool) -> None:
+    def manage(self, pool: ConnectionPool) -> None:
         """Do nothing: there is no other cluster."""
 
     def close(self) -> None:
@@ -73,10 +73,10 @@ class Failover:
         self.successes = successes
         self._tasks: dict[asyncio.Task[None], ConnectionPool] = {}
 
-    def now(self) -> ClusterService:
+    def initial_service(self) -> ClusterService:
         return self.services[0]
 
-    def guide(self, pool: ConnectionPool) -> None:
+    def manage(self, pool: ConnectionPool) -> None:
         for former, former_pool in list(self._tasks.items()):
             if former_pool.loop.is_closed():
                 del self._tasks[former]
@@ -132,10 +132,10 @@ class Provided:
         self._service = understand(provider.initial_service_info())
         provider.initialize(self._on_service_info)
 
-    def now(self) -> ClusterService:
+    def initial_service(self) -> ClusterService:
         return self._service
 
-    def guide(self, pool: ConnectionPool) -> None:
+    def manage(self, pool: ConnectionPool) -> None:
         self._pools.add(pool)
         if pool.service is not self._service:  # it changed meanwhile
             pool.move(self._service)

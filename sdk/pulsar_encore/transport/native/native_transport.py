@@ -103,9 +103,9 @@ class NativeTransport:
         scope = self._scopes.get(loop)
         if scope is None:
             pool = ConnectionPool(
-                self._clusters.now(), self._settings, self._rng, self._make_codecs()
+                self._clusters.initial_service(), self._settings, self._rng, self._make_codecs()
             )
-            self._clusters.guide(pool)
+            self._clusters.manage(pool)
             scope = self._scopes[loop] = _LoopScope(Lookup(pool, self._make_schedule))
             scope.end = LoopEnd(partial(self._on_loop_end, scope))
         return scope
@@ -171,23 +171,20 @@ class NativeTransport:
         return [f"{name}-partition-{each}" for each in range(partitions)] or [name]
 
     async def topics_matching(self, pattern: str) -> list[str]:
-        request_messages = NamePattern(pattern)
+        names = NamePattern(pattern)
         lookup = self._scope().lookup
-        listing = await lookup.topics(
-            request_messages.namespace, RegexSubscriptionMode.PersistentOnly
-        )
-        return sorted(each for each in listing.topics or () if request_messages.matches(each))
+        listing = await lookup.topics(names.namespace, RegexSubscriptionMode.PersistentOnly)
+        return sorted(filter(names.matches, listing.topics or ()))
 
-    async def schema_of(self, topic: str, version: int) -> KnownSchema:
+    async def schema_of(self, topic: str, version: int | None) -> KnownSchema:
         schema = await self._scope().lookup.schema(full_name(topic), version)
         return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
 
     async def latest_schema(self, topic: str) -> KnownSchema | None:
         try:
-            schema = await self._scope().lookup.schema(full_name(topic), None)
+            return await self.schema_of(topic, None)
         except TopicNotFound:
             return None
-        return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
 
     @property
     def consumers(self) -> list[TransportConsumer]:

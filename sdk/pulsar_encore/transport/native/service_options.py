@@ -37,19 +37,14 @@ def unsupported(options: ClientOptions) -> str | None:
     if isinstance(where, AutoClusterFailover):
         infos = [where.primary, *where.secondary]
         return next(filter(None, map(_unsupported_info, infos)), None)
-    if not isinstance(where, ServiceInfoProvider) and stock.is_one(
-        where, "pulsar.AutoClusterFailover", "pulsar.ServiceInfoProvider"
-    ):
-        return (
-            f"service_url is a pulsar.{_class_in_stock(where)}, of pulsar-client: only the C++ "
-            f"client can read its ServiceInfos; use the class of pulsar_encore"
-        )
+    if not isinstance(where, ServiceInfoProvider):
+        for name in ("AutoClusterFailover", "ServiceInfoProvider"):
+            if stock.is_one(where, f"pulsar.{name}"):
+                return (
+                    f"service_url is a pulsar.{name}, of pulsar-client: only the C++ client can "
+                    "read its ServiceInfos; use the class of pulsar_encore"
+                )
     return None  # the result of a provider is checked when it arrives
-
-
-def _class_in_stock(value: object) -> str:
-    failover = stock.is_one(value, "pulsar.AutoClusterFailover")
-    return "AutoClusterFailover" if failover else "ServiceInfoProvider"
 
 
 def _unsupported_info(info: Any) -> str | None:

@@ -19,7 +19,7 @@ from .consumer_states import HELD, State, StateMachine, Step
 _Answer = TypeVar("_Answer")
 
 
-class BrokerConsumer:
+class BrokerConsumer(StateMachine):
     """One topic's consumer as the broker knows it.
 
     Args:
@@ -35,35 +35,22 @@ class BrokerConsumer:
     """
 
     def __init__(self, topic: str, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        super().__init__()
         self.topic: str = topic
         self.session: Session | None = None
         self.consumer_id: int = -1
         self.loop: asyncio.AbstractEventLoop = loop
         self.timeout_s: float = timeout_s
-        self._machine = StateMachine()
         self._is_attached_or_ended = asyncio.Event()
-
-    @property
-    def state(self) -> State:
-        """The current state."""
-        return self._machine.state
 
     @property
     def is_ended(self) -> bool:
         """True once the application has closed the consumer."""
-        return self._machine.state in (State.CLOSING, State.ENDED)
-
-    def step(self, step: Step) -> State:
-        """Make a step after which the same session is present.
-
-        Returns:
-            The state before the step.
-        """
-        return self._machine.step(step)
+        return self.state in (State.CLOSING, State.ENDED)
 
     def attach(self, session: Session, consumer_id: int) -> None:
         """Record that the broker holds the consumer under this id."""
-        self._machine.step(Step.ATTACH)
+        self.step(Step.ATTACH)
         self.session, self.consumer_id = session, consumer_id
         self._is_attached_or_ended.set()
 
@@ -73,8 +60,8 @@ class BrokerConsumer:
         Returns:
             True if the consumer was held before the step and is not held after it.
         """
-        self._machine.step(step)
-        if self.session is None or self._machine.state in HELD:
+        self.step(step)
+        if self.session is None or self.state in HELD:
             return False
         self.session = None
         if not self.is_ended:
@@ -83,7 +70,7 @@ class BrokerConsumer:
 
     def end(self) -> None:
         """Record that the application closes the consumer."""
-        self._machine.step(Step.END)
+        self.step(Step.END)
         self._is_attached_or_ended.set()  # a seek that waits for an attachment ends
 
     def finish(self) -> Session | None:
@@ -92,7 +79,7 @@ class BrokerConsumer:
         Returns:
             The session that held it, if any.
         """
-        self._machine.step(Step.FINISH)
+        self.step(Step.FINISH)
         session, self.session = self.session, None
         return session
 

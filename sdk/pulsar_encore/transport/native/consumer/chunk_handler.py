@@ -12,8 +12,8 @@ from ....wire.entries import EntryError
 from ...interface import Delivery, SkipReason
 from .ack_writer import AckWriter
 from .chunked_messages import ChunkedMessages, uuid_of
-from .decompression_queue import Content, DecompressionQueue, QueuedEntry
-from .entry_contents import Chunk, Packed, Read
+from .decompression_queue import DecompressionQueue, QueuedEntry, QueueOutput
+from .entry_contents import ChunkEntry, CompressedEntry, EntryContent
 from .entry_reader import EntryReader
 from .message_views import PlainMessage
 from .permits import Permits
@@ -68,23 +68,23 @@ class ChunkHandler:
         self._deliver = deliver
         self._reattach = reattach
 
-    def is_missing(self, opened: Read) -> bool:
+    def is_missing(self, opened: EntryContent) -> bool:
         """Return True for a chunk that a reader lacks, although it has read messages behind it.
 
         Other chunks of its message were lost with a connection.
         """
-        if not isinstance(opened, Chunk) or self._position is None:
+        if not isinstance(opened, ChunkEntry) or self._position is None:
             return False
         uuid = uuid_of(opened.metadata)
-        return self._position.is_missing_chunks(uuid) or self._chunked.holds(uuid)
+        return uuid in self._position.missing_chunks or self._chunked.assembler.holds(uuid)
 
     def add(
-        self, ledger: int, entry: int, redelivery_count: int, ack_set: int, chunk: Chunk
+        self, ledger: int, entry: int, redelivery_count: int, ack_set: int, chunk: ChunkEntry
     ) -> None:
         """Handle a chunk that arrived."""
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
         if self._position is not None:
-            self._position.remove_missing_chunks(uuid_of(chunk.metadata))
+            self._position.missing_chunks.pop(uuid_of(chunk.metadata), None)
         if not isinstance(joined, JoinedMessage):
             self._permits.kept_chunk()
             if joined is ChunkFate.REFUSE:
@@ -102,22 +102,22 @@ class ChunkHandler:
             self._permits.arrived(1, 0, size)
             return
         count = joined.redelivery_count
-        opened: Read | EntryError
+        opened: EntryContent | EntryError
         try:
-            opened = self._reader.of_chunks(chunk, joined.payload, joined.encrypted)
+            opened = self._reader.read_chunked(chunk, joined.payload, joined.encrypted)
         except EntryError as error:
             opened = error
         queued = QueuedEntry(
             ledger, entry, count, -1, opened, size, 1, places, uuid_of(chunk.metadata)
         )
-        if isinstance(opened, Packed):
+        if isinstance(opened, CompressedEntry):
             self._permits.queued(1, size)
             self._queue.insert(queued)
         else:
             self.message(queued, places, opened)
 
     def message(
-        self, queued: QueuedEntry, places: tuple[tuple[int, int], ...], content: Content
+        self, queued: QueuedEntry, places: tuple[tuple[int, int], ...], content: QueueOutput
     ) -> None:
         """Handle a complete message.
 
@@ -129,7 +129,7 @@ class ChunkHandler:
         ledger, entry, size = queued.ledger, queued.entry, queued.size
         if isinstance(content, EntryError):
             self._permits.arrived(1, 0, size)
-            self._skipped.broken_message(ledger, entry, places, content)
+            self._skipped.skip_broken_message(ledger, entry, places, content)
         elif isinstance(content, Exception):
             log_unreadable(self._topic, ledger, entry, content)
             self._permits.arrived(1, 0, size)

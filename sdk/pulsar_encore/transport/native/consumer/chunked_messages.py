@@ -63,6 +63,9 @@ class ChunkedMessages:
         starved: Returns True if the broker has no permits, so that no chunk can arrive.
         max_bytes: Most bytes of all incomplete messages together, and so of one message.
         refuse: Acks the entries of a larger message, with the validation error for that.
+
+    Attributes:
+        assembler: The incomplete messages.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class ChunkedMessages:
         self._ack = ack
         self._refuse = refuse
         self._redeliver = redeliver
-        self._assembler = ChunkAssembler(
+        self.assembler: ChunkAssembler = ChunkAssembler(
             max_messages=subscription.max_pending_chunked_message,
             max_bytes=max_bytes,
             ack_oldest=subscription.auto_ack_oldest_chunked_message_on_queue_full,
@@ -97,21 +100,8 @@ class ChunkedMessages:
         self._dropped: dict[Place, None] = {}  # chunks to request again
         self._waiting: asyncio.TimerHandle | None = None
 
-    @property
-    def pending(self) -> int:
-        """The number of incomplete messages."""
-        return len(self._assembler)
-
-    def holds(self, uuid: str) -> bool:
-        """Return True if some chunks of that message have arrived."""
-        return self._assembler.holds(uuid)
-
-    def begun(self) -> dict[str, Place]:
-        """Return the first entry of each incomplete message, by uuid."""
-        return self._assembler.begun()
-
     def add(
-        self, chunk: entry_contents.Chunk, ledger: int, entry: int, redelivery_count: int
+        self, chunk: entry_contents.ChunkEntry, ledger: int, entry: int, redelivery_count: int
     ) -> JoinedMessage | ChunkFate | None:
         """Add a chunk that arrived.
 
@@ -120,7 +110,7 @@ class ChunkedMessages:
             None.
         """
         metadata = chunk.metadata
-        arrival: ChunkArrival = self._assembler.add(
+        arrival: ChunkArrival = self.assembler.add(
             Chunk(
                 uuid=uuid_of(metadata),
                 index=metadata.chunk_id,
@@ -145,8 +135,8 @@ class ChunkedMessages:
         place = (ledger, entry)
         return next((each.fate for each in arrival.discarded if place in each.places), None)
 
-    def _report_discarded(self, let_go: Iterable[DiscardedChunks]) -> None:
-        for each in let_go:
+    def _report_discarded(self, discarded: Iterable[DiscardedChunks]) -> None:
+        for each in discarded:
             places = each.places
             if each.fate is ChunkFate.REFUSE:
                 self._log_refusal(each)
@@ -196,7 +186,7 @@ class ChunkedMessages:
         return self._retry_s
 
     def _watch(self) -> None:
-        due = self._assembler.next_expiry()
+        due = self.assembler.next_expiry()
         if due is not None and self._expiry is None:
             wait = max(0.0, (due - now_ms(self._loop)) / 1000)
             self._expiry = self._loop.call_later(wait, self._expire)
@@ -205,12 +195,12 @@ class ChunkedMessages:
         self._expiry = None
         if self._starved():
             self.postpone()
-        self._report_discarded(self._assembler.expire(now_ms(self._loop)))
+        self._report_discarded(self.assembler.expire(now_ms(self._loop)))
         self._watch()
 
     def postpone(self) -> None:
         """Restart the expiry of incomplete messages, because no chunk could arrive until now."""
-        self._assembler.postpone(now_ms(self._loop))
+        self.assembler.postpone(now_ms(self._loop))
 
     def expand(self, places: list[Place]) -> list[Place]:
         """Replace the last entry of each chunked message by all its entries.
@@ -224,7 +214,7 @@ class ChunkedMessages:
         joined = self._joined
         if not joined or joined.keys().isdisjoint(places):
             return places
-        return [piece for each in places for piece in joined.get(each, (each,))]
+        return [entry for each in places for entry in joined.get(each, (each,))]
 
     def forget(self, places: Iterable[Place]) -> None:
         """Forget chunked messages, because the broker has confirmed their acks."""
@@ -240,7 +230,7 @@ class ChunkedMessages:
 
     def clear(self) -> None:
         """Drop all incomplete messages. After a loss or a seek, the broker sends them again."""
-        self._assembler.clear()
+        self.assembler.clear()
         self._dropped.clear()
         if self._waiting is not None:
             self._waiting.cancel()

@@ -13,8 +13,8 @@ Three facts are not states, because they are true or false in several states:
 - *A seek is running*: `Seek.is_running`. One call to `seek` waits for an attachment, sends SEEK,
   and may retry after a loss, so that it passes through several states. Acks are held back from its
   beginning to its end.
-- *A rewind is pending*: `TopicRewind.is_pending`. A rewind waits until the broker sends nothing. A
-  SEEK may be sent and answered meanwhile, and a rewind may be requested while a SEEK is
+- *A rewind is pending*: `RewindCommand.is_pending`. A rewind waits until the broker sends nothing.
+  A SEEK may be sent and answered meanwhile, and a rewind may be requested while a SEEK is
   unanswered.
 """
 
@@ -85,6 +85,19 @@ _AFTER_SEEK: Final = {
     _S.ENDED: _S.ENDED,
 }
 
+_AFTER_LOSS: Final = {
+    _S.DETACHED: _S.DETACHED,
+    _S.ATTACHING: _S.ATTACHING,  # the request for SUBSCRIBE fails and ends the attempt
+    _S.RESENDING: _S.DETACHED,
+    _S.ATTACHED: _S.DETACHED,
+    _S.SEEKING: _S.LOST_IN_SEEK,
+    _S.SEEKING_BROKEN: _S.LOST_IN_SEEK,
+    _S.CLOSED_BY_SEEK: _S.CLOSED_BY_SEEK,
+    _S.LOST_IN_SEEK: _S.LOST_IN_SEEK,
+    _S.CLOSING: _S.ENDED,
+    _S.ENDED: _S.ENDED,
+}
+
 TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
     Step.BEGIN_ATTACH: {_S.DETACHED: _S.ATTACHING},
     # An attempt that `close` cancels fails as well.
@@ -102,43 +115,15 @@ TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
     # answer runs later, and meets LOST_IN_SEEK.
     Step.SEEK_DONE: _AFTER_SEEK,
     Step.SEEK_FAILED: _AFTER_SEEK,
-    # While ATTACHING, the request for SUBSCRIBE fails and ends the attempt.
-    Step.LOSE: {
-        _S.DETACHED: _S.DETACHED,
-        _S.ATTACHING: _S.ATTACHING,
-        _S.RESENDING: _S.DETACHED,
-        _S.ATTACHED: _S.DETACHED,
-        _S.SEEKING: _S.LOST_IN_SEEK,
-        _S.SEEKING_BROKEN: _S.LOST_IN_SEEK,
-        _S.CLOSED_BY_SEEK: _S.CLOSED_BY_SEEK,
-        _S.LOST_IN_SEEK: _S.LOST_IN_SEEK,
-        _S.CLOSING: _S.ENDED,
-        _S.ENDED: _S.ENDED,
-    },
-    Step.CLOSED_BY_BROKER: {
-        _S.DETACHED: _S.DETACHED,
-        _S.ATTACHING: _S.ATTACHING,
-        _S.RESENDING: _S.DETACHED,
-        _S.ATTACHED: _S.DETACHED,
-        _S.SEEKING: _S.CLOSED_BY_SEEK,
-        _S.SEEKING_BROKEN: _S.CLOSED_BY_SEEK,
-        _S.CLOSED_BY_SEEK: _S.CLOSED_BY_SEEK,
-        _S.LOST_IN_SEEK: _S.LOST_IN_SEEK,
-        _S.CLOSING: _S.ENDED,
-        _S.ENDED: _S.ENDED,
-    },
+    Step.LOSE: _AFTER_LOSS,
+    Step.CLOSED_BY_BROKER: _AFTER_LOSS
+    | {_S.SEEKING: _S.CLOSED_BY_SEEK, _S.SEEKING_BROKEN: _S.CLOSED_BY_SEEK},
     # Where no broker holds the consumer, the next attachment is a new one anyway.
-    Step.REATTACH: {
-        _S.DETACHED: _S.DETACHED,
-        _S.ATTACHING: _S.ATTACHING,
-        _S.RESENDING: _S.DETACHED,
-        _S.ATTACHED: _S.DETACHED,
+    Step.REATTACH: _AFTER_LOSS
+    | {
         _S.SEEKING: _S.SEEKING_BROKEN,
         _S.SEEKING_BROKEN: _S.SEEKING_BROKEN,
-        _S.CLOSED_BY_SEEK: _S.CLOSED_BY_SEEK,
-        _S.LOST_IN_SEEK: _S.LOST_IN_SEEK,
         _S.CLOSING: _S.CLOSING,
-        _S.ENDED: _S.ENDED,
     },
     Step.END: {
         _S.DETACHED: _S.ENDED,

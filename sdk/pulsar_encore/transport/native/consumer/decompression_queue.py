@@ -20,10 +20,10 @@ from ....wire.chunks import Place
 from ....wire.entries import EntryError
 from ...interface import AckPlan
 from ..connection.codec_thread import Codecs
-from .entry_contents import Chunk, Packed, Read, messages_charged
+from .entry_contents import ChunkEntry, CompressedEntry, EntryContent, messages_charged
 from .memory_budget import MemoryBudget
 
-Content: TypeAlias = Read | Exception | Callable[[], None]
+QueueOutput: TypeAlias = EntryContent | Exception | Callable[[], None]
 """An entry after decompression, the error of decompressing it, or a notice."""
 
 
@@ -33,8 +33,7 @@ class QueuedEntry:
 
     Attributes:
         ledger, entry, redelivery_count, ack_set: As in MESSAGE.
-        opened: The entry; a `Packed` one still has to be decompressed. An `EntryError` if it is
-            broken. A callable for a notice.
+        content: The entry; an `EntryError` if it is broken; a callable for a notice.
         size: Bytes of the entry as it is held.
         charged: Permits that the broker took for it.
         chunks: The entries of a complete chunked message; else None.
@@ -45,7 +44,7 @@ class QueuedEntry:
     entry: int
     redelivery_count: int
     ack_set: int
-    opened: Read | EntryError | Callable[[], None]
+    content: EntryContent | EntryError | Callable[[], None]
     size: int
     charged: int
     chunks: tuple[Place, ...] | None = None
@@ -72,8 +71,8 @@ class DecompressionQueue:
         budget: MemoryBudget,
         codecs: Codecs,
         loop: asyncio.AbstractEventLoop,
-        unpack: Callable[[Packed], Read],
-        handle: Callable[[QueuedEntry, Content], None],
+        unpack: Callable[[CompressedEntry], EntryContent],
+        handle: Callable[[QueuedEntry, QueueOutput], None],
         delivered: Callable[[], int],
         advanced: Callable[[], None],
     ) -> None:
@@ -88,7 +87,7 @@ class DecompressionQueue:
         self.waiting: deque[QueuedEntry] = deque()
         #: Permits that the broker took for them.
         self.charged: int = 0
-        self._job: Future[Read] | None = None  # decompresses the head
+        self._job: Future[EntryContent] | None = None  # decompresses the head
         self._reserved = 0  # bytes of the budget reserved for the head
         #: Large payloads that were delivered: how many messages have been delivered up to each, and
         #: its size.
@@ -107,8 +106,8 @@ class DecompressionQueue:
     def advance(self) -> None:
         """Let entries leave, up to the first that has to be decompressed."""
         while self.waiting and self._job is None:
-            packed = self.waiting[0].opened
-            if not isinstance(packed, Packed):
+            packed = self.waiting[0].content
+            if not isinstance(packed, CompressedEntry):
                 self._leave(packed)
                 continue
             if not self._reserved:
@@ -127,8 +126,8 @@ class DecompressionQueue:
         Advances in a later turn of the loop: the caller of `MemoryBudget.release` may be inside
         the consumer's own code, where no delivery may happen.
         """
-        packed = self.waiting[0].opened
-        assert isinstance(packed, Packed)
+        packed = self.waiting[0].content
+        assert isinstance(packed, CompressedEntry)
         self._reserved = packed.size
         if not self._loop.is_closed():
             self._loop.call_soon(self._go_on)
@@ -137,18 +136,18 @@ class DecompressionQueue:
         self.advance()
         self._on_advanced()
 
-    def _done(self, job: Future[Read]) -> None:
+    def _done(self, job: Future[EntryContent]) -> None:
         """Continue on the loop; called in the codecs' thread."""
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._unpacked, job)
 
-    def _unpacked(self, job: Future[Read]) -> None:
+    def _unpacked(self, job: Future[EntryContent]) -> None:
         if job is self._job and not job.cancelled():  # else the queue was cleared meanwhile
             self._finish(job)
             self.advance()
             self._on_advanced()
 
-    def _finish(self, job: Future[Read]) -> None:
+    def _finish(self, job: Future[EntryContent]) -> None:
         """Handle the head, which was decompressed or is broken."""
         self._job = None
         size, self._reserved = self._reserved, 0
@@ -161,7 +160,7 @@ class DecompressionQueue:
         else:
             self._budget.release(size)
 
-    def _leave(self, content: Content) -> None:
+    def _leave(self, content: QueueOutput) -> None:
         first = self.waiting.popleft()
         self.charged -= first.charged
         self._handle(first, content)
@@ -213,13 +212,13 @@ class DecompressionQueue:
         kept: list[QueuedEntry] = []
         dropped = 0
         for each in self.waiting:
-            key, opened = (each.ledger, each.entry), each.opened
+            key, opened = (each.ledger, each.entry), each.content
             if not isinstance(opened, EntryError) and not callable(opened):
                 acked = key <= through or key in whole
                 left = 0 if acked else each.ack_set & masks.get(key, -1)
                 if left != each.ack_set:
                     each.ack_set = left
-                    if isinstance(opened, Chunk):
+                    if isinstance(opened, ChunkEntry):
                         kept.append(each)  # later chunks of its message may not be acked
                         continue
                     charged = messages_charged(opened, left) if left else 0
@@ -243,8 +242,8 @@ class DecompressionQueue:
         kept: list[QueuedEntry] = []
         dropped: list[tuple[QueuedEntry, int]] = []
         for each in self.waiting:
-            opened = each.opened
-            if isinstance(opened, EntryError | Chunk) or callable(opened):
+            opened = each.content
+            if isinstance(opened, EntryError | ChunkEntry) or callable(opened):
                 kept.append(each)
             else:
                 dropped.append((each, messages_charged(opened, -1)))

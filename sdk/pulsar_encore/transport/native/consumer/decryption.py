@@ -6,29 +6,13 @@ The options are `crypto_key_reader` and `crypto_failure_action`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
-from typing import Final
+from functools import partial
 
 from ....errors import CryptoError, EncoreError
 from ....options import ConsumerCryptoFailureAction, Subscription
 from ....values.crypto_keys import CryptoKeyReader, key_reader_of
 from ....wire import pulsar_pb2 as pb
 from ....wire.entry_encryption import DataKeys, DecryptionError, is_encrypted
-
-
-class Undecrypted(Enum):
-    """The outcome for an entry that cannot be decrypted here."""
-
-    REFUSED = "neither delivered nor acked"
-    DISCARDED = "acked"
-    RAW = "delivered as it is"
-
-
-_ACTIONS: Final = {
-    ConsumerCryptoFailureAction.FAIL: Undecrypted.REFUSED,
-    ConsumerCryptoFailureAction.DISCARD: Undecrypted.DISCARDED,
-    ConsumerCryptoFailureAction.CONSUME: Undecrypted.RAW,
-}
 
 
 class Decryption:
@@ -41,30 +25,30 @@ class Decryption:
         NotSupportedError: if there is a key reader and `cryptography` is not installed, or if only
             the C++ client can use the key reader.
         ConfigurationError: if the key reader has another type.
+
+    Attributes:
+        failure_action: The action for an entry that cannot be decrypted.
     """
 
     def __init__(self, subscription: Subscription) -> None:
         self._reader = key_reader_of(subscription.crypto_key_reader)
-        self._action = _ACTIONS[subscription.crypto_failure_action]
+        self.failure_action: ConsumerCryptoFailureAction = subscription.crypto_failure_action
         self._keys = DataKeys() if self._reader is not None else None
 
-    def clear(
-        self, metadata: pb.MessageMetadata, payload: bytes
-    ) -> bytes | tuple[Undecrypted, Exception]:
-        """Return the payload in clear, or the action and the reason."""
+    def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        """Return the payload in clear.
+
+        Raises:
+            EncoreError: if it cannot be decrypted here.
+        """
         if not is_encrypted(metadata):
             return payload
-        reader, keys = self._reader, self._keys
-        if reader is None or keys is None:
+        if self._reader is None or self._keys is None:
             names = ", ".join(repr(each.key) for each in metadata.encryption_keys)
-            why = f"the message is encrypted for {names}: subscribe with a crypto_key_reader"
-            return self._action, DecryptionError(why)
-        try:
-            return keys.decrypt(
-                metadata, payload, lambda name, fields: _private_key(reader, name, fields)
+            raise DecryptionError(
+                f"the message is encrypted for {names}: subscribe with a crypto_key_reader"
             )
-        except EncoreError as error:
-            return self._action, error
+        return self._keys.decrypt(metadata, payload, partial(_private_key, self._reader))
 
 
 def _private_key(reader: CryptoKeyReader, name: str, metadata: Mapping[str, str]) -> bytes | None:

@@ -29,7 +29,7 @@ class _Key:
         return self._fields.value
 
 
-class Encrypted:
+class MessageEncryption:
     """How the messages of an entry were encrypted.
 
     Args:
@@ -67,11 +67,13 @@ class Encrypted:
         return self._failed
 
 
-def encryption_of(metadata: pb.MessageMetadata, *, failed: bool = False) -> Encrypted | None:
+def encryption_of(
+    metadata: pb.MessageMetadata, *, failed: bool = False
+) -> MessageEncryption | None:
     """Return how an entry was encrypted, or None if it was not.
 
     Args:
         metadata: The metadata of the entry.
         failed: The payload is still encrypted.
     """
-    return Encrypted(metadata, failed) if is_encrypted(metadata) else None
+    return MessageEncryption(metadata, failed) if is_encrypted(metadata) else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ....options import ConsumerCryptoFailureAction
 from ....wire import pulsar_pb2 as pb
-from .decryption import Undecrypted
 from .message_views import BatchMessage, PlainMessage
 
 
-class Opened(NamedTuple):
+class BatchEntry(NamedTuple):
     """The messages of a batch.
 
     Attributes:
@@ -30,7 +30,7 @@ class Marker(NamedTuple):
     kind: int
 
 
-class Chunk(NamedTuple):
+class ChunkEntry(NamedTuple):
     """A chunk of a message.
 
     Attributes:
@@ -46,21 +46,21 @@ class Chunk(NamedTuple):
     sealed: bool = False
 
 
-class Withheld(NamedTuple):
+class UndecryptableEntry(NamedTuple):
     """An entry that cannot be decrypted here and is not delivered.
 
     Attributes:
         messages: Messages in the entry.
-        action: What happens to the entry.
+        action: FAIL leaves the entry unacked, DISCARD acks it.
         error: The reason.
     """
 
     messages: int
-    action: Undecrypted
+    action: ConsumerCryptoFailureAction
     error: Exception
 
 
-class Packed(NamedTuple):
+class CompressedEntry(NamedTuple):
     """An entry, or a complete chunked message, that is decompressed later.
 
     Attributes:
@@ -79,14 +79,16 @@ class Packed(NamedTuple):
         return max(1, self.metadata.num_messages_in_batch)
 
 
-Read = PlainMessage | Opened | Marker | Chunk | Withheld | Packed
+EntryContent = (
+    PlainMessage | BatchEntry | Marker | ChunkEntry | UndecryptableEntry | CompressedEntry
+)
 
 
-def messages_charged(opened: Read, ack_set: int) -> int:
+def messages_charged(opened: EntryContent, ack_set: int) -> int:
     """Return the permits that the broker took for an entry: its messages without the acked ones."""
-    if isinstance(opened, Opened):
+    if isinstance(opened, BatchEntry):
         count = opened.batch_size
-    elif isinstance(opened, Withheld | Packed):
+    elif isinstance(opened, UndecryptableEntry | CompressedEntry):
         count = opened.messages
     else:
         return 1

@@ -97,7 +97,9 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
                 add(at)
                 at += stride
             else:
-                behind = at + stride * _alike(buffer, at, head, stride, count - len(starts))
+                behind = at + stride * _count_equal_starts(
+                    buffer, at, head, stride, count - len(starts)
+                )
                 starts.extend(range(at, behind, stride))
                 at = behind
             continue
@@ -108,7 +110,7 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
         stop = start + size
         if stop > end:
             raise BatchError(f"metadata of message {len(starts)} reaches beyond the batch")
-        length, width, out = _single(buffer, start, stop)
+        length, width, out = _payload_size(buffer, start, stop)
         if length > end - stop:
             raise BatchError(f"payload of message {len(starts)} reaches beyond the batch")
         removed = removed or out
@@ -121,7 +123,7 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
     return starts, removed
 
 
-def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
+def _count_equal_starts(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
     """Return how many messages, `stride` bytes apart from `at`, begin with the same bytes.
 
     Messages are compared column by column, which takes very little time for each. The number of
@@ -136,23 +138,23 @@ def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
         most: Largest result.
     """
     found = 1
-    window = 32
+    largest_step = 32
     while found < most:
         begin = at + found * stride
-        request_messages = min(window, most - found)
-        end = begin + request_messages * stride
-        alike = request_messages
+        step = min(largest_step, most - found)
+        end = begin + step * stride
+        alike = step
         for offset in range(len(head)):
             column = buffer[begin + offset : end : stride]
             alike = min(alike, len(column) - len(column.lstrip(head[offset : offset + 1])))
         found += alike
-        if alike < request_messages:
+        if alike < step:
             break
-        window *= 4
+        largest_step *= 4
     return found
 
 
-def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
+def _payload_size(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
     """Read the metadata of a batch message.
 
     Returns:
@@ -164,12 +166,10 @@ def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
         while after < end and buffer[after] >= 0x80:
             after += 1
         after += 1
-        if after - at <= 4 and after <= end:
-            flagged = after < end and buffer[after] == _COMPACTED_OUT
-            if not flagged:
-                # Includes the next byte, if there is one, which is not the tag of the flag.
-                width = after - at + (after < end)
-                return payload_size(buffer, at, end), width, False
+        has_more = after < end
+        if after - at <= 4 and after <= end and not (has_more and buffer[after] == _COMPACTED_OUT):
+            # The width includes the next byte, if there is one, which is not the tag of the flag.
+            return payload_size(buffer, at, end), after - at + has_more, False
     metadata = pb.SingleMessageMetadata()
     try:
         metadata.ParseFromString(buffer[at:end])

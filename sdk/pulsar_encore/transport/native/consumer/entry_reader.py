@@ -13,23 +13,25 @@ from typing import Final
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
 
+from ....errors import EncoreError
+from ....options import ConsumerCryptoFailureAction
 from ....values.message_id import MAX_BATCH_SIZE
 from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
 from ...interface import PlainDeliveries
 from ..connection.fast_path import MessageTemplate
-from .decryption import Decryption, Undecrypted
-from .entry_contents import Chunk, Marker, Opened, Packed, Read, Withheld
-from .entry_layout import message_starts, messages_in
-from .message_views import (
-    Batch,
-    BatchMessages,
-    Origin,
-    PlainMessage,
-    Sealed,
-    Unreadable,
+from .decryption import Decryption
+from .entry_contents import (
+    BatchEntry,
+    ChunkEntry,
+    CompressedEntry,
+    EntryContent,
+    Marker,
+    UndecryptableEntry,
 )
+from .entry_layout import message_starts, messages_in
+from .message_views import Batch, BatchMessages, EncryptedMessage, PlainMessage, UnreadableMessage
 
 # A larger payload is decompressed later, in a thread. 1 MiB takes 0.05 ms (LZ4) to 2 ms (ZLIB).
 _AT_ONCE: Final = 1024 * 1024
@@ -52,13 +54,13 @@ class EntryReader:
     """Reads the entries of one topic.
 
     Args:
-        origin: Passed to every message.
+        topic: Full name of the topic or partition.
         decryption: Decrypts entries.
         max_size: Largest payload after decompression, in bytes.
     """
 
-    def __init__(self, origin: Origin, decryption: Decryption, max_size: int) -> None:
-        self._origin = origin
+    def __init__(self, topic: str, decryption: Decryption, max_size: int) -> None:
+        self._topic = topic
         self._decryption = decryption
         self._max_size = max_size
         #: Bytes by which decompression enlarged payloads since this was last set to 0.
@@ -75,15 +77,15 @@ class EntryReader:
         grown, self.grown = self.grown, 0
         return grown
 
-    def allow(self) -> None:
+    def begin_read(self) -> None:
         """Start a new read: reset the number of bytes that may be decompressed on the loop."""
         self._left = _AT_ONCE_PER_READ
 
-    def hold_back(self) -> None:
-        """Leave all payloads compressed until `allow`, because earlier entries still wait."""
+    def defer_decompression(self) -> None:
+        """Leave all payloads compressed until `begin_read`, because earlier entries still wait."""
         self._left = 0
 
-    def open(self, data: bytes, at: int, end: int) -> Read:
+    def open(self, data: bytes, at: int, end: int) -> EntryContent:
         """Read the body ``data[at:end]``.
 
         Raises:
@@ -106,26 +108,26 @@ class EntryReader:
             else:
                 plain = first < 0x80
             if plain:
-                return PlainMessage(self._origin, body)
+                return PlainMessage(self._topic, body)
         if len(body) < 4:
             raise EntryError(f"an entry of {len(body)} bytes ends before its metadata")
         stop = 4 + int(_U32.unpack_from(body)[0])
         if stop > len(body):
             raise EntryError(f"metadata of {stop - 4} bytes, {len(body) - 4} are left")
         try:
-            return self._understood(body, stop)
+            return self._read_body(body, stop)
         except (IndexError, DecodeError) as error:  # a varint that does not end
             raise EntryError(f"undecodable metadata: {error}") from error
 
-    def _understood(self, body: bytes, stop: int) -> Read:
+    def _read_body(self, body: bytes, stop: int) -> EntryContent:
         """Read a body by its metadata ``body[4:stop]``."""
         count = messages_in(body, stop)
         if count == 0:
             self._learn(body, stop)
-            return PlainMessage(self._origin, body)
+            return PlainMessage(self._topic, body)
         if count > 0:
-            return self._batch(Batch(self._origin, body, body), count, stop)
-        return self._any(body, stop)
+            return self._batch(Batch(self._topic, body, body), count, stop)
+        return self._decode_body(body, stop)
 
     def take_run(
         self,
@@ -153,7 +155,7 @@ class EntryReader:
         # (`docs/notes/wire-protocol.md#cost-per-message`). Any unexpected byte and any wrong
         # checksum end the loop. Then `open` reads the frame and is the only place that reports
         # errors.
-        origin, head, published = self._origin, self._head, self._published
+        topic, head, published = self._topic, self._head, self._published
         tail, number, width = self._tail, self._number, self._width
         prefix, suffix, wide = template.prefix, template.suffix, template.width
         entry_at = 4 + len(prefix)
@@ -195,7 +197,7 @@ class EntryReader:
                 if entry < 0:
                     break
             add_place((ledger, entry))
-            add_message(PlainMessage(origin, body))
+            add_message(PlainMessage(topic, body))
             at = end
         return at
 
@@ -210,7 +212,7 @@ class EntryReader:
             self._head, self._published = body[:number], published
             self._number, self._width, self._tail = number, width, tail
 
-    def _any(self, body: bytes, stop: int) -> Read:
+    def _decode_body(self, body: bytes, stop: int) -> EntryContent:
         """Read a body by decoding its metadata."""
         metadata = pb.MessageMetadata()
         try:
@@ -222,23 +224,23 @@ class EntryReader:
         if metadata.HasField("marker_type"):
             return Marker(metadata.marker_type)
         payload = body[stop:]
-        clear = self._decryption.clear(metadata, payload)
-        if isinstance(clear, tuple):
-            action, why = clear
-            if action is Undecrypted.RAW:
+        try:
+            payload = self._decryption.decrypt(metadata, payload)
+        except EncoreError as error:
+            action = self._decryption.failure_action
+            if action is ConsumerCryptoFailureAction.CONSUME:
                 if metadata.num_chunks_from_msg > 1:
-                    return Chunk(metadata, body, payload, sealed=True)
-                return Sealed(self._origin, body, metadata)
+                    return ChunkEntry(metadata, body, payload, sealed=True)
+                return EncryptedMessage(self._topic, body, metadata)
             _check_count(metadata, len(payload))
-            return Withheld(metadata.num_messages_in_batch, action, why)
-        payload = clear
+            return UndecryptableEntry(metadata.num_messages_in_batch, action, error)
         if metadata.num_chunks_from_msg > 1:
-            return Chunk(metadata, body, payload)
-        return self.of_payload(metadata, body, payload)
+            return ChunkEntry(metadata, body, payload)
+        return self.read_payload(metadata, body, payload)
 
-    def of_chunks(
-        self, last: Chunk, payload: bytes, sealed: bool
-    ) -> PlainMessage | Opened | Packed:
+    def read_chunked(
+        self, last: ChunkEntry, payload: bytes, sealed: bool
+    ) -> PlainMessage | BatchEntry | CompressedEntry:
         """Read a complete chunked message.
 
         Args:
@@ -250,10 +252,10 @@ class EntryReader:
             EntryError: if the payload contradicts the metadata.
         """
         if sealed:
-            return Sealed(self._origin, last.body, last.metadata, payload)
-        return self.of_payload(last.metadata, last.body, payload)
+            return EncryptedMessage(self._topic, last.body, last.metadata, payload)
+        return self.read_payload(last.metadata, last.body, payload)
 
-    def unpack(self, packed: Packed) -> PlainMessage | Opened:
+    def unpack(self, packed: CompressedEntry) -> PlainMessage | BatchEntry:
         """Decompress a payload that was left for later. May be called in any thread.
 
         Raises:
@@ -264,12 +266,12 @@ class EntryReader:
             clear = decompress(metadata.compression, packed.payload, packed.size, self._max_size)
         except CodecError as error:
             body = _NO_METADATA + packed.payload
-            return Unreadable(self._origin, body, metadata, error)
-        return self._of_clear(metadata, bytes(clear))
+            return UnreadableMessage(self._topic, body, metadata, error)
+        return self._read_clear(metadata, bytes(clear))
 
-    def of_payload(
+    def read_payload(
         self, metadata: pb.MessageMetadata, body: bytes, payload: bytes
-    ) -> PlainMessage | Opened | Packed:
+    ) -> PlainMessage | BatchEntry | CompressedEntry:
         """Read the messages of a decrypted payload, which may be compressed.
 
         Args:
@@ -285,24 +287,24 @@ class EntryReader:
             if size > _AT_ONCE or size > self._left:
                 check_claim(codec, len(payload), size, self._max_size)
                 _check_count(metadata, len(payload))
-                return Packed(metadata, payload, size)
+                return CompressedEntry(metadata, payload, size)
             self._left -= size
         try:
             clear = decompress(codec, payload, metadata.uncompressed_size, self._max_size)
         except CodecError as error:
             # Another installation may be able to read it, so that the application decides.
-            return Unreadable(self._origin, body, metadata, error)
+            return UnreadableMessage(self._topic, body, metadata, error)
         self.grown += max(0, len(clear) - len(payload))
-        return self._of_clear(metadata, bytes(clear))
+        return self._read_clear(metadata, bytes(clear))
 
-    def _of_clear(self, metadata: pb.MessageMetadata, clear: bytes) -> PlainMessage | Opened:
+    def _read_clear(self, metadata: pb.MessageMetadata, clear: bytes) -> PlainMessage | BatchEntry:
         """Read the messages of a decompressed payload. The entry's bytes are not kept."""
         if not metadata.HasField("num_messages_in_batch"):
-            return PlainMessage(self._origin, b"", metadata, clear)
-        batch = Batch(self._origin, b"", clear, metadata)
+            return PlainMessage(self._topic, b"", metadata, clear)
+        batch = Batch(self._topic, b"", clear, metadata)
         return self._batch(batch, metadata.num_messages_in_batch, 0)
 
-    def _batch(self, batch: Batch, count: int, at: int) -> Opened:
+    def _batch(self, batch: Batch, count: int, at: int) -> BatchEntry:
         """Read a batch.
 
         Raises:
@@ -311,7 +313,7 @@ class EntryReader:
         starts, removed = message_starts(batch.buffer, at, count)
         if removed:
             return _without_removed(batch, count, starts)
-        return Opened(count, BatchMessages(batch, starts))
+        return BatchEntry(count, BatchMessages(batch, starts))
 
 
 def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
@@ -333,8 +335,8 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
             raise BatchError(f"a batch of {count} messages in {most} bytes")
 
 
-def _without_removed(batch: Batch, count: int, starts: list[int]) -> Opened:
+def _without_removed(batch: Batch, count: int, starts: list[int]) -> BatchEntry:
     """Return the messages that compaction left; removed messages keep their index."""
     messages = BatchMessages(batch, starts)
     indexes = [at for at, each in enumerate(messages) if not each.metadata.compacted_out]
-    return Opened(count, [messages[at] for at in indexes], indexes)
+    return BatchEntry(count, [messages[at] for at in indexes], indexes)

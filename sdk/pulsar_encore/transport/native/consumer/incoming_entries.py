@@ -19,15 +19,23 @@ from .ack_writer import AckWriter
 from .broker_consumer import BrokerConsumer
 from .chunk_handler import ChunkHandler, log_unreadable
 from .chunked_messages import ChunkedMessages
-from .decompression_queue import Content, DecompressionQueue, QueuedEntry
-from .entry_contents import Chunk, Marker, Opened, Packed, Read, Withheld, messages_charged
+from .decompression_queue import DecompressionQueue, QueuedEntry, QueueOutput
+from .entry_contents import (
+    BatchEntry,
+    ChunkEntry,
+    CompressedEntry,
+    EntryContent,
+    Marker,
+    UndecryptableEntry,
+    messages_charged,
+)
 from .entry_reader import EntryReader
 from .memory_budget import MemoryBudget
 from .message_views import PlainMessage
 from .permits import Permits
 from .read_position import ReadPosition
 from .skipped_entries import SkippedEntries
-from .topic_listener import TopicListener
+from .topic_events import TopicEvents
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
@@ -71,7 +79,7 @@ class IncomingEntries:
         chunked: ChunkedMessages,
         acks: AckWriter,
         skipped: SkippedEntries,
-        listener: TopicListener,
+        listener: TopicEvents,
         reattach: Callable[[], None],
         flow: Callable[[], None],
     ) -> None:
@@ -148,7 +156,7 @@ class IncomingEntries:
             type(opened) is PlainMessage
             and epoch >= self.epoch
             and not waiting
-            and (position is None or not position.is_before(ledger, entry))
+            and (position is None or not position.has_passed(ledger, entry))
         ):
             # Nearly every unbatched entry is plain. This branch equals `_open` and `_count_plain`
             # without a call for each message. Two races decide the conditions. An entry must not
@@ -159,10 +167,10 @@ class IncomingEntries:
             self._arrived.append(
                 Delivery(self._number, ledger, entry, 0, redelivery_count, _ONLY, (opened,))
             )
-        elif waiting or (type(opened) is Packed and epoch >= self.epoch):
+        elif waiting or (type(opened) is CompressedEntry and epoch >= self.epoch):
             charged = messages_charged(opened, ack_set)
             if epoch >= self.epoch:
-                self._reader.hold_back()
+                self._reader.defer_decompression()
                 self._permits.queued(charged, size)
                 self.queue.append(
                     QueuedEntry(ledger, entry, redelivery_count, ack_set, opened, size, charged)
@@ -215,14 +223,14 @@ class IncomingEntries:
         redelivery_count: int,
         ack_set: int,
         epoch: int,
-        opened: Read,
+        opened: EntryContent,
         size: int,
     ) -> None:
         """Handle an entry that can be read, once it is at the head of the queue."""
         position = self._position
         if epoch < self.epoch or (
             position is not None
-            and position.is_before(ledger, entry)
+            and position.has_passed(ledger, entry)
             and not self._chunks.is_missing(opened)
         ):
             self._permits.arrived(messages_charged(opened, ack_set), 0, size)
@@ -232,15 +240,15 @@ class IncomingEntries:
             self._arrived.append(
                 Delivery(self._number, ledger, entry, 0, redelivery_count, _ONLY, (opened,))
             )
-        elif isinstance(opened, Opened):
+        elif isinstance(opened, BatchEntry):
             self._batch(ledger, entry, redelivery_count, ack_set, opened, size)
         elif isinstance(opened, Marker):
             self._permits.arrived(1, 0, size)
-            self._skipped.marker(ledger, entry)
-        elif isinstance(opened, Withheld):
+            self._skipped.skip_marker(ledger, entry)
+        elif isinstance(opened, UndecryptableEntry):
             self._permits.arrived(messages_charged(opened, ack_set), 0, size)
-            self._skipped.withheld(ledger, entry, opened)
-        elif isinstance(opened, Chunk):
+            self._skipped.skip_undecryptable(ledger, entry, opened)
+        elif isinstance(opened, ChunkEntry):
             self._chunks.add(ledger, entry, redelivery_count, ack_set, opened)
 
     def _batch(
@@ -249,7 +257,7 @@ class IncomingEntries:
         entry: int,
         redelivery_count: int,
         ack_set: int,
-        opened: Opened,
+        opened: BatchEntry,
         size: int,
     ) -> None:
         count, messages, which = opened
@@ -294,14 +302,14 @@ class IncomingEntries:
         """
         if self._broker.session is None:
             return
-        if self._skipped.broken(ledger, entry, error) and self._position is not None:
+        if self._skipped.skip_if_broken_again(ledger, entry, error) and self._position is not None:
             self._pass_on()  # the position moves behind the entry, so all before it leaves first
-            self._position.moved_to(ledger, entry, broken=True)
+            self._position.move_past(ledger, entry, broken=True)
         self._reattach()
 
     # The decompression queue
 
-    def _on_left_queue(self, queued: QueuedEntry, content: Content) -> None:
+    def _on_left_queue(self, queued: QueuedEntry, content: QueueOutput) -> None:
         """Handle an entry that has left the queue."""
         self._permits.unqueued(queued.charged)
         ledger, entry, ack_set = queued.ledger, queued.entry, queued.ack_set
@@ -334,7 +342,7 @@ class IncomingEntries:
 
     def _after_queue(self) -> None:
         if not self.queue.waiting:
-            self._reader.allow()
+            self._reader.begin_read()
         self._pass_on()
         self._flow()
 
@@ -367,7 +375,7 @@ class IncomingEntries:
         if arrived:
             last = arrived[-1]
             if self._position is not None and isinstance(last, Delivery):
-                self._position.moved_to(last.ledger, last.entry)
+                self._position.move_past(last.ledger, last.entry)
             self._listener.on_deliveries(arrived)
         self._skipped.send_reports()
 
@@ -391,10 +399,9 @@ class IncomingEntries:
         self._skipped.drop_reports()
         dropped = self._drop_arrived()
         if self._position is not None:
-            self._position.add_missing_chunks(self._chunked.begun())
-            self._position.add_missing_chunks(
-                {each.uuid: each.chunks[0] for each in dropped if each.chunks}
-            )
+            missing = self._position.missing_chunks
+            missing |= self._chunked.assembler.begun()
+            missing |= {each.uuid: each.chunks[0] for each in dropped if each.chunks}
         self._chunked.clear()
 
     def _drop_arrived(self) -> list[QueuedEntry]:
@@ -407,6 +414,6 @@ class IncomingEntries:
 
     def clear_queue(self) -> list[QueuedEntry]:
         """Drop the queued entries, and return them."""
-        self._reader.allow()
+        self._reader.begin_read()
         self._permits.withdrawn(self.queue.charged)
         return self.queue.clear()

@@ -13,18 +13,16 @@ class MemoryBudget:
 
     Args:
         most: The bound in bytes. A larger payload is admitted when no other is held.
+
+    Attributes:
+        used: Reserved bytes.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._used = 0
+        self.used: int = 0
         # Callbacks of refused `reserve` calls, oldest first, with the size that each needs.
         self._waiting: OrderedDict[Callable[[], None], int] = OrderedDict()
-
-    @property
-    def used(self) -> int:
-        """Reserved bytes."""
-        return self._used
 
     def reserve(self, size: int, granted: Callable[[], None]) -> bool:
         """Reserve `size` bytes.
@@ -36,18 +34,18 @@ class MemoryBudget:
         if self._waiting or not self._admits(size):
             self._waiting[granted] = size
             return False
-        self._used += size
+        self.used += size
         return True
 
     def release(self, size: int) -> None:
         """Release bytes, and reserve them for the callers that wait, oldest first."""
-        self._used -= size
+        self.used -= size
         while self._waiting:
-            granted, request_messages = next(iter(self._waiting.items()))
-            if not self._admits(request_messages):
+            granted, needed = next(iter(self._waiting.items()))
+            if not self._admits(needed):
                 break
             del self._waiting[granted]
-            self._used += request_messages
+            self.used += needed
             granted()
 
     def cancel(self, granted: Callable[[], None]) -> None:
@@ -56,4 +54,4 @@ class MemoryBudget:
             self.release(0)  # the next request may need less
 
     def _admits(self, size: int) -> bool:
-        return not self._used or self._used + size <= self._most
+        return not self.used or self.used + size <= self._most

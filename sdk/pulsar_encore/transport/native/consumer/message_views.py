@@ -10,12 +10,12 @@ from binascii import Error as Base64Error
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from struct import Struct
-from typing import Final, Protocol, overload
+from typing import Final, overload
 
 from ....values.outgoing_message import ordering_key_text
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import properties, text
-from .encryption_context import Encrypted, encryption_of
+from .encryption_context import MessageEncryption, encryption_of
 
 _U32: Final = Struct(">I")
 _PAYLOAD_SIZE: Final = 0x18  # field 3 of SingleMessageMetadata, usually the first one
@@ -23,14 +23,6 @@ _PAYLOAD_SIZE: Final = 0x18  # field 3 of SingleMessageMetadata, usually the fir
 # SingleMessageMetadata. An encoder may write the tag of field 9 in more bytes than it needs.
 _NULL_VALUE: Final = 0xC8
 _SINGLE_NULL_VALUE: Final = 0x48
-
-
-class Origin(Protocol):
-    """The source of entries."""
-
-    @property
-    def topic(self) -> str:
-        """Full name of the topic or partition."""
 
 
 class _Body:
@@ -120,7 +112,7 @@ class _View:
     def has_null_value(self) -> bool:
         return self.metadata.null_value
 
-    def encryption_context(self) -> Encrypted | None:
+    def encryption_context(self) -> MessageEncryption | None:
         return encryption_of(self.entry_metadata)
 
 
@@ -128,23 +120,23 @@ class PlainMessage(_Body, _View):
     """A message that is its entry.
 
     Args:
-        origin: The source of the entry.
+        topic: Full name of the topic or partition.
         body: ``md_size metadata payload``; empty if `metadata` and `payload` are given.
         metadata: The metadata, if it is decoded already.
         payload: The payload in clear, if the entry was compressed, encrypted or chunked; else
             `body` contains it.
     """
 
-    __slots__ = ("_origin", "_payload")
+    __slots__ = ("_payload", "_topic")
 
     def __init__(
         self,
-        origin: Origin,
+        topic: str,
         body: bytes,
         metadata: pb.MessageMetadata | None = None,
         payload: bytes | None = None,
     ) -> None:
-        self._origin = origin
+        self._topic = topic
         self.body = body
         self._metadata = metadata
         self._payload = payload
@@ -174,19 +166,19 @@ class PlainMessage(_Body, _View):
         return self.metadata.null_value
 
     def topic_name(self) -> str:
-        return self._origin.topic
+        return self._topic
 
 
-class Sealed(PlainMessage):
+class EncryptedMessage(PlainMessage):
     """An entry or a chunked message that could not be decrypted and is delivered encrypted."""
 
     __slots__ = ()
 
-    def encryption_context(self) -> Encrypted | None:
+    def encryption_context(self) -> MessageEncryption | None:
         return encryption_of(self.metadata, failed=True)
 
 
-class Unreadable(PlainMessage):
+class UnreadableMessage(PlainMessage):
     """An entry that cannot be read here; each access to the payload raises the reason.
 
     Args:
@@ -196,9 +188,9 @@ class Unreadable(PlainMessage):
     __slots__ = ("error",)
 
     def __init__(
-        self, origin: Origin, body: bytes, metadata: pb.MessageMetadata, error: Exception
+        self, topic: str, body: bytes, metadata: pb.MessageMetadata, error: Exception
     ) -> None:
-        super().__init__(origin, body, metadata, b"")
+        super().__init__(topic, body, metadata, b"")
         self.error: Exception = error
 
     def data(self) -> bytes:
@@ -212,23 +204,19 @@ class Batch(_Body):
     """The data that all messages of a batch share.
 
     Args:
-        origin: The source of the entry.
+        topic: Full name of the topic or partition.
         body: ``md_size metadata ...`` of the entry; empty if `metadata` is given.
         buffer: The messages one after the other, perhaps with other bytes before them.
         metadata: The metadata of the entry, if it is decoded already.
     """
 
-    __slots__ = ("buffer", "origin")
+    __slots__ = ("buffer", "topic")
 
     def __init__(
-        self,
-        origin: Origin,
-        body: bytes,
-        buffer: bytes,
-        metadata: pb.MessageMetadata | None = None,
+        self, topic: str, body: bytes, buffer: bytes, metadata: pb.MessageMetadata | None = None
     ) -> None:
         super().__init__(body, metadata)
-        self.origin: Origin = origin
+        self.topic: str = topic
         self.buffer: bytes = buffer
 
 
@@ -278,7 +266,7 @@ class BatchMessage(_View, tuple[Batch, int]):
         return self.metadata.null_value
 
     def topic_name(self) -> str:
-        return self[0].origin.topic
+        return self[0].topic
 
     def decoded(self) -> DecodedMessage:
         """Return the same message with decoded metadata, to read several properties of it."""
@@ -347,7 +335,7 @@ class DecodedMessage(_View):
         return self._metadata.payload_size
 
     def topic_name(self) -> str:
-        return self._batch.origin.topic
+        return self._batch.topic
 
 
 def payload_size(buffer: bytes, at: int, end: int) -> int:

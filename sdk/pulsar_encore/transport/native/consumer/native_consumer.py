@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ....errors import ClosedError, NotSupportedError, OperationNotSupported, TopicNotFound
@@ -30,7 +30,7 @@ from .decryption import Decryption
 from .memory_budget import MemoryBudget
 from .subscribe_commands import SubscribeCommands
 from .topic_consumer import TopicConsumer, TopicSnapshot
-from .topic_discovery import TopicDiscovery, caught
+from .topic_discovery import TopicDiscovery, error_of
 from .topic_events import TopicEvents
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
@@ -67,6 +67,9 @@ class NativeConsumer:
         consumer_name: The consumer's name at the broker.
         ids: Consumer ids of the client.
         gone: Called with this consumer when it has closed.
+
+    Attributes:
+        topic_consumers: The consumers of the topics by number, deleted topics included.
     """
 
     capabilities = NATIVE
@@ -81,22 +84,25 @@ class NativeConsumer:
     ) -> None:
         self._lookup = lookup
         self._subscription = subscription
-        self._consumer_name = consumer_name
+        pattern = subscription.pattern
+        self.topic: str = full_name(subscription.topics[0]) if pattern is None else pattern
+        self.subscription_name: str = subscription.subscription_name
+        self.consumer_name: str = consumer_name
         self._ids = ids
         self._gone = gone
         self.retry_log: RetryLog = RetryLog(_name_of(subscription))
         self._subscribe_commands = SubscribeCommands(subscription, consumer_name)
         self._decryption = Decryption(subscription)
         self._budget = MemoryBudget(MOST_BYTES)
-        self._topics: list[TopicConsumer] = []
-        self._by_topic: dict[str, int] = {}
+        self.topic_consumers: list[TopicConsumer] = []
+        self.by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # numbers of deleted topics
         self._discovery = TopicDiscovery(
             self, lookup, subscription, creates=self._subscribe_commands.creates
         )
         self._events = TopicEvents(self.retry_log, self._on_missing, self._on_ended)
         self._flow_stopped = False
-        self._closed = False
+        self.is_closed: bool = False
         self._close_once = CloseOnce(self._close)
 
     async def open(self) -> None:
@@ -106,7 +112,7 @@ class NativeConsumer:
             EncoreError: the first refusal.
         """
         try:
-            await self._open_all(await self._discovery.first())
+            await self._open_all(await self._discovery.first_topics())
         except BaseException:
             await self.close()
             raise
@@ -119,10 +125,10 @@ class NativeConsumer:
 
         async def open_one(consumer: TopicConsumer) -> None:
             async with limit:
-                await consumer.open()
+                await consumer.attachment.first()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(caught(open_one(consumer))) for consumer in opening]
+            tasks = [group.create_task(error_of(open_one(consumer))) for consumer in opening]
         for consumer, task in zip(opening, tasks, strict=True):
             error = task.result()
             if isinstance(error, TopicNotFound) and self._subscription.pattern is not None:
@@ -163,7 +169,7 @@ class NativeConsumer:
             creates: Subscribing may create the topic.
         """
         consumer = TopicConsumer(
-            len(self._topics),
+            len(self.topic_consumers),
             topic,
             partition,
             self._lookup,
@@ -177,8 +183,8 @@ class NativeConsumer:
             is_new=is_new,
             creates=creates,
         )
-        self._topics.append(consumer)
-        self._by_topic[topic] = consumer.number
+        self.topic_consumers.append(consumer)
+        self.by_topic[topic] = consumer.number
         return consumer
 
     def _share(self, topics: int) -> int:
@@ -190,16 +196,8 @@ class NativeConsumer:
     # `TopicOwner`, called by the discovery of topics
 
     @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
-    def by_topic(self) -> Mapping[str, int]:
-        return self._by_topic
-
-    @property
     def present(self) -> Sequence[TopicConsumer]:
-        return [each for each in self._topics if each.number not in self._deleted]
+        return [each for each in self.topic_consumers if each.number not in self._deleted]
 
     def new_topic(self, topic: str, partition: int, *, creates: bool) -> TopicConsumer:
         topics = len(self.present) + 1
@@ -209,13 +207,13 @@ class NativeConsumer:
     def started(self, consumer: TopicConsumer) -> None:
         if self._events.listener is not None:
             self._events.listener.on_new_topic(consumer.number)
-            self._events.announce(len(self._topics))
+            self._events.announce(len(self.topic_consumers))
             self._start_topic(consumer)
 
     def refused(self, consumer: TopicConsumer) -> None:
         consumer.abandon()
-        del self._by_topic[consumer.topic]
-        self._topics.pop()
+        del self.by_topic[consumer.topic]
+        self.topic_consumers.pop()
 
     def report(self, notice: RetryNotice) -> None:
         if self._events.listener is not None:
@@ -231,74 +229,55 @@ class NativeConsumer:
                 self._events.listener.on_removed(consumer.number)
 
     def _on_missing(self, topic_number: int) -> None:
-        if not self._closed and topic_number not in self._deleted:
-            self._discovery.missing(self._topics[topic_number])
+        if not self.is_closed and topic_number not in self._deleted:
+            self._discovery.missing(self.topic_consumers[topic_number])
 
     def _on_ended(self, topic_number: int, error: Exception) -> None:
         self._discovery.cancel()
         text = "%s: the subscription %s has ended for good: %s"
-        log.error(text, self._topics[topic_number].topic, self.subscription_name, error)
+        log.error(text, self.topic_consumers[topic_number].topic, self.subscription_name, error)
 
     def _drop(self, consumer: TopicConsumer) -> None:
         self._deleted.add(consumer.number)
-        self._by_topic.pop(consumer.topic, None)
+        self.by_topic.pop(consumer.topic, None)
         consumer.abandon()
-
-    @property
-    def topic_consumers(self) -> Sequence[TopicConsumer]:
-        """The consumers of the topics by number, deleted topics included."""
-        return self._topics
 
     def snapshot(self) -> ConsumerSnapshot:
         """Return a copy of the state, for tests and debugging."""
-        topics = tuple(each.snapshot() for each in self._topics)
+        topics = tuple(each.snapshot() for each in self.topic_consumers)
         present = tuple(each.topic for each in self.present)
-        remembered = len(self._by_topic) + self._discovery.remembered
+        remembered = len(self.by_topic) + self._discovery.remembered
         return ConsumerSnapshot(topics, present, remembered, self._budget.used)
 
     # `TransportConsumer`, called by the consumer
 
-    @property
-    def topic(self) -> str:
-        if self._subscription.pattern is not None:
-            return self._subscription.pattern
-        return full_name(self._subscription.topics[0])
-
-    @property
-    def subscription_name(self) -> str:
-        return self._subscription.subscription_name
-
-    @property
-    def consumer_name(self) -> str:
-        return self._consumer_name
-
     def is_connected(self) -> bool:
-        if self._closed or not self._discovery.is_complete:
+        if self.is_closed or not self._discovery.is_complete:
             return False
         return all(consumer.is_attached for consumer in self.present)
 
     def topic_of(self, topic_number: int) -> tuple[str, int]:
-        found = self._topics[topic_number]
+        found = self.topic_consumers[topic_number]
         return found.topic, found.partition
 
     def topic_numbers(self) -> range:
-        return range(len(self._topics))
+        return range(len(self.topic_consumers))
 
     def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if topic:
             name = full_name(topic)
-            found = self._by_topic.get(name)
+            found = self.by_topic.get(name)
             if found is None and partition >= 0:
-                found = self._by_topic.get(f"{name}-partition-{partition}")
+                found = self.by_topic.get(f"{name}-partition-{partition}")
             return found
         fitting = [
-            consumer.number for consumer in self._topics if partition in (-1, consumer.partition)
+            each.number for each in self.topic_consumers if partition in (-1, each.partition)
         ]
         return fitting[0] if len(fitting) == 1 else None
 
     def start(self, listener: DeliveryListener) -> None:
-        if self._events.start(listener, len(self._topics)):
-            for consumer in list(self._topics):
+        if self._events.start(listener, len(self.topic_consumers)):
+            for consumer in list(self.topic_consumers):
                 self._start_topic(consumer)
 
     def _start_topic(self, consumer: TopicConsumer) -> None:
@@ -306,7 +285,7 @@ class NativeConsumer:
         consumer.start()
 
     def consumed(self, topic_number: int, messages: int) -> None:
-        self._topics[topic_number].consumed(messages)
+        self.topic_consumers[topic_number].consumed(messages)
 
     def request_messages(self, messages: int) -> None:
         for consumer in self.present:  # one: see `_check_queue`
@@ -314,14 +293,14 @@ class NativeConsumer:
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
-        for consumer in self._topics:
+        for consumer in self.topic_consumers:
             consumer.permits.stopped = True
 
     def can_ack(self, topic_number: int) -> bool:
-        return self._topics[topic_number].can_ack
+        return self.topic_consumers[topic_number].can_ack
 
     def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
-        answers = self._topics[plan.topic_number].ack(plan)
+        answers = self.topic_consumers[plan.topic_number].ack(plan)
         return answers[0] if len(answers) == 1 else asyncio.gather(*answers)
 
     def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
@@ -329,43 +308,43 @@ class NativeConsumer:
             raise NotSupportedError("only Shared and Key_Shared redeliver single entries")
         ids = [(ledger, entry) for ledger, entries in groups for entry in entries]
         if ids:  # a command without ids would ask for everything
-            self._topics[topic_number].redeliver(ids)
+            self.topic_consumers[topic_number].redelivery.request_entries(ids)
 
     def redeliver_all(self, topic_number: int | None = None) -> None:
-        for each in self._topics if topic_number is None else [self._topics[topic_number]]:
-            each.redeliver_all()
+        consumers = self.topic_consumers
+        for each in consumers if topic_number is None else [consumers[topic_number]]:
+            each.redelivery.request_all()
 
     async def seek(self, position: MessageId | int) -> None:
         self._check_open()
-        topic_numbers = self.present
-        if isinstance(position, MessageId) and len(topic_numbers) > 1:
+        consumers = self.present
+        ends = (MessageId.earliest, MessageId.latest)  # of every topic
+        if isinstance(position, MessageId) and len(consumers) > 1 and position not in ends:
             found = self.topic_number_of(position.topic, position.partition())
-            anywhere = position in (MessageId.earliest, MessageId.latest)
-            if not anywhere and found is None:
+            if found is None:
                 raise OperationNotSupported(
                     "seek by message id needs an id that says which topic or partition it is of"
                 )
-            if not anywhere and found is not None:
-                topic_numbers = [self._topics[found]]
-        await _all(consumer.seek(position) for consumer in topic_numbers)
+            consumers = [self.topic_consumers[found]]
+        await _all(consumer.seek.to(position) for consumer in consumers)
 
     async def last_message_id(self) -> MessageId:
         self._check_open()
-        topic_numbers = self.present
-        if len(topic_numbers) != 1:
+        consumers = self.present
+        if len(consumers) != 1:
             raise OperationNotSupported(
                 "the last message id is one topic's; this consumer has several"
             )
-        return await topic_numbers[0].last_message_id()
+        return await consumers[0].queries.last_message_id()
 
     async def acked_position(self) -> MessageId | None:
         self._check_open()
-        return await (self.present or self._topics)[0].acked_position()
+        return await (self.present or self.topic_consumers)[0].queries.acked_position()
 
     async def has_message_available(self) -> bool:
         self._check_open()
         for consumer in self.present:
-            if await consumer.has_message_available():
+            if await consumer.queries.has_message_available():
                 return True
         return False
 
@@ -382,19 +361,19 @@ class NativeConsumer:
             self.abandon()
             self._gone(self)
             return
-        self._closed = True
+        self.is_closed = True
         try:
             await self._discovery.stop()
-            await _all(consumer.close() for consumer in self._topics)
+            await _all(consumer.close() for consumer in self.topic_consumers)
         finally:
             self._gone(self)
 
     def abandon(self) -> None:
         """Drop everything at once; calls that wait for messages or receipts fail."""
-        was_closed, self._closed = self._closed, True
+        was_closed, self.is_closed = self.is_closed, True
         loop = self._lookup.pool.loop
         self._discovery.cancel()
-        end_all(loop, *(consumer.abandon for consumer in self._topics), self._discovery.abandon)
+        end_all(loop, *(each.abandon for each in self.topic_consumers), self._discovery.abandon)
         elsewhere = loop.is_running() and loop is not running_loop()
         listener = self._events.listener
         if listener is not None and not (was_closed or elsewhere or loop.is_closed()):
@@ -406,7 +385,7 @@ class NativeConsumer:
             )
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise ClosedError("the consumer is closed: subscribe again")
 
 

@@ -24,18 +24,21 @@ class Permits:
         most_bytes: Most bytes at a time, estimated from the average size of messages.
 
     Attributes:
+        open: Messages that the broker may still send. Below 0 after a batch with more messages than
+            permits.
+        held: Messages that have arrived and were not consumed.
         stopped: True if no more permits may be given.
         taken: Messages that the application has taken, in all.
     """
 
     __slots__ = (
         "_average",
-        "_held",
         "_is_first",
         "_most_bytes",
-        "_open",
         "_queue",
         "_wanted",
+        "held",
+        "open",
         "stopped",
         "taken",
     )
@@ -45,22 +48,12 @@ class Permits:
         self._wanted = 0
         self._most_bytes = most_bytes
         self._average = 0.0  # bytes of a message; 0 while unknown
-        self._open = 0  # below 0 after a batch with more messages than permits
-        self._held = 0  # delivered and not consumed
         # True if only the first permits were given, which are few.
         self._is_first = False
+        self.open: int = 0
+        self.held: int = 0
         self.stopped: bool = False
         self.taken: int = 0
-
-    @property
-    def open(self) -> int:
-        """Messages that the broker may still send."""
-        return self._open
-
-    @property
-    def held(self) -> int:
-        """Messages that have arrived and were not consumed."""
-        return self._held
 
     @property
     def window(self) -> int:
@@ -77,9 +70,9 @@ class Permits:
         Args:
             keeps: Delivered messages stay and are not redelivered, as for a reader.
         """
-        self._open = 0
+        self.open = 0
         if not keeps:
-            self._held = 0
+            self.held = 0
 
     def arrived(self, charged: int, delivered: int, size: int) -> None:
         """Count an entry that arrived.
@@ -89,14 +82,14 @@ class Permits:
             delivered: Its messages that the application will take. The others count as consumed.
             size: Bytes of the entry, as it is held.
         """
-        self._open -= charged
-        self._held += delivered
+        self.open -= charged
+        self.held += delivered
         self._wanted = max(0, self._wanted - delivered)
         self._learn(charged, size)
 
     def kept_chunk(self) -> None:
         """Count a chunk that arrived; its bytes count once its message is complete."""
-        self._open -= 1
+        self.open -= 1
 
     def queued(self, charged: int, size: int) -> None:
         """Count an entry that arrived and is delivered later.
@@ -105,23 +98,23 @@ class Permits:
             charged: Permits that the broker took for it.
             size: Bytes of the entry, as it is held: compressed.
         """
-        self._open -= charged
-        self._held += charged
+        self.open -= charged
+        self.held += charged
         self._learn(charged, size)
 
     def unqueued(self, charged: int) -> None:
         """Undo `queued` for an entry that leaves the queue. Call `arrived` next."""
-        self._open += charged
-        self._held -= charged
+        self.open += charged
+        self.held -= charged
 
     def consumed(self, messages: int) -> None:
         """Count messages that the application has taken."""
-        self._held = max(0, self._held - messages)
+        self.held = max(0, self.held - messages)
         self.taken += messages
 
     def withdrawn(self, messages: int) -> None:
         """Count messages that arrived and were dropped before delivery."""
-        self._held = max(0, self._held - messages)
+        self.held = max(0, self.held - messages)
 
     def _learn(self, charged: int, size: int) -> None:
         mean = size / max(1, charged)
@@ -131,7 +124,7 @@ class Permits:
         """Set the number of messages that the application waits for, for a queue of 0."""
         self._wanted = messages
 
-    def due(self) -> int:
+    def take_due(self) -> int:
         """Return the permits to give now, and count them as given.
 
         They are 0 until half the window is free, so that few FLOW commands are sent.
@@ -139,10 +132,10 @@ class Permits:
         if self.stopped:
             return 0
         window = self.window
-        free = window - self._open - self._held
+        free = window - self.open - self.held
         if free < (1 if self._is_first else max(1, window // 2)):
             return 0
         # Once the first message has arrived, the rest of the window is given without delay.
         self._is_first = not self._average
-        self._open += free
+        self.open += free
         return free

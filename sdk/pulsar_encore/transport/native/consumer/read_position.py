@@ -25,6 +25,8 @@ class ReadPosition:
             about a position.
 
     Attributes:
+        missing_chunks: Chunked messages that lost their first chunks with a connection: the first
+            entry of each, by uuid. Messages behind that entry may have been delivered meanwhile.
         starts_at_last: True until `begin_at` has been called with the last message id.
         sought_time_ms: The publish time, in ms, of a seek after which no message arrived yet; else
             None.
@@ -33,11 +35,11 @@ class ReadPosition:
     __slots__ = (
         "_inclusive",
         "_last",
-        "_missing_chunks",
         "_partition",
         "_skips",
         "_start",
         "_stored",
+        "missing_chunks",
         "sought_time_ms",
         "starts_at_last",
     )
@@ -57,9 +59,7 @@ class ReadPosition:
         self._inclusive = inclusive
         self._last: EntryKey | None = None  # delivered or skipped
         self._skips = False  # the broker need not send that entry again
-        # Chunked messages that lost their first chunks with a connection: the first entry of each,
-        # by uuid. Messages behind that entry may have been delivered meanwhile.
-        self._missing_chunks: dict[str, EntryKey] = {}
+        self.missing_chunks: dict[str, EntryKey] = {}
         self.starts_at_last: bool = starts_at_last
         self.sought_time_ms: int | None = None
 
@@ -69,7 +69,7 @@ class ReadPosition:
         if self._last is None:
             return self._start
         ledger, entry = (
-            min(self._last, *self._missing_chunks.values()) if self._missing_chunks else self._last
+            min(self._last, *self.missing_chunks.values()) if self.missing_chunks else self._last
         )
         if (ledger, entry) != self._last:
             return MessageId(self._partition, ledger, entry - 1)
@@ -81,7 +81,7 @@ class ReadPosition:
         """Start at the last message."""
         self._start, self.starts_at_last = last, False
 
-    def moved_to(self, ledger: int, entry: int, *, broken: bool = False) -> None:
+    def move_past(self, ledger: int, entry: int, *, broken: bool = False) -> None:
         """Move behind an entry that was delivered or skipped.
 
         Args:
@@ -93,22 +93,10 @@ class ReadPosition:
         self._last, self.sought_time_ms = ((ledger, entry) if self._stored else None), None
         self._skips = broken
 
-    def add_missing_chunks(self, begun: dict[str, EntryKey]) -> None:
-        """Note chunked messages that lost their first chunks: uuid and first entry of each."""
-        self._missing_chunks |= begun
-
-    def is_missing_chunks(self, uuid: str) -> bool:
-        """Return True if chunks of that message were lost and have to be sent again."""
-        return uuid in self._missing_chunks
-
-    def remove_missing_chunks(self, uuid: str) -> None:
-        """Forget a chunked message, because a chunk of it has arrived."""
-        self._missing_chunks.pop(uuid, None)
-
     def seek_to(self, target: MessageId | int) -> None:
         """Move to a message id, or to a publish time in ms."""
         self._last, self.starts_at_last, self._skips = None, False, False
-        self._missing_chunks.clear()
+        self.missing_chunks.clear()
         if isinstance(target, MessageId):
             self._start, self.sought_time_ms = target, None
         else:
@@ -116,7 +104,7 @@ class ReadPosition:
 
     # Asking
 
-    def is_before(self, ledger: int, entry: int) -> bool:
+    def has_passed(self, ledger: int, entry: int) -> bool:
         """Return True if no message of an entry is delivered."""
         if self._last is not None:
             return (ledger, entry) <= self._last

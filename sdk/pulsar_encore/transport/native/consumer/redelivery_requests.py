@@ -10,9 +10,8 @@ from .broker_consumer import BrokerConsumer
 from .chunked_messages import ChunkedMessages
 from .consumer_states import State
 from .incoming_entries import IncomingEntries
-from .topic_rewind import TopicRewind
-
-EntryKey = tuple[int, int]
+from .read_position import EntryKey
+from .rewind_command import RewindCommand
 
 
 class RedeliveryRequests:
@@ -33,7 +32,7 @@ class RedeliveryRequests:
         broker: BrokerConsumer,
         chunked: ChunkedMessages,
         incoming: IncomingEntries,
-        rewind: TopicRewind,
+        rewind: RewindCommand,
         *,
         shared: bool,
         reattach: Callable[[], None],
@@ -47,7 +46,7 @@ class RedeliveryRequests:
         self._reattach = reattach
         self._flow = flow
 
-    def entries(self, entries: list[EntryKey]) -> None:
+    def request_entries(self, entries: list[EntryKey]) -> None:
         """Request single entries again (Shared and Key_Shared).
 
         Raises:
@@ -55,7 +54,7 @@ class RedeliveryRequests:
         """
         self._write(self._broker.ready(), self._chunked.expand(entries))
 
-    def dropped_chunks(self, entries: list[EntryKey]) -> None:
+    def request_chunks(self, entries: list[EntryKey]) -> None:
         """Request chunks again, because their messages could not be joined.
 
         An ordered subscription does not redeliver single entries, so it attaches again. During a
@@ -69,7 +68,7 @@ class RedeliveryRequests:
         elif self._broker.state not in (State.SEEKING, State.SEEKING_BROKEN):
             self._reattach()
 
-    def everything(self) -> None:
+    def request_all(self) -> None:
         """Request all unacked messages again.
 
         If no broker holds the consumer, the next SUBSCRIBE has the same effect.

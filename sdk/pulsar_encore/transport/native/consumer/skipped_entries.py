@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ....options import ConsumerCryptoFailureAction
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import EntryError
 from ...interface import SkippedEntry, SkipReason
 from .ack_writer import AckWriter
-from .decryption import Undecrypted
-from .entry_contents import Withheld
-from .topic_listener import TopicListener
+from .entry_contents import UndecryptableEntry
+from .read_position import EntryKey
+from .topic_events import TopicEvents
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
-
-EntryKey = tuple[int, int]
 
 _MOST_REMEMBERED: Final = 1_000  # broken entries
 
@@ -37,7 +36,7 @@ class SkippedEntries:
     """
 
     def __init__(
-        self, number: int, topic: str, acks: AckWriter, listener: TopicListener, *, durable: bool
+        self, number: int, topic: str, acks: AckWriter, listener: TopicEvents, *, durable: bool
     ) -> None:
         self._number = number
         self._topic = topic
@@ -47,20 +46,22 @@ class SkippedEntries:
         self._unreported: list[SkippedEntry] = []
         self._broken: set[EntryKey] = set()  # entries that arrived broken once
 
-    def marker(self, ledger: int, entry: int) -> None:
+    def skip_marker(self, ledger: int, entry: int) -> None:
         """Skip an entry that brokers wrote for themselves."""
         self._acks.ack_skipped([(ledger, entry)])
         self.report(ledger, entry, SkipReason.MARKER)
 
-    def withheld(self, ledger: int, entry: int, withheld: Withheld) -> None:
+    def skip_undecryptable(self, ledger: int, entry: int, withheld: UndecryptableEntry) -> None:
         """Skip an entry that cannot be decrypted, as `crypto_failure_action` says."""
+        is_acked = withheld.action is ConsumerCryptoFailureAction.DISCARD
+        outcome = "acked" if is_acked else "neither delivered nor acked"
         text = "%s: entry %d:%d is %s: %s"
-        log.error(text, self._topic, ledger, entry, withheld.action.value, withheld.error)
+        log.error(text, self._topic, ledger, entry, outcome, withheld.error)
         self.report(ledger, entry, SkipReason.ENCRYPTED, withheld.error)
-        if withheld.action is Undecrypted.DISCARDED:
+        if is_acked:
             self._acks.discard((ledger, entry), pb.CommandAck.DecryptionError)
 
-    def broken(self, ledger: int, entry: int, error: EntryError) -> bool:
+    def skip_if_broken_again(self, ledger: int, entry: int, error: EntryError) -> bool:
         """Skip an entry that cannot be read, unless it arrives for the first time.
 
         An entry that was damaged between broker and client is whole when it is sent again. An
@@ -83,7 +84,7 @@ class SkippedEntries:
         self.report(ledger, entry, SkipReason.BROKEN, error)
         return True
 
-    def broken_message(
+    def skip_broken_message(
         self, ledger: int, entry: int, chunks: tuple[EntryKey, ...], error: EntryError
     ) -> None:
         """Skip a chunked message that cannot be read although all its chunks arrived."""

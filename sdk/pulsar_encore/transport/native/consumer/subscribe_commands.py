@@ -97,6 +97,7 @@ class SubscribeCommands:
                 is.
         """
         chosen = self.subscription
+        initial = InitialPosition.Earliest if from_start else chosen.initial_position
         return pb.CommandSubscribe(
             topic=topic,
             subscription=self.name,
@@ -112,7 +113,7 @@ class SubscribeCommands:
             schema=self._schema,
             # For a reader it would take precedence over the start id:
             # `docs/notes/wire-protocol.md#subscribe`.
-            initialPosition=self._position(from_start) if self.durable else None,
+            initialPosition=_POSITIONS[initial] if self.durable else None,
             replicate_subscription_state=chosen.replicate_subscription_state_enabled or None,
             force_topic_creation=None if creates else False,
             keySharedMeta=self._key_shared,
@@ -140,11 +141,6 @@ class SubscribeCommands:
             read_compacted=self.subscription.read_compacted or None,
             force_topic_creation=None if creates else False,
         )
-
-    def _position(self, from_start: bool) -> pb.CommandSubscribe.InitialPosition.ValueType:
-        return _POSITIONS[
-            InitialPosition.Earliest if from_start else self.subscription.initial_position
-        ]
 
     def start_entry(self, start: MessageId) -> pb.MessageIdData:
         """Return the entry of a start id; `ReadPosition` drops its earlier messages."""

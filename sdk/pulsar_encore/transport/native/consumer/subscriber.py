@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from ....errors import (
@@ -86,7 +87,7 @@ class Subscriber:
         self._position = position
         self._ids = ids
         self._epoch = epoch
-        self._is_elsewhere = moved_to_new_cluster
+        self._moved_to_new_cluster = moved_to_new_cluster
         self._on_missing = on_missing
         self._is_new = is_new
         self._was_attached = False
@@ -111,7 +112,7 @@ class Subscriber:
         self.early_notices.clear()
         epoch = self._epoch()
         try:
-            await self._ask(session, consumer_id, self._command(consumer_id))
+            await self._ask(session, consumer_id, partial(self._command, consumer_id))
         except _PERHAPS_MISSING as error:
             self._note_missing(error)
             raise
@@ -157,22 +158,17 @@ class Subscriber:
             session.detach_consumer(consumer_id)
             raise
 
-    def _command(self, consumer_id: int) -> Callable[[int], pb.CommandSubscribe]:
-        """Return a function that makes SUBSCRIBE for the current position."""
-
-        def make(request_id: int) -> pb.CommandSubscribe:
-            start = None if self._position is None else self._position.start
-            return self._commands.command(
-                self._topic,
-                consumer_id,
-                request_id,
-                self._epoch(),
-                start,
-                creates=self.may_create or (self._commands.creates and self._is_elsewhere()),
-                from_start=self._is_new,
-            )
-
-        return make
+    def _command(self, consumer_id: int, request_id: int) -> pb.CommandSubscribe:
+        """Make SUBSCRIBE for the current position."""
+        return self._commands.command(
+            self._topic,
+            consumer_id,
+            request_id,
+            self._epoch(),
+            None if self._position is None else self._position.start,
+            creates=self.may_create or (self._commands.creates and self._moved_to_new_cluster()),
+            from_start=self._is_new,
+        )
 
     async def _seek_again(self, session: Session, publish_time_ms: int) -> None:
         """Seek a reader to a time again, because no message arrived since the first seek.
@@ -183,7 +179,7 @@ class Subscriber:
         """
         consumer_id = next(self._ids)
         session.attach_consumer(consumer_id, self._handler)
-        await self._ask(session, consumer_id, self._command(consumer_id))
+        await self._ask(session, consumer_id, partial(self._command, consumer_id))
         try:
             await session.request(
                 lambda request_id: pb.CommandSeek(

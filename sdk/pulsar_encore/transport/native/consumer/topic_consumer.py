@@ -4,7 +4,7 @@
 of its state:
 
 - `consumer_states`: the table of states. `broker_consumer`: state, session and consumer id.
-- `subscriber`: SUBSCRIBE, for one attachment after another. `seek`, `topic_rewind`,
+- `subscriber`: SUBSCRIBE, for one attachment after another. `seek`, `rewind_command`,
   `redelivery_requests`, `position_queries`: the other requests.
 - `incoming_entries`: MESSAGE commands. `decompression_queue`: entries that wait.
   `chunk_handler`, `chunked_messages`, `skipped_entries`: entries that are not a message.
@@ -21,13 +21,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from ....errors import PulsarException
 from ....eventloop.affinity import end_all
 from ....values.message_id import MessageId
 from ....wire import pb
-from ...interface import AckPlan, RetryNotice
+from ...interface import AckPlan
 from ..connection.attachment import Attachment
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
@@ -44,12 +45,12 @@ from .permits import Permits
 from .position_queries import PositionQueries
 from .read_position import ReadPosition
 from .redelivery_requests import RedeliveryRequests
+from .rewind_command import RewindCommand
 from .seek import Seek
 from .skipped_entries import SkippedEntries
 from .subscribe_commands import SubscribeCommands
 from .subscriber import Subscriber
-from .topic_listener import TopicListener
-from .topic_rewind import TopicRewind
+from .topic_events import TopicEvents
 
 
 class TopicSnapshot(NamedTuple):
@@ -93,6 +94,7 @@ class TopicConsumer:
     Attributes:
         number, topic, partition: See above.
         permits: Counts messages that the broker may send.
+        attachment, subscriber, queries, redelivery, seek: The parts that the owner calls directly.
         on_entry, on_run, on_entries_end: See `ConsumerHandler`. They are methods of
             `IncomingEntries`, which saves a call for each entry.
     """
@@ -105,7 +107,7 @@ class TopicConsumer:
         lookup: Lookup,
         subscribe_commands: SubscribeCommands,
         ids: Iterator[int],
-        listener: TopicListener,
+        listener: TopicEvents,
         decryption: Decryption,
         queue_size: int,
         most_bytes: int,
@@ -129,13 +131,13 @@ class TopicConsumer:
         if not durable:
             self._position = subscribe_commands.read_position(topic, partition, is_new=is_new)
         self._broker = BrokerConsumer(topic, loop, timeout_s)
-        self._queries = PositionQueries(self._broker, partition, self._position)
-        self._attachment = Attachment(
+        self.queries: PositionQueries = PositionQueries(self._broker, partition, self._position)
+        self.attachment: Attachment = Attachment(
             lookup,
             topic,
             self._attach,
-            self._on_given_up,
-            retrying=self._on_retrying,
+            partial(listener.on_failed, number),
+            retrying=partial(listener.on_retrying, number),
             retry_log=listener.retry_log,
         )
         self._chunked = ChunkedMessages(
@@ -143,7 +145,7 @@ class TopicConsumer:
             topic,
             loop,
             lambda entries: self._acks.ack_skipped(entries),
-            lambda entries: self._redelivery.dropped_chunks(entries),
+            lambda entries: self.redelivery.request_chunks(entries),
             lambda: self.permits.open <= 0,
             max_size,
             lambda entries: self._acks.ack_unreadable(
@@ -156,7 +158,7 @@ class TopicConsumer:
             self._broker,
             self.permits,
             self._position,
-            EntryReader(self, decryption, max_size),
+            EntryReader(topic, decryption, max_size),
             budget,
             lookup.pool.codecs,
             self._chunked,
@@ -166,8 +168,8 @@ class TopicConsumer:
             self.reattach,
             self._flow,
         )
-        self._rewind = TopicRewind(self._broker, self._incoming, self.permits, self._flow)
-        self._redelivery = RedeliveryRequests(
+        self._rewind = RewindCommand(self._broker, self._incoming, self.permits, self._flow)
+        self.redelivery: RedeliveryRequests = RedeliveryRequests(
             self._broker,
             self._chunked,
             self._incoming,
@@ -176,25 +178,25 @@ class TopicConsumer:
             reattach=self.reattach,
             flow=self._flow,
         )
-        self._seek = Seek(
+        self.seek: Seek = Seek(
             self._broker,
             subscribe_commands,
             self._acks,
             self._on_seek,
-            self._attachment.begin,
+            self.attachment.begin,
             self._on_lost_by_seek,
             self.reattach,
         )
-        self._subscriber = Subscriber(
+        self.subscriber: Subscriber = Subscriber(
             self._broker,
             self,
             subscribe_commands,
-            self._queries,
+            self.queries,
             self._position,
             ids,
             lambda: self._incoming.epoch,
-            lambda: self._attachment.moved_to_new_cluster,
-            lambda: listener.on_missing(number),
+            lambda: self.attachment.moved_to_new_cluster,
+            partial(listener.on_missing, number),
             is_new=is_new,
             creates=creates,
         )
@@ -203,14 +205,6 @@ class TopicConsumer:
         self.on_entries_end: Callable[..., Any] = self._incoming.on_entries_end
 
     # Attaching
-
-    async def open(self) -> None:
-        """Subscribe for the first time.
-
-        Raises:
-            PulsarException: the broker's refusal.
-        """
-        await self._attachment.first()
 
     @property
     def is_attached(self) -> bool:
@@ -228,26 +222,12 @@ class TopicConsumer:
         if self._broker.session is None:
             return False
         is_urgent = self._broker.state is State.RESENDING or self.permits.stopped
-        return is_urgent or not self._seek.is_running
-
-    @property
-    def missing_s(self) -> float | None:
-        """Loop time at which a broker first reported the topic missing since the last attachment;
-        None if none did."""
-        return self._subscriber.missing_s
-
-    def allow_creation(self) -> None:
-        """Let the next attempts to attach create the topic."""
-        self._subscriber.may_create = True
-
-    def retry_now(self) -> None:
-        """Make the next attempt to attach now, without waiting for the rest of the backoff."""
-        self._attachment.retry_now()
+        return is_urgent or not self.seek.is_running
 
     async def _attach(self, session: Session) -> None:
         self._broker.step(Step.BEGIN_ATTACH)
         try:
-            consumer_id, epoch = await self._subscriber.subscribe(session)
+            consumer_id, epoch = await self.subscriber.subscribe(session)
         except BaseException:
             self._broker.step(Step.ATTACH_FAILED)
             raise
@@ -267,7 +247,7 @@ class TopicConsumer:
             except BaseException:
                 # Without permits the broker would keep the messages for this consumer for ever.
                 if self._detach(Step.REATTACH):
-                    self._subscriber.abandon(session, consumer_id)
+                    self.subscriber.abandon(session, consumer_id)
                 raise
             if epoch != self._incoming.epoch:
                 # The consumer was rewound while SUBSCRIBE was on its way with the old epoch. The
@@ -275,7 +255,7 @@ class TopicConsumer:
                 session.write(commands.redeliver(consumer_id, [], self._incoming.epoch))
         self._broker.step(Step.RESUME)
         self._flow()
-        notices, self._subscriber.early_notices = self._subscriber.early_notices, []
+        notices, self.subscriber.early_notices = self.subscriber.early_notices, []
         for notify in notices:
             notify()
 
@@ -286,8 +266,8 @@ class TopicConsumer:
         """
         session, consumer_id = self._broker.session, self._broker.consumer_id
         if session is not None and self._detach(Step.REATTACH):
-            self._subscriber.abandon(session, consumer_id)
-            self._attachment.again()
+            self.subscriber.abandon(session, consumer_id)
+            self.attachment.again()
 
     def _detach(self, step: Step) -> bool:
         """Make a step after which the broker may not hold this consumer; then drop its entries.
@@ -308,13 +288,13 @@ class TopicConsumer:
 
     def on_lost(self, error: Exception) -> None:
         if self._detach(Step.LOSE):
-            self._attachment.again()
+            self.attachment.again()
 
     def on_closed_by_broker(self, address: str | None) -> None:
         # A broker closes the consumers of a subscription that is sought. Then the answer to SEEK
         # decides: after a success the consumer attaches at once, after a failure with backoff.
         if self._detach(Step.CLOSED_BY_BROKER) and self._broker.state is State.DETACHED:
-            self._attachment.again(address)
+            self.attachment.again(address)
 
     def on_end_of_topic(self) -> None:
         self._incoming.after_queued(
@@ -326,15 +306,9 @@ class TopicConsumer:
 
     def _notify(self, notify: Callable[[], None]) -> None:
         if self._broker.session is None:
-            self._subscriber.early_notices.append(notify)
+            self.subscriber.early_notices.append(notify)
         else:
             notify()
-
-    def _on_retrying(self, notice: RetryNotice) -> None:
-        self._listener.on_retrying(self.number, notice)
-
-    def _on_given_up(self, error: Exception) -> None:
-        self._listener.on_failed(self.number, error)
 
     # Permits
 
@@ -360,7 +334,7 @@ class TopicConsumer:
         session = self._broker.session
         if session is not None and self._started and not self._rewind.is_pending:
             is_starved = self.permits.open <= 0
-            permits = self.permits.due()
+            permits = self.permits.take_due()
             if permits:
                 if is_starved:
                     self._chunked.postpone()
@@ -368,27 +342,11 @@ class TopicConsumer:
                     pb.CommandFlow(consumer_id=self._broker.consumer_id, messagePermits=permits)
                 )
 
-    # Acks and redelivery
-
     def ack(self, plan: AckPlan) -> list[asyncio.Future[Any]]:
         """Send the acks of a flush; see `AckWriter.ack`."""
         answers = self._acks.ack(plan)
         self._incoming.drop_acked(plan)
         return answers
-
-    def redeliver(self, entries: list[tuple[int, int]]) -> None:
-        """Request single entries again; see `RedeliveryRequests.entries`."""
-        self._redelivery.entries(entries)
-
-    def redeliver_all(self) -> None:
-        """Request all unacked messages again; see `RedeliveryRequests.everything`."""
-        self._redelivery.everything()
-
-    # Positions
-
-    async def seek(self, target: MessageId | int) -> None:
-        """Seek to a message id, or to a publish time in ms; see `Seek.to`."""
-        await self._seek.to(target)
 
     def _on_seek(self, target: MessageId | int) -> None:
         self._incoming.drop_all()
@@ -399,19 +357,7 @@ class TopicConsumer:
     def _on_lost_by_seek(self) -> None:
         if self._started:
             self._listener.on_disconnected(self.number)
-        self._attachment.again()
-
-    async def has_message_available(self) -> bool:
-        """See `PositionQueries.has_message_available`."""
-        return await self._queries.has_message_available()
-
-    async def last_message_id(self) -> MessageId:
-        """See `PositionQueries.last_message_id`."""
-        return await self._queries.last_message_id()
-
-    async def acked_position(self) -> MessageId:
-        """See `PositionQueries.acked_position`."""
-        return await self._queries.acked_position()
+        self.attachment.again()
 
     # The end
 
@@ -435,7 +381,7 @@ class TopicConsumer:
     async def close(self) -> None:
         """Close the consumer at the broker. Idempotent; never raises an error of the broker."""
         self._broker.end()
-        await self._attachment.stop()
+        await self.attachment.stop()
         self._rewind.cancel()
         self._chunked.clear()
         self._incoming.clear_queue()
@@ -458,7 +404,7 @@ class TopicConsumer:
         end_all(
             self._broker.loop,
             self._broker.end,
-            self._attachment.abandon,
+            self.attachment.abandon,
             self._rewind.cancel,
             self._chunked.clear,
             self._incoming.clear_queue,
@@ -476,5 +422,5 @@ class TopicConsumer:
             self.permits.held,
             tuple((each.ledger, each.entry) for each in self._incoming.queue.waiting),
             self._incoming.queue.charged,
-            self._chunked.pending,
+            len(self._chunked.assembler),
         )

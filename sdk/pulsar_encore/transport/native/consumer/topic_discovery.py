@@ -101,21 +101,17 @@ class TopicDiscovery:
         self._missing: set[str] = set()  # topics that are looked for
         self._incomplete: set[str] = set()  # topics with partitions that refused the subscription
         self._changing = asyncio.Lock()  # held while topics are added or removed
-        self._watched = self._watch(subscription)
+        self._watched: PatternWatch | None = None
+        if subscription.pattern is not None:
+            self._watched = PatternWatch(
+                lookup,
+                subscription.pattern,
+                subscription.regex_subscription_mode,
+                subscription.pattern_auto_discovery_period,
+            )
         self._round = lookup.make_round()
         self._discovering: asyncio.Task[None] | None = None
         self._recovering: asyncio.Task[None] | None = None  # looks for `_missing`
-
-    def _watch(self, subscription: Subscription) -> PatternWatch | None:
-        """Return a watch of the topics that match, if the subscription has a pattern."""
-        if subscription.pattern is None:
-            return None
-        return PatternWatch(
-            self._lookup,
-            subscription.pattern,
-            subscription.regex_subscription_mode,
-            subscription.pattern_auto_discovery_period,
-        )
 
     @property
     def is_complete(self) -> bool:
@@ -128,7 +124,7 @@ class TopicDiscovery:
         names = (self._shapes, self._base, self._missing, self._refusals, self._incomplete)
         return sum(len(each) for each in names)
 
-    async def first(self) -> list[tuple[str, int]]:
+    async def first_topics(self) -> list[tuple[str, int]]:
         """Return full name and partition number of each topic and partition that exists now.
 
         Raises:
@@ -212,7 +208,8 @@ class TopicDiscovery:
                         raise
                     continue  # deleted since it was found, or looked for by `_recover`
             shape = self._shapes.get(topic)
-            if shape is None or not self._fits(shape, count):
+            # A topic may get more partitions. Any other change means that it was made anew.
+            if shape is None or not (count == shape.partitions or 0 < shape.partitions < count):
                 if shape is not None and self._consumers_of(topic):
                     self.look_for(topic)  # some of its partitions are gone
                     continue
@@ -243,10 +240,6 @@ class TopicDiscovery:
     def _key_of(self, topic: str) -> str:
         """Return the key in `_shapes` of a topic or partition that is read."""
         return self._base[topic] if self._watched is None else base_name(topic)
-
-    def _fits(self, shape: TopicShape, count: int) -> bool:
-        """Return True if a topic has the partitions that it had, and perhaps more."""
-        return count == shape.partitions or 0 < shape.partitions < count
 
     def _consumers_of(self, topic: str) -> list[TopicConsumer]:
         """Return the consumers of a topic by its key in `_shapes`."""
@@ -290,7 +283,7 @@ class TopicDiscovery:
         except EncoreError as error:
             log.error("%s cannot be read: %s", topic, error)
             return False
-        refused = await caught(consumer.open())
+        refused = await error_of(consumer.attachment.first())
         if refused is not None:
             self._report_refusal(topic, refused)
             self._owner.refused(consumer)
@@ -383,11 +376,12 @@ class TopicDiscovery:
         else:
             self._incomplete.add(shape.topic)
         for consumer in consumers:
-            if consumer.topic in names and consumer.missing_s is not None:
+            missing_s = consumer.subscriber.missing_s
+            if consumer.topic in names and missing_s is not None:
                 is_whole = False
-                if shape.may_create or shape.is_due(consumer.missing_s):
-                    consumer.allow_creation()
-                consumer.retry_now()
+                if shape.may_create or shape.is_due(missing_s):
+                    consumer.subscriber.may_create = True
+                consumer.attachment.retry_now()
         if is_whole:
             self._missing.discard(shape.topic)
             if self._watched is not None:
@@ -396,7 +390,7 @@ class TopicDiscovery:
                 self._watched.notify()
 
 
-async def caught(call: Coroutine[Any, Any, None]) -> EncoreError | None:
+async def error_of(call: Coroutine[Any, Any, None]) -> EncoreError | None:
     """Await a call, and return its error if it is one of this package."""
     try:
         await call

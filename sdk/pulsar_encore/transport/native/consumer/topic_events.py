@@ -13,11 +13,14 @@ from ..connection.retry_log import RetryLog
 
 
 class TopicEvents:
-    """The `TopicListener` of all topics of one consumer.
+    """Receives the events of all topics of one consumer, each with the number of the topic.
+
+    Called on the event loop. No `on_...` method may raise or suspend.
 
     Args:
         retry_log: Logs losses and failed attempts to attach.
-        missing: Called with a topic that its broker does not know.
+        on_missing: Called with a topic that its broker does not know, or that has other partitions
+            now.
         ended: Called with the first topic that has ended for good, and the error.
 
     Attributes:
@@ -29,13 +32,13 @@ class TopicEvents:
     def __init__(
         self,
         retry_log: RetryLog,
-        missing: Callable[[int], None],
+        on_missing: Callable[[int], None],
         ended: Callable[[int, Exception], None],
     ) -> None:
         self.retry_log: RetryLog = retry_log
         self.listener: DeliveryListener | None = None
         self.known: int = 0
-        self._missing = missing
+        self.on_missing: Callable[[int], None] = on_missing
         self._ended = ended
         # Notices about topics that the sink does not know yet.
         self._early: list[tuple[int, bool | None]] = []
@@ -60,9 +63,6 @@ class TopicEvents:
         early, self._early = self._early, []
         for topic_number, active in early:
             self._notice(topic_number, active)
-
-    def on_missing(self, topic_number: int) -> None:
-        self._missing(topic_number)
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self.listener is not None:

@@ -1,9 +1,11 @@
-"""The rewind of one topic: an ordered subscription requests all unacked messages again.
+"""Sends the command that rewinds one topic of an ordered subscription.
 
-The command is REDELIVER_UNACKNOWLEDGED_MESSAGES without ids. If it meets a read in progress at the
-broker, the broker skips a block of entries (`docs/notes/wire-protocol.md#rewind-during-a-read`).
-The broker has no read in progress if its permits are used up. Otherwise it is taken to be quiet if
-no entry arrived for 0.1 s. After 0.5 s the command is sent in any case.
+The command is REDELIVER_UNACKNOWLEDGED_MESSAGES without ids. The consumer above the transport
+decides to rewind; this module only chooses the moment to send the command. If the command meets a
+read in progress at the broker, the broker skips a block of entries
+(`docs/notes/wire-protocol.md#rewind-during-a-read`). The broker has no read in progress if its
+permits are used up. Otherwise it is taken to be quiet if no entry arrived for 0.1 s. After 0.5 s
+the command is sent in any case.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ _QUIET_S: Final = 0.1
 _LONGEST_S: Final = 0.5
 
 
-class TopicRewind:
-    """Requests all unacked messages of one topic again, in order.
+class RewindCommand:
+    """Sends rewinds of one topic, each at a moment when the broker reads nothing.
 
     Args:
         broker: The consumer that asks.
