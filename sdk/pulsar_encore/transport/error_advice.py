@@ -1,4 +1,4 @@
-"""Advice by result, for the text of errors: brokers name the error, but seldom the remedy."""
+"""Advice by result, for the text of errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ LIMIT_ADVICE: Final = (
     "was lost counts until the broker notices that, which can take two minutes"
 )
 
-# From the result to the advice.
 ADVICE: Final[dict[str, str]] = {
     "Timeout": (
         f"no answer in time: {REACHABLE}; or raise operation_timeout_seconds (send_timeout_millis "

@@ -1,9 +1,7 @@
 """Several subscriptions as one: the input topics and the retry letter topic.
 
 The retry letter topic is always subscribed as Shared
-(`docs/notes/consumer-semantics.md#letter-topics`), so it has its own subscription. `MergedConsumer`
-renumbers the topics of all parts, so that the consumer sees a single `TransportConsumer`.
-Positions refer to the first part, the main one.
+(`docs/notes/consumer-semantics.md#letter-topics`), so it has its own subscription.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class _MergedTopics:
 
 
 class _PartListener:
-    """Renumbers the reports of one part, and notes which ledgers it delivers."""
+    """Renumbers the topics in the calls of one part, and notes which ledgers it delivers."""
 
     def __init__(
         self, listener: DeliveryListener, part: int, parts: int, ledgers: dict[int, int]
@@ -125,7 +123,10 @@ class _PartListener:
 
 
 class MergedConsumer:
-    """A `TransportConsumer` over `parts` of the same transport; the first is the main one."""
+    """A `TransportConsumer` over `parts` of the same transport.
+
+    The first part is the main one: positions are those of its topics.
+    """
 
     def __init__(self, *parts: TransportConsumer) -> None:
         self._parts = parts
@@ -168,7 +169,6 @@ class MergedConsumer:
 
     def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if not topic:
-            # Any part may have delivered it.
             return self._ledgers.get(ledger)
         for at, part in enumerate(self._parts):
             topic_number = part.topic_number_of(topic, partition)
@@ -209,8 +209,7 @@ class MergedConsumer:
         part.redeliver_all(number)
 
     async def seek(self, position: MessageId | int) -> None:
-        """Seek by time in all parts; by id in the main part only, because its topics have the
-        id."""
+        """Seek by time in all parts, by id in the main part."""
         await self._parts[0].seek(position)
         if isinstance(position, int):
             for part in self._parts[1:]:

@@ -1,8 +1,4 @@
-"""The choice of a client's transport, by the application or by the environment.
-
-A transport is imported only when it is chosen, so that the C++ client is loaded for the stock
-transport only.
-"""
+"""The choice of a client's transport. Only the chosen transport is imported."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from .interface import Transport
 
 log: Final = logging.getLogger("pulsar_encore.client")
 
-#: The environment variable that decides if the client does not.
 VARIABLE: Final = "PULSAR_ENCORE_TRANSPORT"
 _NAMES: Final = ("auto", "native", "stock")
 _DEFAULT: Final = "auto"
@@ -37,14 +32,10 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
     """Make the transport of a client.
 
     Args:
-        options: Checked options.
-        name: "native" implements Pulsar's protocol, "stock" uses `pulsar-client`. "auto" is the
-            native transport if it supports the options, else the stock transport, with a log line.
-            If None, the environment variable `PULSAR_ENCORE_TRANSPORT` decides; its default is
-            "auto".
+        name: "native", "stock", or "auto": the native transport if it supports the options, else
+            the stock transport. None for the environment variable `PULSAR_ENCORE_TRANSPORT`.
 
     Raises:
-        ConfigurationError: if there is no transport of that name.
         NotSupportedError: if "native" does not support the options, or the stock transport is used
             with an option of the native transport.
     """

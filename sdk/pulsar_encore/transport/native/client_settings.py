@@ -1,4 +1,4 @@
-"""Settings of a native client: timeouts, limits and identity."""
+"""Settings of a native client. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ CLIENT_VERSION: Final = f"pulsar-encore-{VERSION}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientSettings:
-    """Settings of one native client.
+    """Timeouts and limits of one native client.
 
     Attributes:
         operation_timeout_s: Longest wait for one answer of a broker, and for the first attachment
-            of a consumer or producer with all its retries, in s.
-        connection_timeout_s: Longest wait for a connection and its handshake, in s.
-        keep_alive_s: Interval of PINGs, in s. A broker that is silent for two intervals is given up
-            (`docs/notes/wire-protocol.md#keep-alive`). Infinite for no PINGs and no timer.
-        backoff_s: First delay before a retry after a loss, in s; it doubles.
-        max_backoff_s: Longest delay, in s.
-        idle_s: An unused connection is closed after one to two of these, in s; 0 keeps it.
-        discovery_s: How often new partitions of named topics are looked for, in s.
+            of a consumer or producer with all its retries.
+        connection_timeout_s: Longest wait for a connection and its handshake.
+        keep_alive_s: Interval of PINGs; infinite for none. A broker that is silent for two
+            intervals is given up (`docs/notes/wire-protocol.md#keep-alive`).
+        backoff_s, max_backoff_s: First and longest delay before a retry; it doubles.
+        idle_s: An unused connection is closed after one to two of these; 0 keeps it.
+        discovery_s: Interval at which new partitions of named topics are looked for.
         listener_name: The advertised listener of the brokers to use.
         lookups: Most lookups at a time.
-        reattach_timeout_s: How long attaching again is retried after a loss, in s; None for ever.
+        reattach_timeout_s: How long attaching again is retried after a loss; None for ever.
         recreate_after_s: How long a topic must be missing before a consumer or producer that was
-            attached to it creates it again, in s.
-        max_partitions: Most partitions that a topic may have.
+            attached to it creates it again.
         max_uncompressed_size: Largest payload of an entry or chunked message, compressed or not, in
             bytes.
     """

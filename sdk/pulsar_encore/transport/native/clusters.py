@@ -1,9 +1,7 @@
 """The cluster that a client uses, and when the client moves to another.
 
-`OneCluster` never moves, `Failover` probes the clusters, and with `Provided` the application
-decides. A probe succeeds if the broker accepts the connection and completes the handshake. A move
-closes the connections to the old cluster. Consumers and producers attach again in the new one, and
-acks and messages in flight are uncertain as after any loss.
+A move closes the connections to the old cluster. Consumers and producers attach again in the new
+one, and acks and messages in flight are uncertain as after any loss.
 """
 
 from __future__ import annotations
@@ -22,21 +20,18 @@ log: Final = logging.getLogger("pulsar_encore.connection")
 
 
 class Clusters(Protocol):
-    """The clusters of a client."""
-
     def initial_service(self) -> ClusterService:
         """Return the cluster that a new connection pool begins with."""
 
     def manage(self, pool: ConnectionPool) -> None:
-        """Move a connection pool between clusters from now on, until `close`. Called on its
-        loop."""
+        """Move a connection pool between clusters until `close`. Called on its loop."""
 
     def close(self) -> None:
-        """Stop, because the client was closed."""
+        """Stop moving pools."""
 
 
 class OneCluster:
-    """A single cluster (`Clusters`)."""
+    """A single cluster."""
 
     def __init__(self, service: ClusterService) -> None:
         self._service = service
@@ -45,20 +40,20 @@ class OneCluster:
         return self._service
 
     def manage(self, pool: ConnectionPool) -> None:
-        """Do nothing: there is no other cluster."""
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class Failover:
-    """The first cluster that answers; the preferred one again once it recovers (`Clusters`).
+    """The first cluster that answers; the preferred one again once it recovers.
 
-    Each event loop of a client probes for itself, because one loop may reach a cluster that another
-    cannot.
+    A probe succeeds if the broker accepts the connection and completes the handshake. Each event
+    loop probes for itself.
 
     Args:
-        services: In the order of preference; at least two.
+        services: In the order of preference.
         check_s: Time between probes, in s.
         failures: Failed probes in a row after which the client leaves a cluster.
         successes: Successful probes of the first cluster in a row after which it returns.
@@ -114,15 +109,10 @@ class Failover:
 
 
 class Provided:
-    """The cluster that a `ServiceInfoProvider` names (`Clusters`).
+    """The cluster that a `ServiceInfoProvider` names.
 
     Args:
         provider: A provider of this package or of `pulsar-client`, or an object with its methods.
-        understand: Makes a cluster from a `ServiceInfo`.
-
-    Raises:
-        EncoreError: if the first `ServiceInfo` is not supported. Errors of the provider pass
-            through.
     """
 
     def __init__(self, provider: Any, understand: Callable[[Any], ClusterService]) -> None:
@@ -144,8 +134,7 @@ class Provided:
         self._provider.close()
 
     def _on_service_info(self, info: Any) -> None:
-        """Move to another cluster. The provider calls this on any thread; it gets the error if
-        `info` is not supported, and the client stays."""
+        """Move to another cluster, or raise. The provider calls this on any thread."""
         service = self._make_service(info)
         log.warning("moving from cluster %s to %s", self._service, service)
         self._service = service
@@ -154,6 +143,5 @@ class Provided:
 
 
 def _call_on_loop(pool: ConnectionPool, call: Callable[..., object], *values: Any) -> None:
-    """Call a function on the event loop of a pool, unless the loop is closed."""
-    with contextlib.suppress(RuntimeError):  # the loop is closed, perhaps since this moment
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         pool.loop.call_soon_threadsafe(call, *values)

@@ -1,8 +1,4 @@
-"""The native transport: makes consumers and producers, and closes them.
-
-It has one connection pool per event loop, because a client may be used from several loops, one
-after the other or at the same time.
-"""
+"""The native transport: makes consumers and producers, and closes them."""
 
 from __future__ import annotations
 
@@ -45,25 +41,21 @@ class _LoopScope:
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
         self.end: LoopEnd | None = None  # called when the loop ends
-        # In the order of creation, which is also the order of closing.
+        # In the order of creation.
         self.handles: dict[NativeConsumer | VersionedConsumer | NativeProducer, None] = {}
 
 
 class NativeTransport:
     """One client over the binary protocol (`Transport`).
 
-    Args:
-        where: A service URL, such as ``pulsar://host:6650`` (several hosts by commas, or
-            pulsar+ssl, http, https), or the clusters.
-        credentials: The identity of the client, if `where` is a URL.
-        dialer: Opens connections, if `where` is a URL: sockets, or a broker in memory. Its
-            `make_codecs`, if any, makes the object that runs long codec calls on an event loop,
-            because virtual time needs plain calls. The default is a thread.
-        rng: Spreads attempts and partitions; None for a random seed.
-        make_round: Makes the schedule of each task that looks for new topics.
+    It has one connection pool per event loop, because a client may be used from several loops.
 
-    Raises:
-        InvalidUrl: if the service URL is malformed.
+    Args:
+        where: A service URL, or the clusters.
+        credentials, dialer: Only if `where` is a URL. The dialer's `make_codecs`, if any, replaces
+            the codec thread, because virtual time needs plain calls.
+        rng: Spreads attempts and partitions.
+        make_round: Makes the schedule of each task that looks for new topics.
     """
 
     capabilities = NATIVE
@@ -113,7 +105,7 @@ class NativeTransport:
     def _end_closed_loops(self) -> None:
         """End the scopes of loops that were closed without notice.
 
-        Until its connections end, the broker keeps the messages that it has dispatched to them.
+        Otherwise the broker would keep messages for their connections.
         """
         for loop, scope in list(self._scopes.items()):
             if loop.is_closed():
@@ -124,8 +116,7 @@ class NativeTransport:
         await scope.lookup.pool.gone()
 
     def _end_scope(self, scope: _LoopScope) -> None:
-        """End the connections and subscriptions of a scope. Its producers continue on the next loop
-        that uses them."""
+        """End a scope. Its producers continue on the next loop that uses them."""
         pool = scope.lookup.pool
         if self._scopes.get(pool.loop) is scope:
             del self._scopes[pool.loop]
@@ -156,7 +147,7 @@ class NativeTransport:
         return await open_producer(self, options, self._producer_ids, listener)
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
-        """Return the lookup of the running loop. The producer is closed with the client."""
+        """Return the lookup of the running loop, and close the producer with the client."""
         scope = self._scope()
         scope.handles[producer] = None
         return scope.lookup
@@ -197,7 +188,7 @@ class NativeTransport:
         ]
 
     def retry_now(self) -> None:
-        """End all waits between attempts, because a broker may be reachable again."""
+        """End all waits between attempts."""
         for scope in list(self._scopes.values()):
             scope.lookup.pool.retry_now()
 

@@ -1,9 +1,8 @@
 """The options of a `Client(...)`, converted for the native transport.
 
-`unsupported` says whether the native transport can serve them. Options that only concern the C++
-client are ignored: its threads and the interval of its statistics. So is `tls_validate_hostname`:
-its default is False as in `pulsar-client`, which cannot be told from a chosen False. The host name
-in a certificate is always verified, unless `tls_allow_insecure_connection` is set.
+Options that only concern the C++ client are ignored. So is `tls_validate_hostname`: its default is
+False as in `pulsar-client`, which cannot be told from a chosen False. The host name in a
+certificate is always verified, unless `tls_allow_insecure_connection` is set.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .connection.tls_context import TlsContext
 
 
 def unsupported(options: ClientOptions) -> str | None:
-    """Return why the native transport does not support the options; None if it does."""
+    """Return why the native transport does not support the options, or None."""
     where = options.service_url
     if options.logger is not None:
         return "logger= needs the stock transport; the native one uses the logger 'pulsar_encore'"
@@ -85,7 +84,6 @@ def of_options(options: ClientOptions) -> tuple[Clusters, ClientSettings]:
 
     Raises:
         NotSupportedError: if `unsupported` gives a reason.
-        ConfigurationError: if a provider's first `ServiceInfo` is of another type.
     """
     reason = unsupported(options)
     if reason is not None:

@@ -1,8 +1,4 @@
-"""Schema objects, converted for the protocol.
-
-Any object with the `schema_info()` of `pulsar-client` works, and so does an object that returns a
-schema of the protocol. The C++ client is not imported.
-"""
+"""Schema objects, converted for the protocol."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ from typing import Any
 from ...errors import ConfigurationError
 from ...wire import pulsar_pb2 as pb
 
-# Types that are sent without a schema. Names of other types differ from the protocol's only in case
-# and underscores.
+# Types that are sent without a schema.
 _WITHOUT_SCHEMA = ("BYTES", "NONE", "AUTO_CONSUME", "AUTO_PUBLISH")
 
 
@@ -20,10 +15,8 @@ def wire_schema(schema: Any) -> pb.Schema | None:
     """Return the schema to send to a broker; None for bytes, which have no schema there.
 
     Args:
-        schema: An object with `schema_info()`, or None.
-
-    Raises:
-        ConfigurationError: if the protocol does not know its type.
+        schema: An object with the `schema_info()` of `pulsar-client`, or with one that returns a
+            `pb.Schema`.
     """
     if schema is None:
         return None

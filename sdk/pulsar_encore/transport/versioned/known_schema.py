@@ -1,5 +1,4 @@
-"""Schemas as brokers store them: `SchemaDefinition` to decode with, `KnownSchema` to send
-copies."""
+"""Schemas as brokers store them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ class SchemaDefinition(NamedTuple):
 
     Attributes:
         kind: The schema type, in the spelling of the protocol or of `pulsar-client`.
-        text: The definition; JSON for Avro.
     """
 
     kind: str
@@ -22,7 +20,6 @@ class KnownSchema:
     """A schema that the broker already has, for bytes that were encoded with it (`schema_of`).
 
     Args:
-        info: The result of `schema_info()` for the transport that fetched the schema.
         key_value: True if partition keys are half of the value.
     """
 
@@ -34,7 +31,7 @@ class KnownSchema:
         return self._info
 
     def encode(self, data: bytes) -> bytes:
-        """Return the bytes, which are already encoded."""
+        """Return the bytes unchanged, because they are encoded."""
         return data
 
     def decode_message(self, message: Any) -> bytes:

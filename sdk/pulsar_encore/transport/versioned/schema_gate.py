@@ -1,8 +1,7 @@
 """A queue for deliveries that wait for the schema they were written with.
 
-Messages wait here, before they reach the consumer's queue, so that an ordered subscription stays
-ordered. Permits bound the wait, because waiting messages are not consumed. A version that cannot be
-fetched stops nothing: its messages are delivered, and only decoding their values fails.
+Messages wait before they reach the consumer's queue, so that an ordered subscription stays ordered.
+If a version cannot be fetched, its messages are delivered and only decoding their values fails.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ class SchemaGate:
     """A `DeliveryListener` in front of the consumer's or reader's.
 
     Args:
-        listener: The consumer's, or the reader's.
-        durable: True if messages that are lost with a connection are redelivered. A reader's are
-            not, so they stay here.
+        durable: False for a reader. Its messages stay after a loss, because they are not
+            redelivered.
     """
 
     def __init__(
@@ -49,7 +47,7 @@ class SchemaGate:
         self._durable = durable
         self._waiting: deque[tuple[Version | None, Delivery]] = deque()
         self._fetching: asyncio.Task[None] | None = None
-        # These calls do not concern the waiting messages.
+        # These calls do not concern waiting messages.
         self.on_connected = listener.on_connected
         self.on_uncertain = listener.on_uncertain
         self.on_all_requested = listener.on_all_requested
@@ -69,8 +67,7 @@ class SchemaGate:
             self._deliver_ready()
 
     def _deliver_ready(self) -> None:
-        """Deliver the messages before the first whose version is missing, and fetch that
-        version."""
+        """Deliver messages up to the first without its version, and fetch that version."""
         waiting, ready = self._waiting, []
         while waiting and not self._versions.lacks(waiting[0][0]):
             ready.append(waiting.popleft()[1])
@@ -90,8 +87,7 @@ class SchemaGate:
         return bool(self._waiting)
 
     def drop(self, topics: Container[int] | None = None) -> list[Delivery]:
-        """Drop the waiting messages of some topics or of all, because they are redelivered or
-        invalid."""
+        """Drop the waiting messages of these topics, or of all, and return them."""
         kept: deque[tuple[Version | None, Delivery]] = deque()
         dropped = []
         for version, delivery in self._waiting:

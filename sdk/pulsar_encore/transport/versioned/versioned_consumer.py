@@ -1,4 +1,4 @@
-"""A transport consumer that holds messages back until the schema of their writer is known."""
+"""A transport consumer that holds messages back until their schema is known."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from .versioned_messages import SchemaVersions
 
 
 class Abandonable(TransportConsumer, Protocol):
-    """A transport consumer that can be dropped at once."""
+    """A transport consumer that can be dropped without waiting."""
 
     def abandon(self) -> None:
         """Drop everything, without waiting."""
 
 
 class VersionedConsumer:
-    """A `TransportConsumer` for a schema with versions.
-
-    Args:
-        consumer: The wrapped transport consumer, not started.
-        subscription: The subscription of `consumer`.
-    """
+    """A `TransportConsumer` for a schema with versions."""
 
     def __init__(
         self, consumer: Abandonable, subscription: Subscription, versions: SchemaVersions
@@ -33,7 +28,7 @@ class VersionedConsumer:
         self._versions = versions
         self._gate: SchemaGate | None = None
         self.capabilities: Capabilities = consumer.capabilities
-        # These calls do not concern the messages that wait for a schema.
+        # These calls do not concern waiting messages.
         self.is_connected = consumer.is_connected
         self.topic_of = consumer.topic_of
         self.topic_numbers = consumer.topic_numbers
@@ -81,8 +76,7 @@ class VersionedConsumer:
     async def has_message_available(self) -> bool:
         if self._has_waiting():
             return True
-        # A message may arrive during the request. The broker's answer is then about messages behind
-        # it.
+        # If a message arrives during the request, the broker's answer is about messages behind it.
         return await self._consumer.has_message_available() or self._has_waiting()
 
     def _has_waiting(self) -> bool:

@@ -1,7 +1,6 @@
 """Messages that decode their value with the schema they were written with.
 
-This works for the Avro schemas of `pulsar-client`, which accept a writer's schema. Nothing is
-imported for them: an application that has such a schema has loaded the package.
+This works for the Avro schemas of `pulsar-client`, which accept a writer's schema.
 """
 
 from __future__ import annotations
@@ -30,11 +29,7 @@ def has_versions(schema: Any) -> bool:
 
 
 class SchemaVersions:
-    """Decodes values of any schema version with one reader's schema.
-
-    Args:
-        schema: The reader's; `has_versions` is true for it.
-    """
+    """Decodes values of any schema version with one reader's schema."""
 
     def __init__(self, schema: Any, writers: WriterSchemas) -> None:
         self._schema = schema
@@ -47,13 +42,9 @@ class SchemaVersions:
     def view(
         self, topic: str, messages: Sequence[RawMessage]
     ) -> tuple[Version | None, list[RawMessage]]:
-        """Return the version to fetch first, or None, and the messages bound to it.
+        """Return the version to fetch first, or None, and the messages of an entry bound to it.
 
-        Messages without a value do not wait for a schema, because nothing of them is decoded. An
-        entry of such messages has no version here.
-
-        Args:
-            messages: Of one entry, which has one version.
+        An entry without values does not wait for a schema.
         """
         number = messages[0].int_schema_version()
         version = self._writers.version(base_name(topic), number) if number >= 0 else None
@@ -62,12 +53,7 @@ class SchemaVersions:
         return version, [VersionedMessage(each, self, version) for each in messages]
 
     def decode(self, message: RawMessage, version: Version | None) -> Any:
-        """Return the value of a message.
-
-        Raises:
-            SchemaVersionError: if its version is not known.
-        """
-        if version is None:  # written as bytes: the reader's schema is the only one
+        if version is None:  # written as bytes
             return self._schema.decode(message.data())
         writer = self._parsed.get(version)
         if writer is None:
@@ -93,7 +79,7 @@ class VersionedMessage:
         """Return the decoded payload.
 
         Raises:
-            SchemaVersionError: if the version it was written with is not known.
+            SchemaVersionError: if the version that it was written with is not known.
         """
         return self._versions.decode(self._raw, self._version)
 

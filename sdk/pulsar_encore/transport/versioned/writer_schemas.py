@@ -1,9 +1,8 @@
 """The schemas that messages were written with, fetched before the messages are delivered.
 
-Avro bytes do not describe themselves: with another schema than their writer's, they decode to wrong
-values without an error. `pulsar-client` fetches a version when the first value is decoded, which
-blocks, and falls back to the reader's schema if that fails. Here a version is fetched once, in
-advance, and decoding a value of an unknown version is an error.
+With another schema than their writer's, Avro bytes decode to wrong values without an error.
+`pulsar-client` fetches a version while it decodes the first value, which blocks, and falls back to
+the reader's schema. Here decoding a value of an unknown version is an error.
 """
 
 from __future__ import annotations
@@ -15,21 +14,19 @@ from typing import Final
 from ...errors import IncompatibleSchema, SchemaVersionError, TransportTimeout
 from .known_schema import SchemaDefinition
 
-#: A topic without its partition, a version of its schema, and how often the topic was deleted: a
-#: topic that is created again numbers its versions from 0 again.
+#: A topic without its partition, a version of its schema, and how often the topic was deleted. A
+#: topic that is created again numbers its versions from 0.
 Version = tuple[str, int, int]
 
-#: Fetches a version from a broker, by topic and number.
 Fetch = Callable[[str, int], Awaitable[SchemaDefinition]]
 
-#: Longest wait of messages for their schema, in s. They are then delivered without it, and decoding
-#: a value is an error until the schema arrives.
+#: Longest wait of messages for their schema, in s. They are then delivered without it.
 WAIT_S: Final = 15.0
 _RETRY_DELAY_S: Final = 5.0  # before a failed fetch is retried
 
 
 class WriterSchemas:
-    """The schema versions of one client's topics, on any event loop."""
+    """The schema versions of one client's topics, for all event loops."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch_definition = fetch
@@ -40,7 +37,7 @@ class WriterSchemas:
         self._fetching: dict[tuple[Version, asyncio.AbstractEventLoop], asyncio.Task[None]] = {}
 
     def lacks(self, version: Version | None) -> bool:
-        """Return True if a version must be fetched, for the first time or again."""
+        """Return True if a version must be fetched, also after a failure."""
         if version is None or version in self._known:
             return False
         failed = self._failed.get(version)
@@ -50,16 +47,17 @@ class WriterSchemas:
         return topic, number, self._deletions.get(topic, 0)
 
     def deleted(self, topic: str) -> None:
-        """Note that a topic was deleted: if it is created again, its versions start at 0 again.
+        """Note that a topic was deleted. `topic` is a full name without a partition number.
 
-        Messages that were received before keep their versions. `topic` is a full name without a
-        partition number.
+        Messages that were received before keep their versions.
         """
         self._deletions[topic] = self._deletions.get(topic, 0) + 1
 
     async def fetch(self, version: Version) -> None:
-        """Wait until a version is known or cannot be fetched. A cancelled caller does not end the
-        fetch."""
+        """Wait until a version is known, or its fetch has failed.
+
+        A cancelled caller does not end the fetch.
+        """
         at = (version, asyncio.get_running_loop())
         task = self._fetching.get(at)
         if task is None:
@@ -83,11 +81,7 @@ class WriterSchemas:
         self._failed[version] = (asyncio.get_running_loop().time(), error)
 
     def definition(self, version: Version) -> str:
-        """Return a version, as JSON.
-
-        Raises:
-            SchemaVersionError: if it is not known.
-        """
+        """Return a version as JSON, or raise SchemaVersionError if it is not known."""
         known = self._known.get(version)
         if known is not None:
             return known

@@ -1,8 +1,7 @@
 """ACK and REDELIVER commands for thousands of entries, encoded by hand.
 
 The bytes that the ids of a ledger share are made once per ledger. That takes a tenth of the time of
-an object for each id (`docs/notes/wire-protocol.md#cost-per-message`). The result equals the
-encoding by `wire.encode`, except that ids have no partition. Commands have a bounded size.
+an object for each id (`docs/notes/wire-protocol.md#cost-per-message`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 from ....wire import ack_sets
 from ....wire.varints import SMALL_VARINTS, varint
 
-#: Ids in one command; a frame would take thirty times as many.
+#: Ids in one command; a frame could hold thirty times as many.
 MOST_IDS: Final = 5_000
 
 _ACK: Final = (b"\x08\x0a\x52", 0x1A)  # type, tag of the body; tag of an id in it
@@ -39,8 +38,6 @@ def individual_acks(
     """Encode an ACK of whole entries and of parts of batches.
 
     Args:
-        consumer_id: The consumer that acks.
-        entries: (ledger, entry) of each entry.
         partial: (ledger, entry, batch size, mask of the unacked indexes) of each batch.
         request_id: Makes the broker answer.
     """
@@ -56,9 +53,7 @@ def cumulative_ack(
     """Encode a cumulative ACK.
 
     Args:
-        consumer_id: The consumer that acks.
-        ledger, entry: The last acked entry; entry -1 is before the first one of its ledger.
-        request_id: Makes the broker answer.
+        entry: The last acked entry; -1 is before the first one of its ledger.
     """
     parts = _ids(_ACK[1], [(ledger, entry)])
     return _frame(_ACK[0], consumer_id, _CUMULATIVE, parts, _request(request_id))
@@ -86,7 +81,6 @@ def _frame(head: bytes, consumer_id: int, kind: bytes, ids: list[bytes], after: 
 
 
 def _ids(tag: int, entries: Iterable[tuple[int, int]]) -> list[bytes]:
-    """Encode the ids of entries: for each the bytes that its ledger shares, then the entry."""
     parts: list[bytes] = []
     last = -1
     short = long = b""

@@ -19,13 +19,8 @@ ValidationError: TypeAlias = pb.CommandAck.ValidationError.ValueType
 class AckWriter:
     """Writes the ACK commands of one topic.
 
-    Args:
-        broker: The consumer that acks.
-        chunked: Knows the entries of chunked messages.
-        durable: False for a reader, which has no acks.
-
     Attributes:
-        written_s: Loop time of the last ACK; `Seek` waits for the broker to write it.
+        written_s: Loop time of the last ACK.
     """
 
     def __init__(self, broker: BrokerConsumer, chunked: ChunkedMessages, *, durable: bool) -> None:
@@ -35,10 +30,7 @@ class AckWriter:
         self.written_s: float = -math.inf
 
     def ack(self, plan: AckPlan) -> list[asyncio.Future[Any]]:
-        """Send the acks of a flush.
-
-        Returns:
-            The broker's answers, one for each command. Together they are the ack receipt.
+        """Send the acks of a flush, and return the broker's answers to the commands.
 
         Raises:
             NotConnected: if no broker holds the consumer; then nothing was sent.
@@ -59,8 +51,7 @@ class AckWriter:
             self._chunked.forget_up_to((ledger, entry))
             if mask != -1:
                 # A cumulative ack inside a batch undoes single acks of later batch messages (seen
-                # on 4.2.4). A cumulative ack of the entry before it, and a partial ack of this
-                # entry, do not.
+                # on 4.2.4). So ack the entry before it cumulatively, and this one partially.
                 partial = [(ledger, entry, size, mask), *partial]
                 entry -= 1
             session.write(commands.cumulative_ack(consumer_id, ledger, entry, request()))
@@ -82,17 +73,14 @@ class AckWriter:
         return answers
 
     def ack_skipped(self, entries: list[tuple[int, int]]) -> None:
-        """Ack entries that hold no messages for the application. A reader has no acks."""
+        """Ack entries that hold no messages for the application, unless this is a reader."""
         session = self._broker.session
         if session is not None and self._durable:
             self.written_s = self._broker.loop.time()
             session.write(commands.individual_acks(self._broker.consumer_id, entries))
 
     def ack_unreadable(self, entries: Sequence[tuple[int, int]], error: ValidationError) -> None:
-        """Ack entries that cannot be read, with the validation error that says why.
-
-        A reader has no acks.
-        """
+        """Ack entries that cannot be read, unless this is a reader."""
         if self._durable:
             for entry in entries:
                 self.discard(entry, error)

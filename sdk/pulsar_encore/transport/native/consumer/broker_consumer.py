@@ -1,9 +1,4 @@
-"""The consumer that a broker holds for one topic: its connection, its id and its state.
-
-`TopicConsumer` and its parts share one `BrokerConsumer`. The session and the consumer id change
-only here, together with the state, so that a session is present exactly in the states of
-`consumer_states.HELD`.
-"""
+"""The consumer that a broker holds for one topic: its session, its id and its state."""
 
 from __future__ import annotations
 
@@ -20,16 +15,11 @@ _Answer = TypeVar("_Answer")
 
 
 class BrokerConsumer(StateMachine):
-    """One topic's consumer as the broker knows it.
-
-    Args:
-        topic: Full name; of the partition, if any.
-        loop: The event loop of the connections.
-        timeout_s: The operation timeout, in s.
+    """One topic's consumer as the broker knows it, shared by the parts of a `TopicConsumer`.
 
     Attributes:
-        topic, loop, timeout_s: See above.
-        session: The connection to the broker; None while no broker holds the consumer.
+        timeout_s: The operation timeout, in s.
+        session: The connection to the broker. It is present exactly in the states of `HELD`.
         consumer_id: The consumer id of the current attachment. Each attachment has an id of its
             own, so that late commands for an old attachment reach no consumer.
     """
@@ -45,21 +35,15 @@ class BrokerConsumer(StateMachine):
 
     @property
     def is_ended(self) -> bool:
-        """True once the application has closed the consumer."""
         return self.state in (State.CLOSING, State.ENDED)
 
     def attach(self, session: Session, consumer_id: int) -> None:
-        """Record that the broker holds the consumer under this id."""
         self.step(Step.ATTACH)
         self.session, self.consumer_id = session, consumer_id
         self._is_attached_or_ended.set()
 
     def detach(self, step: Step) -> bool:
-        """Make a step after which the broker may not hold the consumer any more.
-
-        Returns:
-            True if the consumer was held before the step and is not held after it.
-        """
+        """Make a step, and return True if the broker held the consumer before it and not after."""
         self.step(step)
         if self.session is None or self.state in HELD:
             return False
@@ -69,26 +53,17 @@ class BrokerConsumer(StateMachine):
         return True
 
     def end(self) -> None:
-        """Record that the application closes the consumer."""
         self.step(Step.END)
         self._is_attached_or_ended.set()  # a seek that waits for an attachment ends
 
     def finish(self) -> Session | None:
-        """Record that the closed consumer leaves its broker.
-
-        Returns:
-            The session that held it, if any.
-        """
+        """Record that the closed consumer leaves its broker, and return its session."""
         self.step(Step.FINISH)
         session, self.session = self.session, None
         return session
 
     def ready(self) -> Session:
-        """Return the session.
-
-        Raises:
-            NotConnected: if no broker holds the consumer.
-        """
+        """Return the session, or raise NotConnected."""
         session = self.session
         if session is None:
             raise NotConnected(
@@ -101,7 +76,7 @@ class BrokerConsumer(StateMachine):
 
         Raises:
             NotConnected: if it was not attached by `deadline`, in loop time.
-            ClosedError: if the consumer was closed.
+            ClosedError: if it was closed.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -112,9 +87,6 @@ class BrokerConsumer(StateMachine):
 
     async def when_attached(self, ask: Callable[[Session], Awaitable[_Answer]]) -> _Answer:
         """Send a request once the consumer is attached, and again if the connection is lost.
-
-        Args:
-            ask: Sends the request on a session and returns the broker's answer.
 
         Raises:
             NotConnected: if there was no answer within the operation timeout.

@@ -29,17 +29,8 @@ class ChunkHandler:
     """Handles the chunks of one topic.
 
     Args:
-        number: The topic's number in its consumer.
-        topic: Full name, for log lines.
-        permits: Counts messages that the broker may send.
-        position: Where a reader is; None for a durable subscription.
-        reader: Reads complete messages.
-        queue: Entries that wait for decompression.
-        chunked: Joins chunks.
-        acks: Acks entries without messages.
-        skipped: Acks or reports messages that are not delivered.
+        position: None for a durable subscription.
         deliver: Adds a delivery to those of the current read.
-        reattach: Leaves the broker and attaches again.
     """
 
     def __init__(
@@ -69,9 +60,9 @@ class ChunkHandler:
         self._reattach = reattach
 
     def is_missing(self, opened: EntryContent) -> bool:
-        """Return True for a chunk that a reader lacks, although it has read messages behind it.
+        """Return True for a chunk that a reader needs, although its position is already past it.
 
-        Other chunks of its message were lost with a connection.
+        Chunks of the same message were lost with a connection.
         """
         if not isinstance(opened, ChunkEntry) or self._position is None:
             return False
@@ -81,7 +72,6 @@ class ChunkHandler:
     def add(
         self, ledger: int, entry: int, redelivery_count: int, ack_set: int, chunk: ChunkEntry
     ) -> None:
-        """Handle a chunk that arrived."""
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
         if self._position is not None:
             self._position.missing_chunks.pop(uuid_of(chunk.metadata), None)
@@ -124,7 +114,6 @@ class ChunkHandler:
         Args:
             queued: Its last chunk.
             places: The entries of all chunks.
-            content: The message, or the error of reading it.
         """
         ledger, entry, size = queued.ledger, queued.entry, queued.size
         if isinstance(content, EntryError):
@@ -147,5 +136,5 @@ class ChunkHandler:
 
 
 def log_unreadable(topic: str, ledger: int, entry: int, error: Exception) -> None:
-    """Log that an entry could not be decompressed, for a reason other than its bytes."""
+    """Log that an entry could not be decompressed, although its bytes are not at fault."""
     log.error("%s: entry %d:%d cannot be read now: %r", topic, ledger, entry, error)

@@ -1,7 +1,7 @@
 """Chunked messages of one topic: their chunks until they are complete, then all their entries.
 
-Above the transport a chunked message is its last entry. An ack or a redelivery request of that
-entry becomes one of all its entries here, because a chunk that is redelivered alone may block the
+Above the transport a chunked message is its last entry. Acks and redelivery requests for that entry
+are extended to all its entries, because a chunk that is redelivered alone may block the
 subscription (`docs/notes/wire-protocol.md#chunked-messages`).
 """
 
@@ -29,15 +29,14 @@ from ....wire.chunks import (
 from ....wire.entries import text as as_text
 from . import entry_contents
 
-# A publisher may choose any text. The uuids of thousands of messages are remembered after their
-# chunks were dropped, so that a longer uuid is replaced by its digest.
-_LONGEST_UUID: Final = 256  # characters
+# Characters. A publisher may choose any text, and thousands of uuids are remembered.
+_LONGEST_UUID: Final = 256
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
 _RETRY_S: Final = 1.0  # before chunks that cannot be joined now are requested again
 # An ordered subscription redelivers everything unacked together with those chunks. The wait doubles
-# each time, up to a minute, until two minutes pass without such a request.
+# until two minutes pass without such a request.
 _LONGEST_RETRY_S: Final = 60.0
 _CALM_S: Final = 120.0
 # Complete messages that are remembered: more than a broker's unacked window can hold.
@@ -45,7 +44,7 @@ _MOST_JOINED: Final = 100_000
 
 
 def uuid_of(metadata: pb.MessageMetadata) -> str:
-    """Return the uuid of a chunk's message, or a digest of it if the uuid is very long."""
+    """Return the uuid of a chunk's message, or a digest of a very long uuid."""
     uuid = as_text(metadata.uuid)
     return uuid if len(uuid) <= _LONGEST_UUID else sha256(uuid.encode()).hexdigest()
 
@@ -54,18 +53,10 @@ class ChunkedMessages:
     """The chunked messages of one topic.
 
     Args:
-        subscription: The limits.
-        topic: Full name, for log lines.
-        loop: The event loop of the timers.
-        ack: Acks entries at once.
-        redeliver: Requests entries again. It may ignore the request if no broker holds the
-            consumer, because the next broker sends all unacked entries anyway.
+        redeliver: Requests entries again, unless no broker holds the consumer.
         starved: Returns True if the broker has no permits, so that no chunk can arrive.
         max_bytes: Most bytes of all incomplete messages together, and so of one message.
-        refuse: Acks the entries of a larger message, with the validation error for that.
-
-    Attributes:
-        assembler: The incomplete messages.
+        refuse: Acks the entries of a larger message, with a validation error.
     """
 
     def __init__(
@@ -106,8 +97,7 @@ class ChunkedMessages:
         """Add a chunk that arrived.
 
         Returns:
-            The message, if the chunk completes it; the fate of the chunk, if it is not kept; else
-            None.
+            The message, if the chunk completes it; the fate of the chunk, if it is not kept.
         """
         metadata = chunk.metadata
         arrival: ChunkArrival = self.assembler.add(
@@ -150,7 +140,7 @@ class ChunkedMessages:
                 self._redeliver_later(places)
 
     def _log_refusal(self, refused: DiscardedChunks) -> None:
-        """Log one line for a message that is too large, however many chunks it has."""
+        """Log one error, however many chunks the message has."""
         log.log(
             logging.ERROR if refused.is_first else logging.DEBUG,
             "%s: subscription %r: chunked message %d:%d is too large and %s: %s",
@@ -162,7 +152,7 @@ class ChunkedMessages:
         )
 
     def _redeliver_later(self, places: Iterable[Place]) -> None:
-        """Request dropped chunks again in a while, all in one request.
+        """Request dropped chunks again after a delay, all in one request.
 
         With two requests, the chunks of a message would arrive apart and be dropped each time.
         """
@@ -199,17 +189,14 @@ class ChunkedMessages:
         self._watch()
 
     def postpone(self) -> None:
-        """Restart the expiry of incomplete messages, because no chunk could arrive until now."""
+        """Restart the expiry of incomplete messages, because no chunk could arrive."""
         self.assembler.postpone(now_ms(self._loop))
 
     def expand(self, places: list[Place]) -> list[Place]:
         """Replace the last entry of each chunked message by all its entries.
 
-        The entries are remembered until the broker has confirmed their ack (`forget`), because the
-        ack may have to be sent again.
-
-        Returns:
-            The same list if it contains no chunked message.
+        The entries are remembered until the broker has confirmed their ack, because the ack may
+        have to be sent again. Without a chunked message, return `places` itself.
         """
         joined = self._joined
         if not joined or joined.keys().isdisjoint(places):
@@ -222,14 +209,14 @@ class ChunkedMessages:
             self._joined.pop(each, None)
 
     def forget_up_to(self, place: Place) -> None:
-        """Forget chunked messages that a cumulative ack covers, which names no more entries."""
+        """Forget chunked messages that a cumulative ack covers."""
         joined = self._joined
         # Messages are joined nearly in order. One that is not at the front stays, without harm.
         while joined and next(iter(joined)) <= place:
             joined.popitem(last=False)
 
     def clear(self) -> None:
-        """Drop all incomplete messages. After a loss or a seek, the broker sends them again."""
+        """Drop all incomplete messages."""
         self.assembler.clear()
         self._dropped.clear()
         if self._waiting is not None:

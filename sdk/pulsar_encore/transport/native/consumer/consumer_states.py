@@ -1,21 +1,16 @@
 """States of one topic's consumer, and the table of legal transitions. Pure.
 
-`TopicConsumer` owns one `StateMachine`. Each row of `TRANSITIONS` is a step, named for the event
-that causes it. Each field of a row says which state follows which. A step that its row does not
-allow raises `IllegalTransitionError`, because the consumer would then believe something about the
-broker that is not true. Where a row maps a state to itself, the event may come in that state and
-changes nothing: a connection may end, for example, while SUBSCRIBE is unanswered.
+Where a row of `TRANSITIONS` maps a state to itself, the event may come in that state and changes
+nothing: a connection may end, for example, while SUBSCRIBE is unanswered.
 
 Three facts are not states, because they are true or false in several states:
 
-- *Started*: the delivery listener asked for messages. The first attachment comes before that, and
-  no later event takes it back (`TopicConsumer.start`).
+- *Started*: the delivery listener asked for messages. The first attachment comes before that
+  (`TopicConsumer.start`).
 - *A seek is running*: `Seek.is_running`. One call to `seek` waits for an attachment, sends SEEK,
-  and may retry after a loss, so that it passes through several states. Acks are held back from its
-  beginning to its end.
-- *A rewind is pending*: `RewindCommand.is_pending`. A rewind waits until the broker sends nothing.
-  A SEEK may be sent and answered meanwhile, and a rewind may be requested while a SEEK is
-  unanswered.
+  and may retry after a loss. Acks are held back from its beginning to its end.
+- *A rewind is pending*: `RewindCommand.is_pending`. A SEEK may be sent and answered meanwhile, and
+  a rewind may be requested while a SEEK is unanswered.
 """
 
 from __future__ import annotations
@@ -26,23 +21,23 @@ from typing import Final
 
 
 class State(Enum):
-    """How one topic's consumer stands with its broker, as far as the client knows."""
+    """The state of one topic's consumer at its broker, as far as the client knows."""
 
     DETACHED = "detached"
     """No broker holds it: before the first attachment, and after a loss."""
     ATTACHING = "attaching"
     """An attempt to attach is running; SUBSCRIBE is not answered yet."""
     RESENDING = "resending"
-    """Attached. The delivery listener sends unconfirmed acks, before the first permit is given."""
+    """Attached. Unconfirmed acks are sent, before the first permit is given."""
     ATTACHED = "attached"
     """Attached; entries arrive as permits allow."""
     SEEKING = "seeking"
     """Attached; SEEK was sent and is not answered."""
     SEEKING_BROKEN = "seeking, with a broken entry"
-    """As SEEKING. An entry arrived that cannot be read, so the consumer attaches again once SEEK is
-    answered. If the seek succeeds, that entry may not be wanted any more."""
+    """As SEEKING. An entry arrived that cannot be read, and the seek may make it obsolete. The
+    consumer attaches again once SEEK is answered."""
     CLOSED_BY_SEEK = "closed by a seek"
-    """The broker closed the consumer, as it does during a seek. SEEK is not answered yet."""
+    """The broker closed the consumer, as it does before it answers SEEK."""
     LOST_IN_SEEK = "lost in a seek"
     """The connection ended while SEEK was unanswered. The running seek has not noticed yet."""
     CLOSING = "closing"
@@ -54,7 +49,7 @@ class State(Enum):
 HELD: Final = frozenset(
     (State.RESENDING, State.ATTACHED, State.SEEKING, State.SEEKING_BROKEN, State.CLOSING)
 )
-"""States in which a broker holds the consumer. Exactly then the consumer has a session."""
+"""States in which a broker holds the consumer."""
 
 
 class Step(Enum):
@@ -103,7 +98,7 @@ TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
     # An attempt that `close` cancels fails as well.
     Step.ATTACH_FAILED: {_S.ATTACHING: _S.DETACHED, _S.ENDED: _S.ENDED},
     Step.ATTACH: {_S.ATTACHING: _S.RESENDING},
-    # Writing acks may reveal that the connection has ended; an application may shut its client
+    # Writing acks may reveal that the connection has ended. The application may shut its client
     # down when it learns that the consumer is connected.
     Step.RESUME: {
         _S.RESENDING: _S.ATTACHED,
@@ -112,7 +107,7 @@ TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
     },
     Step.SEND_SEEK: {_S.ATTACHED: _S.SEEKING},
     # The answer may be read together with the end of the connection. The task that waits for the
-    # answer runs later, and meets LOST_IN_SEEK.
+    # answer runs later, and finds LOST_IN_SEEK.
     Step.SEEK_DONE: _AFTER_SEEK,
     Step.SEEK_FAILED: _AFTER_SEEK,
     Step.LOSE: _AFTER_LOSS,
@@ -139,7 +134,7 @@ TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
     },
     Step.FINISH: {_S.CLOSING: _S.ENDED, _S.ENDED: _S.ENDED},
 }
-"""The state that follows each step. A step is illegal in a state that its row does not name."""
+"""The state after each step. A step is illegal in a state that its row does not name."""
 
 
 class IllegalTransitionError(RuntimeError):
@@ -147,26 +142,13 @@ class IllegalTransitionError(RuntimeError):
 
 
 class StateMachine:
-    """The state of one topic's consumer.
-
-    Attributes:
-        state: Changed by `step` only.
-    """
-
     __slots__ = ("state",)
 
     def __init__(self) -> None:
         self.state: State = State.DETACHED
 
     def step(self, step: Step) -> State:
-        """Make a step.
-
-        Returns:
-            The state before it.
-
-        Raises:
-            IllegalTransitionError: if the step cannot happen in the current state.
-        """
+        """Make a step, and return the state before it."""
         before = self.state
         after = TRANSITIONS[step].get(before)
         if after is None:

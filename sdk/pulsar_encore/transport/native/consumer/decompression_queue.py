@@ -1,8 +1,8 @@
 """The queue of entries that wait until a large payload has been decompressed.
 
-A queued entry is held as the broker stored it. The payload at the head is decompressed in a thread
-once the `MemoryBudget` admits it, so that unread messages take little more memory than on the wire,
-however well they compress. Entries leave the queue in the order in which they arrived.
+Entries stay compressed in the queue, and leave it in the order in which they arrived. The payload
+at the head is decompressed once the `MemoryBudget` admits it, so that unread messages take little
+more memory than on the wire.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ class QueuedEntry:
     """An entry in the queue, or a notice that must not overtake the entries before it.
 
     Attributes:
-        ledger, entry, redelivery_count, ack_set: As in MESSAGE.
         content: The entry; an `EntryError` if it is broken; a callable for a notice.
         size: Bytes of the entry as it is held.
         charged: Permits that the broker took for it.
-        chunks: The entries of a complete chunked message; else None.
-        uuid: The uuid of that message.
+        chunks, uuid: Of a complete chunked message: its entries and its uuid.
     """
 
     ledger: int
@@ -55,15 +53,15 @@ class DecompressionQueue:
     """The queue of one topic.
 
     Args:
-        budget: Bounds the memory of decompressed payloads.
-        codecs: Where payloads are decompressed.
-        loop: The event loop that handles the entries.
-        unpack: Decompresses a payload; called in the codecs' thread.
-        handle: Called with an entry that has left the queue and its content, or the error of
-            decompressing it.
+        unpack: Decompresses a payload; called in the codec thread.
+        handle: Called with each entry that leaves the queue.
         delivered: Returns how many messages of this topic were delivered so far, including those
             that `handle` has just added.
-        advanced: Called when entries have left the queue at another time than in `advance`.
+        advanced: Called when entries have left the queue outside `advance`.
+
+    Attributes:
+        charged: Permits that the broker took for the waiting entries.
+        held: For each large payload that was delivered: `delivered()` after it, and its size.
     """
 
     def __init__(
@@ -83,23 +81,18 @@ class DecompressionQueue:
         self._handle = handle
         self._delivered = delivered
         self._on_advanced = advanced
-        #: The entries, in order.
         self.waiting: deque[QueuedEntry] = deque()
-        #: Permits that the broker took for them.
         self.charged: int = 0
         self._job: Future[EntryContent] | None = None  # decompresses the head
         self._reserved = 0  # bytes of the budget reserved for the head
-        #: Large payloads that were delivered: how many messages have been delivered up to each, and
-        #: its size.
         self.held: deque[tuple[int, int]] = deque()
 
     def append(self, entry: QueuedEntry) -> None:
-        """Add an entry at the end."""
         self.waiting.append(entry)
         self.charged += entry.charged
 
     def insert(self, entry: QueuedEntry) -> None:
-        """Put an entry at the head: a chunked message that its last chunk has just completed."""
+        """Put a chunked message at the head, because its last chunk was there."""
         self.waiting.appendleft(entry)
         self.charged += entry.charged
 
@@ -121,10 +114,9 @@ class DecompressionQueue:
             self._finish(job)
 
     def _granted(self) -> None:
-        """Continue, because the budget admits the head now.
+        """Continue in a later iteration of the loop, because the budget admits the head now.
 
-        Advances in a later turn of the loop: the caller of `MemoryBudget.release` may be inside
-        the consumer's own code, where no delivery may happen.
+        The caller of `MemoryBudget.release` may be code in which no delivery may happen.
         """
         packed = self.waiting[0].content
         assert isinstance(packed, CompressedEntry)
@@ -137,7 +129,7 @@ class DecompressionQueue:
         self._on_advanced()
 
     def _done(self, job: Future[EntryContent]) -> None:
-        """Continue on the loop; called in the codecs' thread."""
+        """Continue on the loop. Called in the codec thread."""
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._unpacked, job)
 
@@ -148,7 +140,6 @@ class DecompressionQueue:
             self._on_advanced()
 
     def _finish(self, job: Future[EntryContent]) -> None:
-        """Handle the head, which was decompressed or is broken."""
         self._job = None
         size, self._reserved = self._reserved, 0
         error = job.exception()
@@ -172,16 +163,15 @@ class DecompressionQueue:
             self._budget.release(held.popleft()[1])
 
     def release_held(self) -> None:
-        """Release all delivered payloads, because the consumer no longer holds them."""
+        """Release all delivered payloads."""
         held, self.held = self.held, deque()
         self._budget.release(sum(size for _, size in held))
 
     def clear(self) -> list[QueuedEntry]:
         """Drop all entries, and return them.
 
-        The broker redelivers them, or a seek outdated them. The result of a running decompression
-        is discarded. Messages that `handle` added and that are not delivered after all must not be
-        counted in `delivered` any more.
+        Messages that `handle` added and that are not delivered after all must not be counted in
+        `delivered` any more.
         """
         dropped, self.waiting = list(self.waiting), deque()
         self.charged = 0
@@ -193,12 +183,9 @@ class DecompressionQueue:
         return dropped
 
     def drop_acked(self, plan: AckPlan) -> int:
-        """Drop messages that are acked by id before they were delivered.
+        """Drop messages that were acked by id, and return the permits that they used.
 
         An entry may wait longer than the tracking state remembers that its ack was sent.
-
-        Returns:
-            The permits that the broker took for the dropped messages.
         """
         whole = set(plan.entries)
         masks = {(ledger, entry): mask for ledger, entry, _, mask in plan.partial}
@@ -233,11 +220,11 @@ class DecompressionQueue:
     def drop_redelivered(self) -> list[tuple[QueuedEntry, int]]:
         """Drop the entries that a broker redelivers when all unacked messages are requested.
 
-        Chunks stay, because they follow chunks of the same message that were joined already.
-        Broken entries stay, because they lead to another attachment.
+        Chunks stay, because they follow chunks that were joined already. Broken entries stay,
+        because they lead to another attachment.
 
         Returns:
-            The dropped entries, each with the number of its messages.
+            The dropped entries, each with its number of messages.
         """
         kept: list[QueuedEntry] = []
         dropped: list[tuple[QueuedEntry, int]] = []
@@ -252,10 +239,7 @@ class DecompressionQueue:
         return dropped
 
     def _keep(self, entries: Sequence[QueuedEntry]) -> None:
-        """Drop all entries but `entries`, which are in the order of the queue.
-
-        The next entry leaves the queue in a later turn of the event loop.
-        """
+        """Keep only `entries`, in the order of the queue."""
         has_head = bool(entries) and entries[0] is self.waiting[0]
         self.waiting = deque(entries)
         self.charged = sum(entry.charged for entry in entries)

@@ -1,7 +1,4 @@
-"""Decrypts entries, and decides about entries that cannot be decrypted.
-
-The options are `crypto_key_reader` and `crypto_failure_action`.
-"""
+"""Decrypts entries with the keys of `crypto_key_reader`."""
 
 from __future__ import annotations
 
@@ -18,16 +15,10 @@ from ....wire.entry_encryption import DataKeys, DecryptionError, is_encrypted
 class Decryption:
     """Decrypts the entries of one subscription.
 
-    Args:
-        subscription: The key reader, and the action without a key.
-
     Raises:
         NotSupportedError: if there is a key reader and `cryptography` is not installed, or if only
             the C++ client can use the key reader.
         ConfigurationError: if the key reader has another type.
-
-    Attributes:
-        failure_action: The action for an entry that cannot be decrypted.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -36,11 +27,7 @@ class Decryption:
         self._keys = DataKeys() if self._reader is not None else None
 
     def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-        """Return the payload in clear.
-
-        Raises:
-            EncoreError: if it cannot be decrypted here.
-        """
+        """Return the payload in clear, or raise EncoreError."""
         if not is_encrypted(metadata):
             return payload
         if self._reader is None or self._keys is None:
@@ -52,7 +39,7 @@ class Decryption:
 
 
 def _private_key(reader: CryptoKeyReader, name: str, metadata: Mapping[str, str]) -> bytes | None:
-    """Return the key that the application's reader gives; an error affects one entry only.
+    """Return the key that the application's reader gives.
 
     Raises:
         CryptoError: if the reader fails, or returns neither bytes nor None.

@@ -30,12 +30,7 @@ class _Key:
 
 
 class MessageEncryption:
-    """How the messages of an entry were encrypted.
-
-    Args:
-        metadata: The metadata of the entry.
-        failed: The entry could not be decrypted here.
-    """
+    """How the messages of an entry were encrypted."""
 
     def __init__(self, metadata: pb.MessageMetadata, failed: bool) -> None:
         self._metadata = metadata
@@ -70,10 +65,5 @@ class MessageEncryption:
 def encryption_of(
     metadata: pb.MessageMetadata, *, failed: bool = False
 ) -> MessageEncryption | None:
-    """Return how an entry was encrypted, or None if it was not.
-
-    Args:
-        metadata: The metadata of the entry.
-        failed: The payload is still encrypted.
-    """
+    """Return how an entry was encrypted, or None. If `failed`, it is still encrypted."""
     return MessageEncryption(metadata, failed) if is_encrypted(metadata) else None

@@ -15,7 +15,6 @@ class BatchEntry(NamedTuple):
 
     Attributes:
         batch_size: Messages in the entry, compacted ones included.
-        messages: The messages at `indexes`.
         indexes: The batch indexes of `messages`; None for all.
     """
 
@@ -25,7 +24,7 @@ class BatchEntry(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """An entry that brokers wrote for themselves. It is acked and not delivered."""
+    """An entry that brokers wrote for themselves."""
 
     kind: int
 
@@ -34,7 +33,6 @@ class ChunkEntry(NamedTuple):
     """A chunk of a message.
 
     Attributes:
-        metadata: The chunk's metadata, with uuid, chunk id and number of chunks.
         body: ``md_size metadata payload``.
         payload: The chunk's part of the compressed payload, decrypted.
         sealed: The chunk could not be decrypted; `payload` is still encrypted.
@@ -50,9 +48,8 @@ class UndecryptableEntry(NamedTuple):
     """An entry that cannot be decrypted here and is not delivered.
 
     Attributes:
-        messages: Messages in the entry.
+        messages: Number of messages in the entry.
         action: FAIL leaves the entry unacked, DISCARD acks it.
-        error: The reason.
     """
 
     messages: int
@@ -65,7 +62,6 @@ class CompressedEntry(NamedTuple):
 
     Attributes:
         metadata: The metadata of the entry, or of the last chunk.
-        payload: The payload, decrypted and still compressed.
         size: Bytes of the payload after decompression, as its metadata says.
     """
 
@@ -75,7 +71,7 @@ class CompressedEntry(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Messages in the entry, as its metadata says."""
+        """Number of messages in the entry, as its metadata says."""
         return max(1, self.metadata.num_messages_in_batch)
 
 

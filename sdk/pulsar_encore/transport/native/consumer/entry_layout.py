@@ -88,7 +88,7 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
     starts: list[int] = []
     add = starts.append
     removed = False
-    # Messages of the same size begin with the same bytes, so that comparing replaces decoding.
+    # Messages of the same size begin with the same bytes. Comparing them replaces decoding.
     head, stride, streak = b"", 0, 0
     while len(starts) < count:
         if stride and buffer.startswith(head, at):
@@ -124,18 +124,11 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
 
 
 def _count_equal_starts(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
-    """Return how many messages, `stride` bytes apart from `at`, begin with the same bytes.
+    """Return how many messages, `stride` bytes apart from `at`, begin with `head`; at most `most`.
 
-    Messages are compared column by column, which takes very little time for each. The number of
-    messages compared at once grows with the number found, so that a message that differs costs no
-    more time than the equal messages before it.
-
-    Args:
-        buffer: The batch.
-        at: The first message.
-        head: Its first bytes.
-        stride: Bytes of each message.
-        most: Largest result.
+    Messages are compared column by column. The number of messages compared at once grows with the
+    number found, so that a message that differs costs no more time than the equal messages before
+    it.
     """
     found = 1
     largest_step = 32
@@ -158,8 +151,8 @@ def _payload_size(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
     """Read the metadata of a batch message.
 
     Returns:
-        The payload size; the number of bytes at the start that decide the payload size, 0 if the
-        start does not decide it; True if the message was compacted out.
+        The payload size; the number of first bytes that decide the payload size, or 0; True if the
+        message was compacted out.
     """
     if at < end and buffer[at] == _PAYLOAD_SIZE:
         after = at + 1

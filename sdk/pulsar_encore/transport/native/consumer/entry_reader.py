@@ -1,8 +1,7 @@
 """Reads an entry: checksum, metadata, encryption, compression, batch.
 
 Plain entries, and batches that are neither compressed nor encrypted, are read by looking at a few
-bytes. All others are decoded by `wire`. Both ways give the same result (`tests/native`). A broken
-entry raises an error with the validation error for its ack, and affects no other entry.
+bytes. All others are decoded by `wire`, with the same result (`tests/native`).
 """
 
 from __future__ import annotations
@@ -54,8 +53,6 @@ class EntryReader:
     """Reads the entries of one topic.
 
     Args:
-        topic: Full name of the topic or partition.
-        decryption: Decrypts entries.
         max_size: Largest payload after decompression, in bytes.
     """
 
@@ -63,7 +60,7 @@ class EntryReader:
         self._topic = topic
         self._decryption = decryption
         self._max_size = max_size
-        #: Bytes by which decompression enlarged payloads since this was last set to 0.
+        #: Bytes by which decompression enlarged payloads since `take_grown`.
         self.grown: int = 0
         self._left = _AT_ONCE_PER_READ
         # From the last plain message: the bytes up to its sequence id, the offset and width of the
@@ -73,12 +70,11 @@ class EntryReader:
         self._published = b""
 
     def take_grown(self) -> int:
-        """Return `grown` and reset it, because decompressed payloads are kept in clear."""
         grown, self.grown = self.grown, 0
         return grown
 
     def begin_read(self) -> None:
-        """Start a new read: reset the number of bytes that may be decompressed on the loop."""
+        """Reset the number of bytes that may be decompressed on the loop, for a new read."""
         self._left = _AT_ONCE_PER_READ
 
     def defer_decompression(self) -> None:
@@ -86,11 +82,7 @@ class EntryReader:
         self._left = 0
 
     def open(self, data: bytes, at: int, end: int) -> EntryContent:
-        """Read the body ``data[at:end]``.
-
-        Raises:
-            EntryError: if the entry is broken; see its `validation_error`.
-        """
+        """Read the body ``data[at:end]``, or raise EntryError if it is broken."""
         if data.startswith(_CHECKSUM_MAGIC, at) and end - at >= 10:
             body = data[at + 6 : end]
             if _iscsi(body) != _U32.unpack_from(data, at + 2)[0]:
@@ -120,7 +112,7 @@ class EntryReader:
             raise EntryError(f"undecodable metadata: {error}") from error
 
     def _read_body(self, body: bytes, stop: int) -> EntryContent:
-        """Read a body by its metadata ``body[4:stop]``."""
+        """Read a body with the metadata ``body[4:stop]``."""
         count = messages_in(body, stop)
         if count == 0:
             self._learn(body, stop)
@@ -139,22 +131,19 @@ class EntryReader:
         stop: int,
         run: PlainDeliveries,
     ) -> int:
-        """Read frames that match the template, as long as their messages are plain.
+        """Read frames that match the template into `run`, as long as their messages are plain.
 
         Args:
-            template, ledger: Shared by all frames.
-            data, at: The first frame, with its size.
+            at: Offset of the first frame's size.
             most: Largest frame, without its size.
             stop: Frames that begin at or behind this offset are not read.
-            run: Collects the messages.
 
         Returns:
-            The offset of the first frame that was not read; `open` reads it.
+            The offset of the first frame that was not read.
         """
         # Comparing bytes takes a tenth of the time of decoding the command
         # (`docs/notes/wire-protocol.md#cost-per-message`). Any unexpected byte and any wrong
-        # checksum end the loop. Then `open` reads the frame and is the only place that reports
-        # errors.
+        # checksum end the loop. Then `open` reads the frame and reports errors.
         topic, head, published = self._topic, self._head, self._published
         tail, number, width = self._tail, self._number, self._width
         prefix, suffix, wide = template.prefix, template.suffix, template.width
@@ -202,7 +191,7 @@ class EntryReader:
         return at
 
     def _learn(self, body: bytes, stop: int) -> None:
-        """Remember the bytes of a plain message that the next ones may share."""
+        """Remember the bytes of a plain message that the next messages may share."""
         number = 7 + body[5]  # behind the producer's name, and the tag of the sequence id
         tail = stop - _TIME
         width = tail - number
@@ -213,7 +202,6 @@ class EntryReader:
             self._number, self._width, self._tail = number, width, tail
 
     def _decode_body(self, body: bytes, stop: int) -> EntryContent:
-        """Read a body by decoding its metadata."""
         metadata = pb.MessageMetadata()
         try:
             metadata.ParseFromString(body[4:stop])
@@ -241,26 +229,18 @@ class EntryReader:
     def read_chunked(
         self, last: ChunkEntry, payload: bytes, sealed: bool
     ) -> PlainMessage | BatchEntry | CompressedEntry:
-        """Read a complete chunked message.
+        """Read a complete chunked message, or raise EntryError.
 
         Args:
-            last: The last chunk; its metadata is that of the message.
             payload: The joined payloads of all chunks.
             sealed: A chunk could not be decrypted. Then the message is delivered encrypted.
-
-        Raises:
-            EntryError: if the payload contradicts the metadata.
         """
         if sealed:
             return EncryptedMessage(self._topic, last.body, last.metadata, payload)
         return self.read_payload(last.metadata, last.body, payload)
 
     def unpack(self, packed: CompressedEntry) -> PlainMessage | BatchEntry:
-        """Decompress a payload that was left for later. May be called in any thread.
-
-        Raises:
-            EntryError: if the payload contradicts the metadata.
-        """
+        """Decompress a payload, or raise EntryError. May be called in any thread."""
         metadata = packed.metadata
         try:
             clear = decompress(metadata.compression, packed.payload, packed.size, self._max_size)
@@ -272,15 +252,7 @@ class EntryReader:
     def read_payload(
         self, metadata: pb.MessageMetadata, body: bytes, payload: bytes
     ) -> PlainMessage | BatchEntry | CompressedEntry:
-        """Read the messages of a decrypted payload, which may be compressed.
-
-        Args:
-            metadata, body: The entry's, or the last chunk's.
-            payload: The whole payload.
-
-        Raises:
-            EntryError: if the payload contradicts the metadata.
-        """
+        """Read the messages of a decrypted payload, or raise EntryError."""
         codec = metadata.compression
         if codec != pb.NONE:
             size = metadata.uncompressed_size
@@ -292,7 +264,7 @@ class EntryReader:
         try:
             clear = decompress(codec, payload, metadata.uncompressed_size, self._max_size)
         except CodecError as error:
-            # Another installation may be able to read it, so that the application decides.
+            # Another installation may be able to read it: the application decides.
             return UnreadableMessage(self._topic, body, metadata, error)
         self.grown += max(0, len(clear) - len(payload))
         return self._read_clear(metadata, bytes(clear))
@@ -305,11 +277,6 @@ class EntryReader:
         return self._batch(batch, metadata.num_messages_in_batch, 0)
 
     def _batch(self, batch: Batch, count: int, at: int) -> BatchEntry:
-        """Read a batch.
-
-        Raises:
-            BatchError: if `count` messages take fewer or more bytes.
-        """
         starts, removed = message_starts(batch.buffer, at, count)
         if removed:
             return _without_removed(batch, count, starts)
@@ -317,16 +284,12 @@ class EntryReader:
 
 
 def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
-    """Check that a batch can have as many messages as its metadata says.
+    """Raise BatchError if a batch has more messages than bytes.
 
     Brokers take that many permits, whether or not the batch can be read.
 
     Args:
-        metadata: The entry's.
         size: Bytes of its payload, as stored.
-
-    Raises:
-        BatchError: if there are more messages than bytes. Each message takes more than one byte.
     """
     if metadata.HasField("num_messages_in_batch"):
         count = metadata.num_messages_in_batch

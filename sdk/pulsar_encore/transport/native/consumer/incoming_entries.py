@@ -1,8 +1,8 @@
 """Entries of one topic, from a MESSAGE command to a delivery.
 
 Plain entries take a short path: `on_run` for many at once and the first branch of `on_entry` for
-one. All others go through `_open`. Both paths collect deliveries until the session has handled all
-it read; `on_entries_end` then passes them on in order.
+one. All others go through `_open`. Deliveries are collected until the session has handled all that
+it read.
 """
 
 from __future__ import annotations
@@ -46,22 +46,9 @@ class IncomingEntries:
     """Reads the entries of one topic and passes them on.
 
     Args:
-        number: The topic's number in its consumer.
-        broker: The consumer that the entries were sent to.
-        permits: Counts messages that the broker may send.
-        position: Where a reader is; None for a durable subscription.
-        reader: Reads entries.
-        budget: Bounds the memory of decompressed payloads.
-        codecs: Where large payloads are decompressed.
-        chunked: Joins chunked messages.
-        acks: Acks entries without messages.
-        skipped: Acks or reports entries that are not delivered.
-        listener: Receives the deliveries.
-        reattach: Leaves the broker and attaches again.
-        flow: Gives the permits that are due.
+        position: None for a durable subscription.
 
     Attributes:
-        queue: Entries that wait for decompression.
         epoch: The consumer epoch. Each rewind begins a new one; entries of earlier epochs are
             dropped, because the broker sends them again.
         arrived_s: Loop time at which the last entries arrived, or at which the consumer attached.
@@ -119,11 +106,11 @@ class IncomingEntries:
             reattach,
         )
         self._arrived: list[Delivery | PlainDeliveries] = []
-        # Plain messages in `_arrived`, and the bytes of their entries. Counted together: one call
-        # of `Permits.arrived` for each message would cost more than the rest of this path.
+        # Plain messages in `_arrived`, and their bytes. A call of `Permits.arrived` for each
+        # message would cost more than all other work for it.
         self._plain = self._plain_bytes = 0
 
-    # Called by the session
+    # Called by the session: see `ConsumerHandler`
 
     def on_entry(
         self,
@@ -136,7 +123,6 @@ class IncomingEntries:
         at: int,
         end: int,
     ) -> None:
-        """Handle one MESSAGE; see `ConsumerHandler`."""
         try:
             opened = self._reader.open(data, at, end)
         except EntryError as error:
@@ -158,10 +144,9 @@ class IncomingEntries:
             and not waiting
             and (position is None or not position.has_passed(ledger, entry))
         ):
-            # Nearly every unbatched entry is plain. This branch equals `_open` and `_count_plain`
-            # without a call for each message. Two races decide the conditions. An entry must not
-            # overtake entries that wait for decompression. An entry of an earlier epoch was on its
-            # way when a rewind was requested, and the broker sends it again.
+            # This branch equals `_open` without a call for each message. An entry must not overtake
+            # entries that wait for decompression. An entry of an earlier epoch was on its way when
+            # a rewind was requested, and the broker sends it again.
             self._plain += 1
             self._plain_bytes += size
             self._arrived.append(
@@ -190,12 +175,8 @@ class IncomingEntries:
         most: int,
         stop: int,
     ) -> int:
-        """Handle plain MESSAGEs that are delivered for the first time; see `ConsumerHandler`."""
-        # The commonest case has a path of its own: one `PlainDeliveries` of messages instead of a
-        # `Delivery` for each message, which would cost as much as all the rest of a small message.
-        # If any entry needs a decision, the run is refused and `on_entry` decides: a reader may
-        # have read the entry before, a rewind may have outdated it, or earlier entries may still
-        # wait.
+        # If an entry may need a decision, `on_entry` decides: a reader may have read the entry
+        # before, a rewind may have outdated it, or earlier entries may still wait.
         if self._position is not None or epoch < self.epoch or self.queue.waiting:
             return at
         run = PlainDeliveries(self._number)
@@ -208,7 +189,6 @@ class IncomingEntries:
         return end
 
     def on_entries_end(self) -> None:
-        """Pass on all entries of one read; see `ConsumerHandler`."""
         self.arrived_s = self._broker.loop.time()
         if self.queue.waiting:
             self.queue.advance()
@@ -226,7 +206,7 @@ class IncomingEntries:
         opened: EntryContent,
         size: int,
     ) -> None:
-        """Handle an entry that can be read, once it is at the head of the queue."""
+        """Handle a readable entry at the head of the queue."""
         position = self._position
         if epoch < self.epoch or (
             position is not None
@@ -266,8 +246,8 @@ class IncomingEntries:
         if ack_set != -1 or which is not None or first:
             if ack_set != -1:
                 charged = messages_charged(opened, ack_set)
-            # Bytes, because shifting a number with as many bits as messages, once for each message,
-            # is quadratic: seconds for a batch of 100,000.
+            # Bytes, because shifting a number with a bit for each message is quadratic: seconds for
+            # a batch of 100,000.
             unacked = (ack_set & (1 << count) - 1).to_bytes(count // 8 + 1, "little")
             kept = [
                 (index, message)
@@ -276,8 +256,8 @@ class IncomingEntries:
             ]
             indexes = [index for index, _ in kept]
             messages = [message for _, message in kept]
-            # Messages that are not delivered count as acked. Otherwise the entry, which is acked
-            # once all its messages are, would never be.
+            # Messages that are not delivered count as acked. Otherwise the entry would never be
+            # acked.
             left = bytearray(count // 8 + 1)
             for index in indexes:
                 left[index >> 3] |= 1 << (index & 7)
@@ -297,8 +277,8 @@ class IncomingEntries:
     def _broken(self, ledger: int, entry: int, error: EntryError) -> None:
         """Request a broken entry again, or skip it if it was broken before.
 
-        Only the broker knows how many permits a broken entry used. The consumer attaches again,
-        which resets the permits to 0 on both sides.
+        Only the broker knows how many permits the entry used. Attaching again resets the permits to
+        0 on both sides.
         """
         if self._broker.session is None:
             return
@@ -310,7 +290,6 @@ class IncomingEntries:
     # The decompression queue
 
     def _on_left_queue(self, queued: QueuedEntry, content: QueueOutput) -> None:
-        """Handle an entry that has left the queue."""
         self._permits.unqueued(queued.charged)
         ledger, entry, ack_set = queued.ledger, queued.entry, queued.ack_set
         if queued.chunks is not None:
@@ -347,14 +326,13 @@ class IncomingEntries:
         self._flow()
 
     def drop_acked(self, plan: AckPlan) -> None:
-        """Drop queued messages that were acked by id before they were delivered."""
         if self.queue.waiting:
             self._permits.withdrawn(self.queue.drop_acked(plan))
 
     def drop_queued(self) -> None:
         """Drop queued entries, because all unacked messages were requested again.
 
-        The broker counts a redelivery for each of them. The application never saw them, so the
+        The broker counts a redelivery for each entry. The application never saw them, so the
         listener must not count an attempt.
         """
         dropped = self.queue.drop_redelivered()
@@ -369,7 +347,6 @@ class IncomingEntries:
     # Passing on, and dropping
 
     def _pass_on(self) -> None:
-        """Pass on all that arrived."""
         self._count_plain()
         arrived, self._arrived = self._arrived, []
         if arrived:
@@ -385,17 +362,17 @@ class IncomingEntries:
             self._plain = self._plain_bytes = 0
 
     def begin_epoch(self) -> None:
-        """Drop all that arrived. Entries that are still on their way are dropped as they arrive."""
+        """Drop all that arrived, and later all entries of earlier epochs."""
         self.epoch += 1
         self.drop_all()
 
     def drop_all(self) -> None:
-        """Drop all that arrived and was not delivered, incomplete chunked messages included."""
+        """Drop all that was not delivered, incomplete chunked messages included."""
         self._drop_arrived()
         self._chunked.clear()
 
     def connection_lost(self) -> None:
-        """Drop all that arrived; a reader notes which chunked messages have to begin again."""
+        """Drop all that arrived, and note which chunked messages a reader needs again."""
         self._skipped.drop_reports()
         dropped = self._drop_arrived()
         if self._position is not None:
@@ -405,7 +382,7 @@ class IncomingEntries:
         self._chunked.clear()
 
     def _drop_arrived(self) -> list[QueuedEntry]:
-        """Drop all undelivered entries, and return the queued entries among them."""
+        """Drop all undelivered entries, and return the queued ones."""
         self._count_plain()
         dropped, self._arrived = self._arrived, []
         for each in dropped:
@@ -413,7 +390,6 @@ class IncomingEntries:
         return self.clear_queue()
 
     def clear_queue(self) -> list[QueuedEntry]:
-        """Drop the queued entries, and return them."""
         self._reader.begin_read()
         self._permits.withdrawn(self.queue.charged)
         return self.queue.clear()

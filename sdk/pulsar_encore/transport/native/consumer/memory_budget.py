@@ -7,15 +7,10 @@ from collections.abc import Callable
 
 
 class MemoryBudget:
-    """Bytes of large decompressed payloads that were delivered and not yet taken.
-
-    All topics of a consumer share one budget.
+    """Bytes of large decompressed payloads of all topics that were delivered and not yet taken.
 
     Args:
         most: The bound in bytes. A larger payload is admitted when no other is held.
-
-    Attributes:
-        used: Reserved bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,8 +23,8 @@ class MemoryBudget:
         """Reserve `size` bytes.
 
         Returns:
-            False if the budget does not allow it now. Then `granted` is called later, once the
-            bytes have been reserved.
+            False if the budget does not allow it now. `granted` is called once the bytes have been
+            reserved.
         """
         if self._waiting or not self._admits(size):
             self._waiting[granted] = size

@@ -26,12 +26,7 @@ _SINGLE_NULL_VALUE: Final = 0x48
 
 
 class _Body:
-    """``md_size metadata ...`` of an entry; the metadata is decoded on first access.
-
-    Args:
-        body: The bytes.
-        metadata: The metadata, if it is decoded already.
-    """
+    """``md_size metadata ...`` of an entry; the metadata is decoded on first access."""
 
     __slots__ = ("_metadata", "body")
 
@@ -41,7 +36,6 @@ class _Body:
 
     @property
     def entry_metadata(self) -> pb.MessageMetadata:
-        """The metadata of the entry."""
         metadata = self._metadata
         if metadata is None:
             (size,) = _U32.unpack_from(self.body)
@@ -56,12 +50,10 @@ class _View:
 
     @property
     def metadata(self) -> pb.MessageMetadata | pb.SingleMessageMetadata:
-        """The metadata of the message."""
         raise NotImplementedError
 
     @property
     def entry_metadata(self) -> pb.MessageMetadata:
-        """The metadata of its entry."""
         raise NotImplementedError
 
     def properties(self) -> dict[str, str]:
@@ -120,9 +112,7 @@ class PlainMessage(_Body, _View):
     """A message that is its entry.
 
     Args:
-        topic: Full name of the topic or partition.
         body: ``md_size metadata payload``; empty if `metadata` and `payload` are given.
-        metadata: The metadata, if it is decoded already.
         payload: The payload in clear, if the entry was compressed, encrypted or chunked; else
             `body` contains it.
     """
@@ -157,8 +147,8 @@ class PlainMessage(_Body, _View):
         return len(self.body) - 4 - int(_U32.unpack_from(self.body)[0])
 
     def has_null_value(self) -> bool:
-        # Metadata without the tag's first byte cannot have the field. `Message.value` asks this for
-        # each message, and decoding the metadata takes twice as long as the rest of `value`.
+        # Metadata without the tag's first byte cannot have the field. Decoding the metadata takes
+        # twice as long as the rest of `Message.value`, which calls this.
         if self._metadata is None:
             body = self.body
             if body.find(_NULL_VALUE, 4, 4 + _U32.unpack_from(body)[0]) < 0:
@@ -179,11 +169,7 @@ class EncryptedMessage(PlainMessage):
 
 
 class UnreadableMessage(PlainMessage):
-    """An entry that cannot be read here; each access to the payload raises the reason.
-
-    Args:
-        error: The reason.
-    """
+    """An entry that cannot be read here; each access to the payload raises `error`."""
 
     __slots__ = ("error",)
 
@@ -204,10 +190,8 @@ class Batch(_Body):
     """The data that all messages of a batch share.
 
     Args:
-        topic: Full name of the topic or partition.
         body: ``md_size metadata ...`` of the entry; empty if `metadata` is given.
         buffer: The messages one after the other, perhaps with other bytes before them.
-        metadata: The metadata of the entry, if it is decoded already.
     """
 
     __slots__ = ("buffer", "topic")
@@ -223,8 +207,7 @@ class Batch(_Body):
 class BatchMessage(_View, tuple[Batch, int]):
     """A batch message: its batch, and the offset of its metadata size in the batch's buffer.
 
-    It is a tuple, because all tuples of a batch can be made without a call for each, in half the
-    time (`BatchMessages`).
+    As tuples, all messages of a batch are made without a call for each, in half the time.
     """
 
     __slots__ = ()
@@ -234,7 +217,6 @@ class BatchMessage(_View, tuple[Batch, int]):
 
     @property
     def metadata(self) -> pb.SingleMessageMetadata:
-        """The metadata of the message, with the fields that differ within a batch."""
         batch, at = self
         (size,) = _U32.unpack_from(batch.buffer, at)
         return pb.SingleMessageMetadata.FromString(batch.buffer[at + 4 : at + 4 + size])
@@ -257,7 +239,6 @@ class BatchMessage(_View, tuple[Batch, int]):
         return payload_size(batch.buffer, at + 4, at + 4 + size)
 
     def has_null_value(self) -> bool:
-        # As for `PlainMessage`: the common case is decided without decoding the metadata.
         batch, at = self
         (size,) = _U32.unpack_from(batch.buffer, at)
         head = batch.buffer[at + 4 : at + 4 + size]
@@ -269,17 +250,12 @@ class BatchMessage(_View, tuple[Batch, int]):
         return self[0].topic
 
     def decoded(self) -> DecodedMessage:
-        """Return the same message with decoded metadata, to read several properties of it."""
+        """Return the message with decoded metadata, to read several properties."""
         return DecodedMessage(self[0], self[1])
 
 
 class BatchMessages(Sequence[BatchMessage]):
-    """The messages of a batch, each made on access.
-
-    Args:
-        batch: Their batch.
-        starts: The offset of each message in the batch's buffer.
-    """
+    """The messages of a batch, each made on access; `starts` are offsets in its buffer."""
 
     __slots__ = ("batch", "starts")
 
@@ -304,12 +280,7 @@ class BatchMessages(Sequence[BatchMessage]):
 
 
 class DecodedMessage(_View):
-    """A batch message with decoded metadata.
-
-    Args:
-        batch: Its batch.
-        at: The offset of its metadata size in the batch's buffer.
-    """
+    """A batch message with decoded metadata; `at` as for `BatchMessage`."""
 
     __slots__ = ("_batch", "_metadata", "_payload_at")
 

@@ -1,7 +1,6 @@
 """A consumer of one or many topics: the `TransportConsumer` of the native transport.
 
-`NativeConsumer` numbers its topics and does whatever concerns all of them. Each topic or partition
-has a `TopicConsumer`. `TopicDiscovery` finds topics and partitions.
+Each topic or partition has a `TopicConsumer`. `TopicDiscovery` finds topics and partitions.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class ConsumerSnapshot(NamedTuple):
     Attributes:
         topics: The state of each topic, by its number.
         present: The names of the topics that exist.
-        remembered: How many names of topics are remembered in all.
+        remembered: Number of topic names that are remembered.
         decompressed_bytes: Bytes of decompressed payloads that the application has not taken.
     """
 
@@ -62,9 +61,6 @@ class NativeConsumer:
     """The consumer of one subscription (`TransportConsumer`).
 
     Args:
-        lookup: Finds the brokers that serve topics.
-        subscription: The options.
-        consumer_name: The consumer's name at the broker.
         ids: Consumer ids of the client.
         gone: Called with this consumer when it has closed.
 
@@ -106,11 +102,7 @@ class NativeConsumer:
         self._close_once = CloseOnce(self._close)
 
     async def open(self) -> None:
-        """Subscribe to all topics, or to none if one fails.
-
-        Raises:
-            EncoreError: the first refusal.
-        """
+        """Subscribe to all topics, or to none if one fails."""
         try:
             await self._open_all(await self._discovery.first_topics())
         except BaseException:
@@ -137,12 +129,7 @@ class NativeConsumer:
                 raise error
 
     def _check_queue(self, topics: int) -> None:
-        """Check that the consumer may have so many topics.
-
-        Raises:
-            OperationNotSupported: if there is no receiver queue, and not exactly one topic without
-                partitions.
-        """
+        """Without a receiver queue, raise OperationNotSupported unless there is one named topic."""
         if not self._subscription.receiver_queue_size and (
             topics != 1 or self._subscription.pattern is not None
         ):
@@ -162,11 +149,7 @@ class NativeConsumer:
         """Make a topic consumer with the next number, which is not attached yet.
 
         Args:
-            topic: Full name.
-            partition: Partition number, or -1.
-            topics: How many topics share the receiver queue.
-            is_new: The topic is newer than this consumer.
-            creates: Subscribing may create the topic.
+            topics: Number of topics that share the receiver queue.
         """
         consumer = TopicConsumer(
             len(self.topic_consumers),
@@ -243,7 +226,6 @@ class NativeConsumer:
         consumer.abandon()
 
     def snapshot(self) -> ConsumerSnapshot:
-        """Return a copy of the state, for tests and debugging."""
         topics = tuple(each.snapshot() for each in self.topic_consumers)
         present = tuple(each.topic for each in self.present)
         remembered = len(self.by_topic) + self._discovery.remembered
@@ -369,7 +351,7 @@ class NativeConsumer:
             self._gone(self)
 
     def abandon(self) -> None:
-        """Drop everything at once; calls that wait for messages or receipts fail."""
+        """Drop everything at once. Calls that wait for messages or receipts fail."""
         was_closed, self.is_closed = self.is_closed, True
         loop = self._lookup.pool.loop
         self._discovery.cancel()
@@ -390,7 +372,6 @@ class NativeConsumer:
 
 
 def _name_of(subscription: Subscription) -> str:
-    """Return the name of the consumer or reader in log lines."""
     if subscription.pattern is not None:
         where = f"the pattern {subscription.pattern}"
     else:

@@ -1,10 +1,8 @@
 """Counts how many messages a broker may send, in number and in bytes. Pure.
 
-The broker takes a permit for each message that it sends. The permits that it still has and the
-messages that were delivered and not consumed are kept at the window together. The window is the
-receiver queue. It is smaller if messages are so large that a full queue would exceed the allowed
-bytes, because a permit says nothing about size (`docs/notes/wire-protocol.md#flow-permits`). With a
-receiver queue of 0 the window is the number of messages that the application waits for.
+Open permits and held messages are kept at the window together. The window is the receiver queue, or
+less if messages are so large that a full queue would exceed the allowed bytes, because a permit
+says nothing about size (`docs/notes/wire-protocol.md#flow-permits`).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ class Permits:
         open: Messages that the broker may still send. Below 0 after a batch with more messages than
             permits.
         held: Messages that have arrived and were not consumed.
-        stopped: True if no more permits may be given.
+        stopped: No more permits may be given.
         taken: Messages that the application has taken, in all.
     """
 
@@ -48,8 +46,7 @@ class Permits:
         self._wanted = 0
         self._most_bytes = most_bytes
         self._average = 0.0  # bytes of a message; 0 while unknown
-        # True if only the first permits were given, which are few.
-        self._is_first = False
+        self._is_first = False  # only the first permits were given
         self.open: int = 0
         self.held: int = 0
         self.stopped: bool = False
@@ -65,11 +62,7 @@ class Permits:
         return max(1, min(self._queue, int(self._most_bytes / self._average)))
 
     def reset(self, *, keeps: bool = False) -> None:
-        """Start with no permits on a new connection.
-
-        Args:
-            keeps: Delivered messages stay and are not redelivered, as for a reader.
-        """
+        """Start with no permits on a new connection. With `keeps`, keep the held messages."""
         self.open = 0
         if not keeps:
             self.held = 0
@@ -79,7 +72,7 @@ class Permits:
 
         Args:
             charged: Permits that the broker took for it.
-            delivered: Its messages that the application will take. The others count as consumed.
+            delivered: Its messages that the application will take.
             size: Bytes of the entry, as it is held.
         """
         self.open -= charged
@@ -88,16 +81,11 @@ class Permits:
         self._learn(charged, size)
 
     def kept_chunk(self) -> None:
-        """Count a chunk that arrived; its bytes count once its message is complete."""
+        """Count a chunk that arrived. Its bytes count once its message is complete."""
         self.open -= 1
 
     def queued(self, charged: int, size: int) -> None:
-        """Count an entry that arrived and is delivered later.
-
-        Args:
-            charged: Permits that the broker took for it.
-            size: Bytes of the entry, as it is held: compressed.
-        """
+        """Count an entry that arrived and is delivered later; arguments as in `arrived`."""
         self.open -= charged
         self.held += charged
         self._learn(charged, size)
@@ -108,7 +96,6 @@ class Permits:
         self.held -= charged
 
     def consumed(self, messages: int) -> None:
-        """Count messages that the application has taken."""
         self.held = max(0, self.held - messages)
         self.taken += messages
 
@@ -127,7 +114,7 @@ class Permits:
     def take_due(self) -> int:
         """Return the permits to give now, and count them as given.
 
-        They are 0 until half the window is free, so that few FLOW commands are sent.
+        Return 0 until half the window is free, so that few FLOW commands are sent.
         """
         if self.stopped:
             return 0
@@ -135,7 +122,7 @@ class Permits:
         free = window - self.open - self.held
         if free < (1 if self._is_first else max(1, window // 2)):
             return 0
-        # Once the first message has arrived, the rest of the window is given without delay.
+        # Once the size of the first message is known, give the rest of the window without delay.
         self._is_first = not self._average
         self.open += free
         return free

@@ -11,13 +11,7 @@ from .read_position import ReadPosition
 
 
 class PositionQueries:
-    """Asks for positions, on behalf of one topic's consumer.
-
-    Args:
-        broker: The consumer that asks.
-        partition: Partition number, or -1.
-        position: Where a reader is; None for a durable subscription.
-    """
+    """Asks for positions, on behalf of one topic's consumer."""
 
     def __init__(
         self, broker: BrokerConsumer, partition: int, position: ReadPosition | None
@@ -27,11 +21,7 @@ class PositionQueries:
         self._position = position
 
     async def has_message_available(self) -> bool:
-        """Return whether a message is stored behind the last delivered one.
-
-        Raises:
-            NotSupportedError: if the subscription is durable.
-        """
+        """Return True if a message is stored behind the last delivered one; only for a reader."""
         position = self._position
         if position is None:
             raise NotSupportedError("a durable subscription has acks, and no place to look behind")
@@ -50,7 +40,7 @@ class PositionQueries:
         return MessageId(self._partition, ledger, entry, topic=self._broker.topic)
 
     async def last_id_by(self, session: Session, consumer_id: int) -> MessageId:
-        """Return the last message id, asked for by another consumer than the topic's own."""
+        """Return the last message id, as another consumer than the topic's own."""
         return self._last_id(await self._ask(session, consumer_id))
 
     async def _last_stored(self) -> pb.CommandGetLastMessageIdResponse:

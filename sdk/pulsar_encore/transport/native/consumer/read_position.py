@@ -1,7 +1,7 @@
 """The position of a reader in one topic. The broker keeps no position for a reader. Pure.
 
-A broker delivers whole entries, from a start id on. `ReadPosition` says which messages of an entry
-the reader has read already or did not ask for.
+A broker delivers whole entries, from a start id on. Some of their messages may lie before the
+position.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ EntryKey = tuple[int, int]
 
 
 class ReadPosition:
-    """The position of a reader in one topic.
+    """The position of a reader.
 
     Args:
         start: The first message; None for the end of the topic.
-        partition: Partition number, or -1.
         inclusive: The message of the start id is delivered.
         starts_at_last: Reading starts at the last message that exists when the reader is made.
         stored: False for a non-persistent topic. All its message ids are equal and say nothing
             about a position.
 
     Attributes:
-        missing_chunks: Chunked messages that lost their first chunks with a connection: the first
-            entry of each, by uuid. Messages behind that entry may have been delivered meanwhile.
+        missing_chunks: The first entry of each chunked message that lost chunks with a connection,
+            by uuid. Messages behind that entry may have been delivered.
         starts_at_last: True until `begin_at` has been called with the last message id.
         sought_time_ms: The publish time, in ms, of a seek after which no message arrived yet; else
             None.
@@ -85,10 +84,9 @@ class ReadPosition:
         """Move behind an entry that was delivered or skipped.
 
         Args:
-            ledger, entry: The entry.
-            broken: The entry cannot be read. Reading continues at the next entry. Usually a broker
-                sends the entry at the start id again, and it is dropped here. The client cannot
-                tell how many permits the broker takes for a broken entry.
+            broken: The entry cannot be read, so the next SUBSCRIBE starts behind it. A readable
+                entry is sent again and dropped here. The client cannot tell how many permits the
+                broker takes for a broken one.
         """
         self._last, self.sought_time_ms = ((ledger, entry) if self._stored else None), None
         self._skips = broken
@@ -105,7 +103,7 @@ class ReadPosition:
     # Asking
 
     def has_passed(self, ledger: int, entry: int) -> bool:
-        """Return True if no message of an entry is delivered."""
+        """Return True if an entry lies before the position, so that it is not delivered."""
         if self._last is not None:
             return (ledger, entry) <= self._last
         start = self._start
@@ -123,8 +121,7 @@ class ReadPosition:
     def is_before_end(self, answer: pb.CommandGetLastMessageIdResponse) -> bool:
         """Return True if a message is stored behind this position.
 
-        Args:
-            answer: The broker's answer, with the end of the topic and the cursor.
+        `answer` has the end of the topic and the cursor.
         """
         last = answer.last_message_id
         if last.entryId == NO_REQUEST:

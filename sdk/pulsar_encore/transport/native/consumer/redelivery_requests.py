@@ -18,13 +18,7 @@ class RedeliveryRequests:
     """Requests entries again.
 
     Args:
-        broker: The consumer that asks.
-        chunked: Knows the entries of chunked messages.
-        incoming: Entries that have arrived.
-        rewind: Rewinds an ordered subscription.
         shared: True for Shared and Key_Shared. Other subscriptions redeliver everything at once.
-        reattach: Leaves the broker and attaches again.
-        flow: Gives the permits that are due.
     """
 
     def __init__(
@@ -47,18 +41,14 @@ class RedeliveryRequests:
         self._flow = flow
 
     def request_entries(self, entries: list[EntryKey]) -> None:
-        """Request single entries again (Shared and Key_Shared).
-
-        Raises:
-            NotConnected: if no broker holds the consumer; then nothing was requested.
-        """
+        """Request single entries again (Shared and Key_Shared), or raise NotConnected."""
         self._write(self._broker.ready(), self._chunked.expand(entries))
 
     def request_chunks(self, entries: list[EntryKey]) -> None:
         """Request chunks again, because their messages could not be joined.
 
-        An ordered subscription does not redeliver single entries, so it attaches again. During a
-        seek it does not: a seek that succeeds drops all incomplete messages.
+        An ordered subscription does not redeliver single entries, so it attaches again, but not
+        during a seek: a successful seek drops all incomplete messages.
         """
         session = self._broker.session
         if session is None:

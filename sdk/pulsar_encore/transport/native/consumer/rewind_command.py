@@ -26,12 +26,7 @@ _LONGEST_S: Final = 0.5
 class RewindCommand:
     """Sends rewinds of one topic, each at a moment when the broker reads nothing.
 
-    Args:
-        broker: The consumer that asks.
-        incoming: Entries that arrive, and the consumer epoch.
-        permits: The topic's permits.
-        flow: Gives the permits that are due. None are given while a rewind is pending, because
-            they would make the broker read.
+    No permits are given while a rewind is pending, because they would make the broker read.
     """
 
     def __init__(
@@ -77,7 +72,7 @@ class RewindCommand:
                 max(0.001, wait), self._send_when_quiet, deadline
             )
             return
-        # The broker puts the epoch into every MESSAGE that it sends from now on. Entries with an
-        # earlier one were on their way; `IncomingEntries` drops them.
+        # The broker puts the epoch into every MESSAGE that it sends from now on. `IncomingEntries`
+        # drops entries with an earlier epoch.
         session.write(commands.redeliver(self._broker.consumer_id, [], self._incoming.epoch))
         self._flow()

@@ -2,9 +2,7 @@
 
 A broker handles SEEK in two steps. First it sends CLOSE_CONSUMER: to every consumer of a Shared or
 Key_Shared subscription, and to the active consumer of an Exclusive or Failover one. Then it answers
-SEEK. A standby that seeks is not closed. So the consumer may be closed or not when the answer
-comes, and the connection may end in between. A closed consumer attaches again after the answer.
-The states of `consumer_states` tell these cases apart.
+SEEK. A standby that seeks is not closed. A closed consumer attaches again after the answer.
 """
 
 from __future__ import annotations
@@ -33,14 +31,10 @@ class Seek:
     """Seeks one topic, one call after the other.
 
     Args:
-        broker: The consumer to seek.
-        commands: Translates message ids.
-        acks: Knows when an ack was sent last.
         succeeded: Called with the target as soon as the broker has answered, before the consumer
             attaches again.
         begin_attach: Attaches at once, without backoff.
         lost: Called when the seek failed and no broker holds the consumer any more.
-        reattach: Leaves the broker and attaches again.
     """
 
     def __init__(
@@ -66,13 +60,12 @@ class Seek:
     def is_running(self) -> bool:
         """True while a call to `to` runs. Acks are held back meanwhile.
 
-        Acks that follow a SEEK refer to the old position: after a successful seek they are void,
-        and after a failed one they are sent.
+        Such acks refer to the old position. After a failed seek they are sent.
         """
         return self._turn.locked()
 
     async def to(self, target: MessageId | int) -> None:
-        """Seek to a message id, or to a publish time in ms. Later deliveries begin there.
+        """Seek to a message id, or to a publish time in ms.
 
         Raises:
             PulsarException: if the broker refused, or the seek did not succeed in time.
@@ -84,7 +77,7 @@ class Seek:
                 pass
 
     async def _try(self, target: MessageId | int, deadline: float) -> bool:
-        """Make one attempt; return False if another one has to be made."""
+        """Make one attempt. Return False if another one is needed."""
         broker = self._broker
         session = await broker.until_attached(deadline)
         await self._until_acks_written()
@@ -106,8 +99,8 @@ class Seek:
             return False
         except PulsarException as error:
             self._failed()
-            # An earlier seek is still running at the broker: its connection was lost, or its call
-            # was cancelled.
+            # An earlier seek still runs at the broker: its connection was lost, or its call was
+            # cancelled.
             if FENCED not in str(error) or self._broker.loop.time() + _RETRY_S >= deadline:
                 raise
             await asyncio.sleep(_RETRY_S)

@@ -1,8 +1,7 @@
 """Entries of one topic that are not delivered: broken, not decryptable, or the broker's own.
 
-A durable subscription acks them, so that the broker does not send them again. A reader has no acks
-and reports them to its listener, so that the reader of a range knows where the range ends and which
-entries are missing.
+A durable subscription acks them. A reader has no acks and reports them to its listener, so that the
+reader of a range knows where the range ends and which entries are missing.
 """
 
 from __future__ import annotations
@@ -25,15 +24,7 @@ _MOST_REMEMBERED: Final = 1_000  # broken entries
 
 
 class SkippedEntries:
-    """Acks or reports the entries of one topic that are not delivered.
-
-    Args:
-        number: The topic's number in its consumer.
-        topic: Full name, for log lines.
-        acks: Writes acks.
-        listener: Receives the reports.
-        durable: False for a reader.
-    """
+    """Acks or reports the entries of one topic that are not delivered."""
 
     def __init__(
         self, number: int, topic: str, acks: AckWriter, listener: TopicEvents, *, durable: bool
@@ -47,7 +38,6 @@ class SkippedEntries:
         self._broken: set[EntryKey] = set()  # entries that arrived broken once
 
     def skip_marker(self, ledger: int, entry: int) -> None:
-        """Skip an entry that brokers wrote for themselves."""
         self._acks.ack_skipped([(ledger, entry)])
         self.report(ledger, entry, SkipReason.MARKER)
 
@@ -62,13 +52,10 @@ class SkippedEntries:
             self._acks.discard((ledger, entry), pb.CommandAck.DecryptionError)
 
     def skip_if_broken_again(self, ledger: int, entry: int, error: EntryError) -> bool:
-        """Skip an entry that cannot be read, unless it arrives for the first time.
+        """Skip an entry that was broken before; return False if the broker has to send it again.
 
-        An entry that was damaged between broker and client is whole when it is sent again. An
-        entry that is broken twice is broken in the store: every client would fail on it.
-
-        Returns:
-            True if the entry is skipped; False if the broker has to send it again.
+        An entry that was damaged between broker and client is whole when it is sent again. An entry
+        that is broken twice is broken in the store.
         """
         key = (ledger, entry)
         if key not in self._broken:
@@ -87,7 +74,6 @@ class SkippedEntries:
     def skip_broken_message(
         self, ledger: int, entry: int, chunks: tuple[EntryKey, ...], error: EntryError
     ) -> None:
-        """Skip a chunked message that cannot be read although all its chunks arrived."""
         text = "%s: chunked message %d:%d is broken and %s: %s"
         log.error(text, self._topic, *chunks[0], self._outcome, error)
         self._acks.ack_unreadable(chunks, error.validation_error)
@@ -100,16 +86,16 @@ class SkippedEntries:
     def report(
         self, ledger: int, entry: int, reason: SkipReason, error: Exception | None = None
     ) -> None:
-        """Report an entry that is not delivered, if this is a reader."""
+        """Report an entry, if this is a reader."""
         if not self._durable:
             self._unreported.append(SkippedEntry(ledger, entry, reason, error))
 
     def send_reports(self) -> None:
-        """Pass the reports to the listener, after the messages before those entries."""
+        """Report the skipped entries. All messages before them have been delivered."""
         if self._unreported:
             entries, self._unreported = self._unreported, []
             self._listener.on_skipped(self._number, entries)
 
     def drop_reports(self) -> None:
-        """Drop the reports of a lost connection; the broker sends those entries again."""
+        """Drop the reports of a lost connection. The broker sends those entries again."""
         self._unreported.clear()

@@ -27,15 +27,10 @@ class SubscribeCommands:
     """The SUBSCRIBE commands of one subscription.
 
     Args:
-        subscription: The options.
         consumer_name: The consumer's name at the broker; "" lets the broker choose one.
 
     Attributes:
-        subscription: The options.
-        name: The subscription's name.
-        durable: True if the broker keeps the subscription; False for a reader.
-        shared: True for Shared and Key_Shared.
-        creates: True if subscribing for the first time may create a topic.
+        creates: Subscribing for the first time may create a topic.
     """
 
     def __init__(self, subscription: Subscription, consumer_name: str) -> None:
@@ -54,14 +49,12 @@ class SubscribeCommands:
         """Return the position at which a reader starts in a topic.
 
         Args:
-            topic: Full name; of the partition, if any.
-            partition: Partition number, or -1.
-            is_new: The topic was created after the reader. All its messages are newer than the
-                start of the reader, so that reading begins at the first one.
+            is_new: The topic was created after the reader, so that reading begins at its first
+                message.
         """
         start = self.subscription.start_message_id
         # "Latest, inclusive" means the last message. A broker starts behind that message, so its id
-        # has to be asked for. A non-persistent topic has no last message.
+        # has to be requested. A non-persistent topic has no last message.
         stored = not topic.startswith("non-persistent://")
         if is_new:
             start = MessageId.earliest
@@ -87,14 +80,10 @@ class SubscribeCommands:
         """Make SUBSCRIBE.
 
         Args:
-            topic: Full name.
-            consumer_id, request_id: Numbers of this attachment.
             epoch: The consumer epoch; not sent for Shared and Key_Shared.
             start: The start id of a reader.
-            creates: The broker may create the topic.
-            from_start: The topic is newer than the consumer. If the broker has to create the
-                durable subscription, it starts at the first message, whatever the initial position
-                is.
+            from_start: The topic is newer than the consumer. A durable subscription that the broker
+                has to create starts at the first message.
         """
         chosen = self.subscription
         initial = InitialPosition.Earliest if from_start else chosen.initial_position
@@ -123,13 +112,7 @@ class SubscribeCommands:
     def probe(
         self, topic: str, consumer_id: int, request_id: int, *, creates: bool
     ) -> pb.CommandSubscribe:
-        """Make SUBSCRIBE for a consumer that only asks for the last message.
-
-        Args:
-            topic: Full name.
-            consumer_id, request_id: Numbers of that consumer.
-            creates: The broker may create the topic.
-        """
+        """Make SUBSCRIBE for a consumer that only asks for the last message."""
         return pb.CommandSubscribe(
             topic=topic,
             subscription=f"{self.name}-last-{consumer_id}",
@@ -143,14 +126,14 @@ class SubscribeCommands:
         )
 
     def start_entry(self, start: MessageId) -> pb.MessageIdData:
-        """Return the entry of a start id; `ReadPosition` drops its earlier messages."""
+        """Return the entry of a start id. `ReadPosition` drops its earlier messages."""
         first = start.first_chunk if self._inclusive and start.first_chunk else start
         return message_id(first.ledger_id(), first.entry_id(), partition=None)
 
     def seek_target(self, target: MessageId) -> pb.MessageIdData:
         """Return the id that SEEK has to name: the target, or the message behind it.
 
-        A broker seeks to an entry, inclusive, or into a batch by an ack set
+        SEEK is inclusive, and moves into a batch by an ack set
         (`docs/notes/wire-protocol.md#seek`).
         """
         inclusive = self._inclusive

@@ -1,8 +1,4 @@
-"""Subscribes one topic at a broker, for one attachment after another.
-
-`Subscriber` remembers facts from earlier attachments: whether the topic is new, whether it is
-missing, and whether subscribing may create it.
-"""
+"""Subscribes one topic at a broker, for one attachment after another."""
 
 from __future__ import annotations
 
@@ -38,25 +34,15 @@ class Subscriber:
     """Sends SUBSCRIBE for one topic.
 
     Args:
-        broker: The topic's consumer.
-        handler: Gets the consumer's commands from the session.
-        commands: Makes the SUBSCRIBE commands.
-        queries: Asks for the last message.
-        position: Where a reader is; None for a durable subscription.
-        ids: Consumer ids of the client.
-        epoch: Returns the consumer epoch.
-        moved_to_new_cluster: Returns True if the client has moved to another cluster.
+        position: None for a durable subscription.
         on_missing: Called when the broker does not know, or refuses, a topic that was attached
             before.
-        is_new: The topic was created while the consumer runs.
-        creates: The first SUBSCRIBE may create the topic.
 
     Attributes:
         missing_s: Loop time at which a broker first reported the topic missing since the last
             attachment; None if none did.
-        may_create: True if the next attempts to attach may create the topic.
-        early_notices: Notices that were read together with the answer to SUBSCRIBE. They are
-            passed on once the consumer is attached.
+        may_create: The next attempts to attach may create the topic.
+        early_notices: Notices that were read together with the answer to SUBSCRIBE.
     """
 
     def __init__(
@@ -99,8 +85,7 @@ class Subscriber:
             The consumer id, and the consumer epoch in SUBSCRIBE.
 
         Raises:
-            ClosedError: if the consumer was closed meanwhile.
-            PulsarException: the broker's refusal. Then neither side keeps anything.
+            PulsarException: if the broker refused. Then neither side keeps anything.
         """
         position = self._position
         if position is not None and position.starts_at_last:
@@ -159,7 +144,6 @@ class Subscriber:
             raise
 
     def _command(self, consumer_id: int, request_id: int) -> pb.CommandSubscribe:
-        """Make SUBSCRIBE for the current position."""
         return self._commands.command(
             self._topic,
             consumer_id,
@@ -173,9 +157,9 @@ class Subscriber:
     async def _seek_again(self, session: Session, publish_time_ms: int) -> None:
         """Seek a reader to a time again, because no message arrived since the first seek.
 
-        The broker dropped the reader's subscription, and its position, with the connection. This
-        method subscribes and sends SEEK. The broker keeps the new subscription and its
-        position while the seek closes the consumer, and the next SUBSCRIBE continues there.
+        The broker dropped the reader's subscription, and its position, with the connection. It
+        keeps the subscription of this method while the seek closes the consumer, and the next
+        SUBSCRIBE continues at its position.
         """
         consumer_id = next(self._ids)
         session.attach_consumer(consumer_id, self._handler)
@@ -197,9 +181,8 @@ class Subscriber:
     async def _find_last(self, session: Session) -> MessageId:
         """Return the last message id now, or the beginning of an empty topic.
 
-        Only a consumer can ask. This one has a subscription name of its own and gets no permits.
-        With the reader's name, its subscription might still exist when the reader subscribes, and
-        the broker would give the reader the position of that subscription.
+        Only a consumer can ask. With the reader's subscription name, the reader might continue at
+        the position of this consumer.
         """
         consumer_id = next(self._ids)
         await self._ask(

@@ -1,15 +1,7 @@
 """One topic or partition of a subscription, on the broker that serves it.
 
-`TopicConsumer` wires the parts and passes changes of state on to them. Every part is the only owner
-of its state:
-
-- `consumer_states`: the table of states. `broker_consumer`: state, session and consumer id.
-- `subscriber`: SUBSCRIBE, for one attachment after another. `seek`, `rewind_command`,
-  `redelivery_requests`, `position_queries`: the other requests.
-- `incoming_entries`: MESSAGE commands. `decompression_queue`: entries that wait.
-  `chunk_handler`, `chunked_messages`, `skipped_entries`: entries that are not a message.
-  `permits`: FLOW.
-- `ack_writer`: ACK commands. `read_position`: where a reader is.
+Its parts: `incoming_entries` receives MESSAGE, `permits` counts FLOW, `ack_writer` sends ACK,
+`subscriber` SUBSCRIBE, `seek` SEEK, `redelivery_requests` and `rewind_command` REDELIVER.
 
 Order on a connection: SUBSCRIBE, its answer, the acks that no broker has confirmed, and only then
 permits (`docs/notes/wire-protocol.md#order-after-a-reconnect`). Entries that were on their way when
@@ -57,12 +49,10 @@ class TopicSnapshot(NamedTuple):
     """The state of a `TopicConsumer` at one moment, for tests and debugging.
 
     Attributes:
-        state: The state in `consumer_states`.
         open_permits: Messages that the broker may still send.
         unconsumed: Messages that arrived and that the application has not taken.
         queued: (ledger, entry) of the entries that wait for decompression; (-1, -1) for a notice.
         queued_messages: Permits that the broker took for them.
-        incomplete_chunked: Chunked messages that lack some chunks.
     """
 
     state: State
@@ -77,26 +67,15 @@ class TopicConsumer:
     """The consumer of one topic; a `ConsumerHandler` of the session that it is attached to.
 
     Args:
-        number: The topic's number in its consumer.
-        topic: Full name; of the partition, if any.
-        partition: Partition number or -1.
-        lookup: Finds the broker that serves the topic.
-        subscribe_commands: Makes the SUBSCRIBE commands.
         ids: Consumer ids of the client.
-        listener: Receives the events of the topic.
-        decryption: Decrypts entries.
-        queue_size: Most messages that may be on their way or unconsumed.
-        most_bytes: The same in bytes.
-        budget: Bounds the memory of decompressed payloads of the whole consumer.
+        queue_size, most_bytes: Most messages and bytes that may be on their way or unconsumed.
         is_new: The topic was created while the consumer runs.
         creates: The first SUBSCRIBE may create the topic.
 
     Attributes:
-        number, topic, partition: See above.
-        permits: Counts messages that the broker may send.
         attachment, subscriber, queries, redelivery, seek: The parts that the owner calls directly.
-        on_entry, on_run, on_entries_end: See `ConsumerHandler`. They are methods of
-            `IncomingEntries`, which saves a call for each entry.
+        on_entry, on_run, on_entries_end: Methods of `IncomingEntries`, which saves a call for each
+            entry.
     """
 
     def __init__(
@@ -126,7 +105,6 @@ class TopicConsumer:
         self._subscribe_commands = subscribe_commands
         self._listener = listener
         self._started = False  # the delivery listener asked for messages
-        # The broker keeps no position of a reader. For a durable subscription its cursor suffices.
         self._position: ReadPosition | None = None
         if not durable:
             self._position = subscribe_commands.read_position(topic, partition, is_new=is_new)
@@ -208,16 +186,14 @@ class TopicConsumer:
 
     @property
     def is_attached(self) -> bool:
-        """True while a broker holds this consumer."""
         return self._broker.session is not None
 
     @property
     def can_ack(self) -> bool:
         """True if acks can be sent now.
 
-        While a seek runs, acks are held back because they would refer to the old position. Two
-        kinds of acks are sent all the same: unconfirmed acks, on a reconnect during the seek, and
-        all acks before the consumer closes.
+        While a seek runs, acks are held back because they would refer to the old position. A
+        reconnect during the seek and `close` still send them.
         """
         if self._broker.session is None:
             return False
@@ -232,26 +208,25 @@ class TopicConsumer:
             self._broker.step(Step.ATTACH_FAILED)
             raise
         self._broker.attach(session, consumer_id)
-        # The broker has no permits for a new attachment. The messages that a reader holds are not
-        # redelivered, so they keep their permits. All unacked messages of a consumer are
-        # redelivered, and are counted as they arrive.
+        # The messages that a reader holds are not redelivered, so they keep their permits. All
+        # unacked messages of a consumer are redelivered, and are counted as they arrive.
         self.permits.reset(keeps=self._position is not None)
         if self._position is None:
             self._incoming.queue.release_held()
         self._incoming.arrived_s = self._broker.loop.time()
         if self._started:
-            # The listener sends unconfirmed acks within this call. The broker must have them
-            # before the first permit, or it would send the acked messages again.
+            # The listener sends unconfirmed acks within this call. Without them the broker would
+            # send the acked messages again.
             try:
                 self._listener.on_connected(self.number)
             except BaseException:
-                # Without permits the broker would keep the messages for this consumer for ever.
+                # Attached without permits, the broker would keep its messages for ever.
                 if self._detach(Step.REATTACH):
                     self.subscriber.abandon(session, consumer_id)
                 raise
             if epoch != self._incoming.epoch:
-                # The consumer was rewound while SUBSCRIBE was on its way with the old epoch. The
-                # broker would put that epoch into every MESSAGE, and all would be dropped here.
+                # A rewind came after SUBSCRIBE with the old epoch. The broker would put that epoch
+                # into every MESSAGE, and all would be dropped.
                 session.write(commands.redeliver(consumer_id, [], self._incoming.epoch))
         self._broker.step(Step.RESUME)
         self._flow()
@@ -262,7 +237,7 @@ class TopicConsumer:
     def reattach(self) -> None:
         """Leave the broker and attach again, so that it sends all undelivered entries again.
 
-        While SEEK is unanswered, only note that this has to happen after the answer.
+        While SEEK is unanswered, this happens after the answer.
         """
         session, consumer_id = self._broker.session, self._broker.consumer_id
         if session is not None and self._detach(Step.REATTACH):
@@ -270,11 +245,7 @@ class TopicConsumer:
             self.attachment.again()
 
     def _detach(self, step: Step) -> bool:
-        """Make a step after which the broker may not hold this consumer; then drop its entries.
-
-        Returns:
-            True if the consumer has to attach again.
-        """
+        """Make a step that may end the attachment. Return True if another one is needed."""
         if not self._broker.detach(step):
             return False
         self._incoming.connection_lost()
@@ -291,8 +262,8 @@ class TopicConsumer:
             self.attachment.again()
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        # A broker closes the consumers of a subscription that is sought. Then the answer to SEEK
-        # decides: after a success the consumer attaches at once, after a failure with backoff.
+        # If the broker closed the consumer for a seek, `Seek` attaches it after the answer: at once
+        # after a success, with backoff after a failure.
         if self._detach(Step.CLOSED_BY_BROKER) and self._broker.state is State.DETACHED:
             self.attachment.again(address)
 
@@ -313,24 +284,21 @@ class TopicConsumer:
     # Permits
 
     def start(self) -> None:
-        """Give permits from now on, because the delivery listener is ready for messages."""
+        """Give permits from now on."""
         self._started = True
         self._flow()
 
     def consumed(self, messages: int) -> None:
-        """Note that the application has taken messages."""
         self.permits.consumed(messages)
         if self._incoming.queue.held:
             self._incoming.queue.taken(self.permits.taken)
         self._flow()
 
     def request_messages(self, messages: int) -> None:
-        """Note how many messages the application waits for, for a receiver queue of 0."""
         self.permits.want(messages)
         self._flow()
 
     def _flow(self) -> None:
-        """Give the permits that are due."""
         session = self._broker.session
         if session is not None and self._started and not self._rewind.is_pending:
             is_starved = self.permits.open <= 0
@@ -343,7 +311,6 @@ class TopicConsumer:
                 )
 
     def ack(self, plan: AckPlan) -> list[asyncio.Future[Any]]:
-        """Send the acks of a flush; see `AckWriter.ack`."""
         answers = self._acks.ack(plan)
         self._incoming.drop_acked(plan)
         return answers
@@ -362,11 +329,6 @@ class TopicConsumer:
     # The end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription.
-
-        Raises:
-            PulsarException: the broker's refusal.
-        """
         await self._broker.when_attached(
             lambda session: session.request(
                 lambda request_id: pb.CommandUnsubscribe(
@@ -379,7 +341,7 @@ class TopicConsumer:
         self.abandon()
 
     async def close(self) -> None:
-        """Close the consumer at the broker. Idempotent; never raises an error of the broker."""
+        """Close the consumer at the broker, without errors of the broker. Idempotent."""
         self._broker.end()
         await self.attachment.stop()
         self._rewind.cancel()
@@ -400,7 +362,7 @@ class TopicConsumer:
             )
 
     def abandon(self) -> None:
-        """Leave at once, without a command; the broker notices when the connection ends."""
+        """Leave at once, without a command."""
         end_all(
             self._broker.loop,
             self._broker.end,
@@ -415,7 +377,6 @@ class TopicConsumer:
             session.detach_consumer(self._broker.consumer_id)
 
     def snapshot(self) -> TopicSnapshot:
-        """Return a copy of the state, for tests and debugging."""
         return TopicSnapshot(
             self._broker.state,
             self.permits.open,

@@ -1,9 +1,8 @@
 """Finds the topics and partitions of a consumer.
 
-New topics and partitions are subscribed to as they are found. A named topic that is deleted is
-looked for until it exists again. If it then has other partitions, the consumers of partitions that
-are gone leave, and the new partitions are subscribed to. The topics of a pattern leave as soon as
-they are deleted.
+A named topic that is deleted is looked for until it exists again. If it then has other partitions,
+the consumers of partitions that are gone are removed, and the new partitions are subscribed to. The
+topics of a pattern are removed as soon as they are deleted.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ class TopicOwner(Protocol):
     """The consumer that reads the discovered topics.
 
     Attributes:
-        topic: The topic or pattern, for log lines.
-        retry_log: Its `name` names the consumer in log lines.
-        is_closed: True once the consumer has been closed.
+        topic: The topic or pattern.
         by_topic: The number of each topic that is read, by full name.
         present: The consumers of all topics that exist.
     """
@@ -55,35 +52,28 @@ class TopicOwner(Protocol):
     def present(self) -> Sequence[TopicConsumer]: ...
 
     def is_connected(self) -> bool:
-        """True if all topics are attached."""
+        """Return True if all topics are attached."""
 
     def new_topic(self, topic: str, partition: int, *, creates: bool) -> TopicConsumer:
-        """Make the consumer of one more topic, which is not attached yet.
-
-        Raises:
-            EncoreError: if the consumer cannot have one more topic.
-        """
+        """Make the consumer of one more topic, or raise EncoreError."""
 
     def started(self, consumer: TopicConsumer) -> None:
-        """A new topic is attached: announce it, and give permits."""
+        """Announce a new topic that is attached, and give permits."""
 
     def refused(self, consumer: TopicConsumer) -> None:
-        """The topic that was made last cannot be subscribed to: forget it."""
+        """Forget the topic that was made last, because it cannot be subscribed to."""
 
     def removed(self, consumer: TopicConsumer) -> None:
-        """The topic was deleted, or has other partitions now."""
+        """Remove a topic that was deleted, or has other partitions now."""
 
     def report(self, notice: RetryNotice) -> None:
-        """A topic that was found cannot be subscribed to, and is retried."""
+        """Report a topic that cannot be subscribed to."""
 
 
 class TopicDiscovery:
     """Finds the topics of one consumer.
 
     Args:
-        owner: The consumer.
-        lookup: Asks brokers for topics and partitions.
-        subscription: Topics or pattern, and how often to look.
         creates: Subscribing for the first time may create a topic.
     """
 
@@ -115,40 +105,32 @@ class TopicDiscovery:
 
     @property
     def is_complete(self) -> bool:
-        """True unless some partitions could not be subscribed to."""
+        """False if some partitions could not be subscribed to."""
         return not self._incomplete
 
     @property
     def remembered(self) -> int:
-        """How many topic names are remembered in all; for tests of memory use."""
+        """Number of remembered topic names, for tests of memory use."""
         names = (self._shapes, self._base, self._missing, self._refusals, self._incomplete)
         return sum(len(each) for each in names)
 
     async def first_topics(self) -> list[tuple[str, int]]:
-        """Return full name and partition number of each topic and partition that exists now.
-
-        Raises:
-            EncoreError: if the brokers do not know a named topic, or cannot be asked.
-        """
+        """Return full name and partition number of each topic and partition that exists now."""
         return await self._topics(create=self._creates)
 
     def start(self) -> None:
-        """Look for new topics and partitions from now on."""
         self._discovering = in_background(self._lookup.pool.loop, self._discover())
 
     async def stop(self) -> None:
-        """Look no more."""
         self.cancel()
         if self._watched is not None:
             await self._watched.stop()
 
     def abandon(self) -> None:
-        """Look no more, without waiting for the broker."""
         if self._watched is not None:
             self._watched.abandon()
 
     def cancel(self) -> None:
-        """Cancel the tasks that look for topics."""
         for task in (self._discovering, self._recovering):
             if task is not None:
                 cancel(task)
@@ -156,17 +138,13 @@ class TopicDiscovery:
     # Topics that are new
 
     async def _topics(self, *, create: bool) -> list[tuple[str, int]]:
-        """Return full name and partition number of each topic and partition that exists now.
-
-        Args:
-            create: The brokers may create named topics that are missing.
-        """
+        """As `first_topics`. With `create`, brokers may create missing named topics."""
         if self._watched is not None:
             return await self._parts(map(base_name, await self._watched.first()), create=False)
         return await self._parts(map(full_name, self._subscription.topics), create=create)
 
     async def _new_topics(self) -> list[tuple[str, int]]:
-        """Wait for the next look, and return the topics that are new."""
+        """Wait until it is time to look again, and return the topics that are new."""
         known = self._owner.by_topic
         if self._watched is not None:
             names = await self._watched.changed()
@@ -208,7 +186,7 @@ class TopicDiscovery:
                         raise
                     continue  # deleted since it was found, or looked for by `_recover`
             shape = self._shapes.get(topic)
-            # A topic may get more partitions. Any other change means that it was made anew.
+            # A topic may get more partitions. Any other change means that it was created again.
             if shape is None or not (count == shape.partitions or 0 < shape.partitions < count):
                 if shape is not None and self._consumers_of(topic):
                     self.look_for(topic)  # some of its partitions are gone
@@ -242,18 +220,16 @@ class TopicDiscovery:
         return self._base[topic] if self._watched is None else base_name(topic)
 
     def _consumers_of(self, topic: str) -> list[TopicConsumer]:
-        """Return the consumers of a topic by its key in `_shapes`."""
         return [each for each in self._owner.present if self._key_of(each.topic) == topic]
 
     async def _discover(self) -> None:
-        """Subscribe to new topics as they are found."""
         failed: FailureReports | None = None  # looks in a row
         while True:
             try:
                 topics = await self._new_topics()
             except EncoreError as error:  # the next look may be answered
                 failed = failed or FailureReports()
-                # While the consumer is not connected, that is reported, and enough.
+                # A lost connection is reported anyway.
                 if failed.failed(self._lookup.pool.loop.time()) and self._owner.is_connected():
                     text = "%s: new topics and partitions cannot be looked for; retried: %s"
                     log.warning(text, self._owner.topic, error)
@@ -266,16 +242,7 @@ class TopicDiscovery:
                     self._look_again()
 
     async def _add(self, topic: str, partition: int, *, creates: bool = False) -> bool:
-        """Subscribe to one more topic.
-
-        Args:
-            topic: Full name.
-            partition: Its number, or -1.
-            creates: Subscribing may create the topic.
-
-        Returns:
-            False if the topic cannot be subscribed to now; then it is forgotten.
-        """
+        """Subscribe to one more topic, or return False and forget it."""
         if self._owner.is_closed or topic in self._owner.by_topic:
             return True
         try:
@@ -293,10 +260,7 @@ class TopicDiscovery:
         return True
 
     def _report_refusal(self, topic: str, error: EncoreError) -> None:
-        """Report that a topic that was found cannot be subscribed to: at once, then more rarely.
-
-        Without a report it would be unknown why messages of a new partition do not arrive.
-        """
+        """Report that a topic cannot be subscribed to: at once, then more rarely."""
         if isinstance(error, TopicNotFound):  # deleted since it was found
             log.info("%s: not subscribed to: %s", topic, error)
             self._refusals.pop(topic, None)
@@ -310,7 +274,6 @@ class TopicDiscovery:
         self._owner.report(RetryNotice(topic, error, reports.attempts, elapsed_s))
 
     def _look_again(self) -> None:
-        """Look again soon, because a topic that was found is not subscribed to."""
         if self._watched is not None:
             self._watched.refresh_soon()
         else:
@@ -319,7 +282,6 @@ class TopicDiscovery:
     # Topics that are gone, and come back
 
     def missing(self, consumer: TopicConsumer) -> None:
-        """Look for the topic of a consumer, because its broker does not know it."""
         self.look_for(self._key_of(consumer.topic))
 
     def look_for(self, topic: str) -> None:
@@ -329,10 +291,7 @@ class TopicDiscovery:
             self._recovering = in_background(self._lookup.pool.loop, self._recover())
 
     async def _recover(self) -> None:
-        """Look for topics that are gone until they exist, and read the partitions they have.
-
-        Ends as well when the consumer fails for good, because that cancels this task.
-        """
+        """Look for topics that are gone until they exist, and read the partitions they have."""
         settings = self._lookup.pool.settings
         delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, self._lookup.pool.rng)
         while self._missing:
@@ -391,7 +350,7 @@ class TopicDiscovery:
 
 
 async def error_of(call: Coroutine[Any, Any, None]) -> EncoreError | None:
-    """Await a call, and return its error if it is one of this package."""
+    """Return the EncoreError of a call."""
     try:
         await call
     except EncoreError as error:

@@ -1,7 +1,7 @@
 """Passes the events of all topics of a consumer to its `DeliveryListener`.
 
-Events may come before the sink is there, and before the sink knows a topic. Notices are kept until
-then. Entries cannot come, because no permits are given before.
+Events may come before the listener is set, and before the listener knows a topic. Notices are kept
+until then. Entries cannot come, because no permits are given before.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ class TopicEvents:
     Called on the event loop. No `on_...` method may raise or suspend.
 
     Args:
-        retry_log: Logs losses and failed attempts to attach.
         on_missing: Called with a topic that its broker does not know, or that has other partitions
             now.
         ended: Called with the first topic that has ended for good, and the error.
 
     Attributes:
-        retry_log: See above.
-        listener: The sink; None until `start`.
-        known: How many topics the sink knows. Their numbers are below this one.
+        listener: None until `start`.
+        known: The listener knows the topics with smaller numbers.
     """
 
     def __init__(
@@ -40,15 +38,14 @@ class TopicEvents:
         self.known: int = 0
         self.on_missing: Callable[[int], None] = on_missing
         self._ended = ended
-        # Notices about topics that the sink does not know yet.
         self._early: list[tuple[int, bool | None]] = []
         self._failure: tuple[Exception, int] | None = None  # and the topic that caused it
 
     def start(self, listener: DeliveryListener, topics: int) -> bool:
-        """Pass events to a sink, which knows so many topics.
+        """Pass events to a listener, which knows the first `topics` topics.
 
         Returns:
-            False if the consumer has failed already; the sink learns the error.
+            False if the consumer has failed already; the listener gets the error.
         """
         self.listener = listener
         if self._failure is not None:
@@ -58,7 +55,7 @@ class TopicEvents:
         return True
 
     def announce(self, topics: int) -> None:
-        """Pass on the notices that waited, because the sink knows so many topics now."""
+        """Note how many topics the listener knows, and pass on the notices about them."""
         self.known = topics
         early, self._early = self._early, []
         for topic_number, active in early:
@@ -107,7 +104,7 @@ class TopicEvents:
         self._notice(topic_number, active)
 
     def _notice(self, topic_number: int, active: bool | None) -> None:
-        """Pass on an active change, or the end of a topic (None), once the sink knows the topic."""
+        """Pass on an active change, or the end of a topic (None), once the topic is known."""
         if self.listener is None or topic_number >= self.known:
             self._early.append((topic_number, active))
         elif active is None:
