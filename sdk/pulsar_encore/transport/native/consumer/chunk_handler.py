@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,15 +11,13 @@ from ....wire.entries import EntryError
 from ...interface import Delivery, SkipReason
 from .ack_writer import AckWriter
 from .chunked_messages import ChunkedMessages, uuid_of
-from .decompression_queue import DecompressionQueue, QueuedEntry, QueueOutput
+from .decompression_queue import DecompressionQueue, QueuedEntry
 from .entry_contents import ChunkEntry, CompressedEntry, EntryContent
 from .entry_reader import EntryReader
 from .message_views import PlainMessage
 from .permits import Permits
 from .read_position import ReadPosition
 from .skipped_entries import SkippedEntries
-
-log: Final = logging.getLogger("pulsar_encore.consumer")
 
 _ONLY: Final = (0,)
 
@@ -36,7 +33,6 @@ class ChunkHandler:
     def __init__(
         self,
         number: int,
-        topic: str,
         permits: Permits,
         position: ReadPosition | None,
         reader: EntryReader,
@@ -45,10 +41,8 @@ class ChunkHandler:
         acks: AckWriter,
         skipped: SkippedEntries,
         deliver: Callable[[Delivery], None],
-        reattach: Callable[[], None],
     ) -> None:
         self._number = number
-        self._topic = topic
         self._permits = permits
         self._position = position
         self._reader = reader
@@ -57,7 +51,6 @@ class ChunkHandler:
         self._acks = acks
         self._skipped = skipped
         self._deliver = deliver
-        self._reattach = reattach
 
     def is_missing(self, opened: EntryContent) -> bool:
         """Return True for a chunk that a reader needs, although its position is already past it.
@@ -107,7 +100,10 @@ class ChunkHandler:
             self.message(queued, places, opened)
 
     def message(
-        self, queued: QueuedEntry, places: tuple[tuple[int, int], ...], content: QueueOutput
+        self,
+        queued: QueuedEntry,
+        places: tuple[tuple[int, int], ...],
+        content: EntryContent | EntryError,
     ) -> None:
         """Handle a complete message.
 
@@ -119,10 +115,6 @@ class ChunkHandler:
         if isinstance(content, EntryError):
             self._permits.arrived(1, 0, size)
             self._skipped.skip_broken_message(ledger, entry, places, content)
-        elif isinstance(content, Exception):
-            log_unreadable(self._topic, ledger, entry, content)
-            self._permits.arrived(1, 0, size)
-            self._reattach()
         elif isinstance(content, PlainMessage):
             self._permits.arrived(1, 1, size + self._reader.take_grown())
             count = queued.redelivery_count
@@ -133,8 +125,3 @@ class ChunkHandler:
             self._permits.arrived(1, 0, size)
             self._acks.ack_skipped(list(places))
             self._skipped.report(ledger, entry, SkipReason.BROKEN)
-
-
-def log_unreadable(topic: str, ledger: int, entry: int, error: Exception) -> None:
-    """Log that an entry could not be decompressed, although its bytes are not at fault."""
-    log.error("%s: entry %d:%d cannot be read now: %r", topic, ledger, entry, error)

@@ -219,9 +219,7 @@ class ChunkedMessages:
         """Drop all incomplete messages."""
         self.assembler.clear()
         self._dropped.clear()
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
+        for timer in (self._waiting, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._waiting = self._expiry = None

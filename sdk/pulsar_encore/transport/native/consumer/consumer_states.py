@@ -120,18 +120,7 @@ TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
         _S.SEEKING_BROKEN: _S.SEEKING_BROKEN,
         _S.CLOSING: _S.CLOSING,
     },
-    Step.END: {
-        _S.DETACHED: _S.ENDED,
-        _S.ATTACHING: _S.ENDED,
-        _S.RESENDING: _S.CLOSING,
-        _S.ATTACHED: _S.CLOSING,
-        _S.SEEKING: _S.CLOSING,
-        _S.SEEKING_BROKEN: _S.CLOSING,
-        _S.CLOSED_BY_SEEK: _S.ENDED,
-        _S.LOST_IN_SEEK: _S.ENDED,
-        _S.CLOSING: _S.CLOSING,
-        _S.ENDED: _S.ENDED,
-    },
+    Step.END: {state: _S.CLOSING if state in HELD else _S.ENDED for state in State},
     Step.FINISH: {_S.CLOSING: _S.ENDED, _S.ENDED: _S.ENDED},
 }
 """The state after each step. A step is illegal in a state that its row does not name."""

@@ -17,7 +17,7 @@ from ..connection.codec_thread import Codecs
 from ..connection.fast_path import MessageTemplate
 from .ack_writer import AckWriter
 from .broker_consumer import BrokerConsumer
-from .chunk_handler import ChunkHandler, log_unreadable
+from .chunk_handler import ChunkHandler
 from .chunked_messages import ChunkedMessages
 from .decompression_queue import DecompressionQueue, QueuedEntry, QueueOutput
 from .entry_contents import (
@@ -94,7 +94,6 @@ class IncomingEntries:
         self._flow = flow
         self._chunks = ChunkHandler(
             number,
-            broker.topic,
             permits,
             position,
             reader,
@@ -103,7 +102,6 @@ class IncomingEntries:
             acks,
             skipped,
             lambda delivery: self._arrived.append(delivery),
-            reattach,
         )
         self._arrived: list[Delivery | PlainDeliveries] = []
         # Plain messages in `_arrived`, and their bytes. A call of `Permits.arrived` for each
@@ -292,18 +290,19 @@ class IncomingEntries:
     def _on_left_queue(self, queued: QueuedEntry, content: QueueOutput) -> None:
         self._permits.unqueued(queued.charged)
         ledger, entry, ack_set = queued.ledger, queued.entry, queued.ack_set
-        if queued.chunks is not None:
+        if callable(content):
+            content()
+        elif isinstance(content, Exception) and not isinstance(content, EntryError):
+            text = "%s: entry %d:%d cannot be read now: %r"
+            log.error(text, self._broker.topic, ledger, entry, content)
+            self._permits.arrived(queued.charged, 0, queued.size)
+            self._reattach()
+        elif queued.chunks is not None:
             self._chunks.message(queued, queued.chunks, content)
         elif isinstance(content, EntryError):
             if queued.charged:
                 self._permits.arrived(queued.charged, 0, queued.size)
             self._broken(ledger, entry, content)
-        elif isinstance(content, Exception):
-            log_unreadable(self._broker.topic, ledger, entry, content)
-            self._permits.arrived(queued.charged, 0, queued.size)
-            self._reattach()
-        elif callable(content):
-            content()
         else:
             count, epoch = queued.redelivery_count, self.epoch
             self._open(ledger, entry, count, ack_set, epoch, content, queued.size)

@@ -29,18 +29,6 @@ class Permits:
         taken: Messages that the application has taken, in all.
     """
 
-    __slots__ = (
-        "_average",
-        "_is_first",
-        "_most_bytes",
-        "_queue",
-        "_wanted",
-        "held",
-        "open",
-        "stopped",
-        "taken",
-    )
-
     def __init__(self, queue: int, most_bytes: int) -> None:
         self._queue = queue
         self._wanted = 0

@@ -31,18 +31,6 @@ class ReadPosition:
             None.
     """
 
-    __slots__ = (
-        "_inclusive",
-        "_last",
-        "_partition",
-        "_skips",
-        "_start",
-        "_stored",
-        "missing_chunks",
-        "sought_time_ms",
-        "starts_at_last",
-    )
-
     def __init__(
         self,
         start: MessageId | None,

@@ -16,10 +16,7 @@ _TYPES: Final = {
     ConsumerType.Failover: pb.CommandSubscribe.Failover,
     ConsumerType.KeyShared: pb.CommandSubscribe.Key_Shared,
 }
-_POSITIONS: Final = {
-    InitialPosition.Latest: pb.CommandSubscribe.Latest,
-    InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
-}
+_Position = pb.CommandSubscribe.InitialPosition
 _MOST: Final = (1 << 63) - 1
 
 
@@ -102,7 +99,7 @@ class SubscribeCommands:
             schema=self._schema,
             # For a reader it would take precedence over the start id:
             # `docs/notes/wire-protocol.md#subscribe`.
-            initialPosition=_POSITIONS[initial] if self.durable else None,
+            initialPosition=_Position.Value(initial.name) if self.durable else None,
             replicate_subscription_state=chosen.replicate_subscription_state_enabled or None,
             force_topic_creation=None if creates else False,
             keySharedMeta=self._key_shared,
