@@ -110,7 +110,7 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
         stop = start + size
         if stop > end:
             raise BatchError(f"metadata of message {len(starts)} reaches beyond the batch")
-        length, width, out = _payload_size(buffer, start, stop)
+        length, width, out = _read_single(buffer, start, stop)
         if length > end - stop:
             raise BatchError(f"payload of message {len(starts)} reaches beyond the batch")
         removed = removed or out
@@ -147,7 +147,7 @@ def _count_equal_starts(buffer: bytes, at: int, head: bytes, stride: int, most: 
     return found
 
 
-def _payload_size(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
+def _read_single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
     """Read the metadata of a batch message.
 
     Returns:
