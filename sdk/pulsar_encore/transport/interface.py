@@ -115,7 +115,7 @@ def each_delivery(deliveries: Deliveries) -> Iterator[Delivery]:
 
 
 class SkipReason(Enum):
-    """Why an entry of a subscription that is not durable is not delivered."""
+    """Why an entry is not delivered to a reader."""
 
     MARKER = "a broker's own entry"
     CHUNK = "a chunk that is kept until the last one comes, or is no longer needed"
@@ -125,7 +125,7 @@ class SkipReason(Enum):
 
 
 class SkippedEntry(NamedTuple):
-    """An entry of a subscription that is not durable, which is not delivered."""
+    """An entry that is not delivered to a reader."""
 
     ledger: int
     entry: int
@@ -253,7 +253,7 @@ class DeliveryListener(Protocol):
     def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         """Handle entries that are not delivered. Everything before them was delivered.
 
-        Called for subscriptions that are not durable, by transports that see entries.
+        Called for readers, by transports that see entries.
         """
 
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:

@@ -127,7 +127,7 @@ TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
 
 
 class IllegalTransitionError(RuntimeError):
-    """A step was made in a state in which it cannot happen: a fault in this package."""
+    """A step is illegal in the current state: a fault in this package."""
 
 
 class StateMachine:

@@ -1,4 +1,4 @@
-"""The kinds of content that an entry can have, as `EntryReader` returns them."""
+"""The kinds of entries, as `EntryReader` returns them."""
 
 from __future__ import annotations
 

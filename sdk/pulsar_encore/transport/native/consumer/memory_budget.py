@@ -1,4 +1,4 @@
-"""The memory bound for the decompressed payloads of a consumer."""
+"""The memory bound for decompressed payloads."""
 
 from __future__ import annotations
 

@@ -45,7 +45,6 @@ class ConsumerSnapshot(NamedTuple):
     """The state of a `NativeConsumer` at one moment, for tests and debugging.
 
     Attributes:
-        topics: The state of each topic, by its number.
         present: The names of the topics that exist.
         remembered: Number of topic names that are remembered.
         decompressed_bytes: Bytes of decompressed payloads that the application has not taken.

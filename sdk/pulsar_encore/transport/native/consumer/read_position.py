@@ -65,7 +65,6 @@ class ReadPosition:
     # Moving
 
     def begin_at(self, last: MessageId) -> None:
-        """Start at the last message."""
         self._start, self.starts_at_last = last, False
 
     def move_past(self, ledger: int, entry: int, *, broken: bool = False) -> None:

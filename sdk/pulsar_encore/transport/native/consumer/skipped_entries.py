@@ -42,7 +42,6 @@ class SkippedEntries:
         self.report(ledger, entry, SkipReason.MARKER)
 
     def skip_undecryptable(self, ledger: int, entry: int, withheld: UndecryptableEntry) -> None:
-        """Skip an entry that cannot be decrypted, as `crypto_failure_action` says."""
         is_acked = withheld.action is ConsumerCryptoFailureAction.DISCARD
         outcome = "acked" if is_acked else "neither delivered nor acked"
         text = "%s: entry %d:%d is %s: %s"

@@ -46,8 +46,7 @@ class SubscribeCommands:
         """Return the position at which a reader starts in a topic.
 
         Args:
-            is_new: The topic was created after the reader, so that reading begins at its first
-                message.
+            is_new: The topic was created after the reader. Reading begins at its first message.
         """
         start = self.subscription.start_message_id
         # "Latest, inclusive" means the last message. A broker starts behind that message, so its id

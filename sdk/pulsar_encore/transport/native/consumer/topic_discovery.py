@@ -88,7 +88,7 @@ class TopicDiscovery:
         self._shapes: dict[str, TopicShape] = {}  # by topic name, without the partition
         # For named topics and their partitions: the key in `_shapes`. See `_key_of`.
         self._base: dict[str, str] = {}
-        self._missing: set[str] = set()  # topics that are looked for
+        self._missing: set[str] = set()
         self._incomplete: set[str] = set()  # topics with partitions that refused the subscription
         self._changing = asyncio.Lock()  # held while topics are added or removed
         self._watched: PatternWatch | None = None
@@ -101,7 +101,7 @@ class TopicDiscovery:
             )
         self._round = lookup.make_round()
         self._discovering: asyncio.Task[None] | None = None
-        self._recovering: asyncio.Task[None] | None = None  # looks for `_missing`
+        self._recovering: asyncio.Task[None] | None = None
 
     @property
     def is_complete(self) -> bool:
