@@ -26,8 +26,8 @@ from sys import getsizeof
 from typing import Final, NamedTuple
 
 from ..letters.evidence import Evidence
-from .entry import Entry, EntryKey, set_bits
-from .message_key import MessageKey
+from .entry import Entry, EntryKey
+from .message_key import MessageKey, set_bits
 
 # Twice the broker's unacked window: more cannot wait here, unless both limits were raised.
 MOST_FAILURES: Final = 100_000
@@ -171,8 +171,8 @@ class Attempts:
         """
         if entry.size == 1:
             return entry.redelivered + 1
-        failed = 0 if entry.failed is None else entry.failed.get(index, 0)
-        return max(failed + 1, self.remembered(entry.due_key(index))) + entry.redelivered
+        failed = 1 if entry.failed is None else entry.failed.get(index, 0) + 1
+        return max(failed, self.remembered(entry.due_key(index))) + entry.redelivered
 
     def recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
         """Take over attempts at messages of a batch that durable state knows, by index."""

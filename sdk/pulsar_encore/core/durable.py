@@ -41,27 +41,22 @@ class Durable(Protocol):
 
     def __bool__(self) -> bool:
         """Return True if anything is remembered."""
-        ...
 
     def knows(self, key: EntryKey) -> bool:
         """Return True if anything is remembered of an entry. Cheap: called for every entry."""
-        ...
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
         """Return True if the records are of the entry that arrived; if not, drop them.
 
         Ids begin again in another cluster, and in a topic that was created again.
         """
-        ...
 
     def recall(self, key: EntryKey) -> Recall:
         """Return everything remembered of an entry."""
-        ...
 
     def first_ms(self, key: EntryKey) -> int | None:
         """Return the time of the first delivery of an entry, in ms since the epoch; None if
         unknown."""
-        ...
 
     def waits(
         self,
@@ -76,7 +71,6 @@ class Durable(Protocol):
 
         A higher count that is remembered stays.
         """
-        ...
 
     def leased(
         self,
@@ -91,7 +85,6 @@ class Durable(Protocol):
 
         If this process ends sooner, the message waits until then, and its attempt has failed.
         """
-        ...
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         """Return the end of a lease with that attempt, if nothing happened to the message since.
@@ -99,7 +92,6 @@ class Durable(Protocol):
         Returns:
             None also if the lease is over, or `trusts` is not True.
         """
-        ...
 
     def trusts(self, key: EntryKey) -> bool | None:
         """Return True if records may be used for their id alone, before the entry has arrived.
@@ -107,11 +99,9 @@ class Durable(Protocol):
         They may be once a message has shown that they belong to this cluster. None while no message
         has shown whether they do.
         """
-        ...
 
     def compared(self) -> Awaitable[None]:
         """Return an awaitable that ends when `trusts` may have changed, or on close."""
-        ...
 
     def set_due_at_owner(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
@@ -120,30 +110,24 @@ class Durable(Protocol):
 
         With `leased` its lease goes on; otherwise its attempt has failed.
         """
-        ...
 
     def ack_at_owner(self, message_id: MessageId) -> None:
         """Ack a message by id, at whichever consumer it waits."""
-        ...
 
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         """Remember that messages went back to the broker although no attempt at them failed.
 
         `attempts` are the failed ones before the present one, by index.
         """
-        ...
 
     def passed(self, keys: Iterable[MessageKey]) -> None:
         """Remember that the due times of these messages have come."""
-        ...
 
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
         """Remember that these messages wait no longer, though they may not be due."""
-        ...
 
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
         """Remember that messages of an entry are acked: all of them if `mask` is None."""
-        ...
 
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
         """Remember that letters of messages are stored, which acks the messages; `whole` if the
@@ -152,16 +136,12 @@ class Durable(Protocol):
         If the ack is lost with the process, the messages are redelivered and must not be attempted
         again.
         """
-        ...
 
     def one_write(self) -> AbstractContextManager[object]:
         """Return a context in which all reports become one write."""
-        ...
 
     def settled_through(self, key: EntryKey) -> None:
         """Remember that an entry and all entries before it are acked."""
-        ...
 
     def clear(self) -> None:
         """Forget everything, as after a seek."""
-        ...

@@ -50,9 +50,6 @@ class Observer:
         """
         return came_as, None
 
-    def due_before(self, keys: Iterable[MessageKey]) -> None:
-        """Note that these messages arrived when they were due."""
-
     def recall_attempts(self, key: EntryKey) -> int:
         """Return the remembered attempts at an unbatched message."""
         return 0
@@ -136,9 +133,6 @@ class DurableObserver(Observer):
         fingerprint = came_as if isinstance(came_as, int) else fingerprint_of(came_as)
         same = self._durable.is_of(key, fingerprint)
         return fingerprint, self._durable.recall(key) if same else None
-
-    def due_before(self, keys: Iterable[MessageKey]) -> None:
-        self._durable.passed(keys)
 
     def recall_attempts(self, key: EntryKey) -> int:
         return self._durable.recall(key).attempts.get(0, 0)

@@ -10,10 +10,11 @@ entries on the wire. A message is a pair (entry, index).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
+from .message_key import set_bits
 from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED, TRANSITIONS
 from .packed_entries import Packed
 
@@ -28,14 +29,6 @@ _ACKED_OR_AWAY: Final = bytes(ACKED if digit == 0x31 else AWAY for digit in rang
 _NACKED_DIGITS: Final = bytes(0x31 if state == NACKED else 0x30 for state in range(256))
 _UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in range(256))
 _READOPTED: Final = bytes(ACKED if state == ACKED else AWAY for state in range(256))
-
-
-def set_bits(mask: int) -> Iterator[int]:
-    """Yield the numbers of the bits of a mask, ascending."""
-    while mask:
-        lowest = mask & -mask
-        mask ^= lowest
-        yield lowest.bit_length() - 1
 
 
 class Entry:

@@ -227,12 +227,12 @@ class KeySpace:
         parts.sort(key=_ORDER)
         return parts
 
-    def entry_and_index(self, page: int, position: int) -> tuple[int, int]:
-        """Return entry and batch index of a position on a page."""
-        return (
-            position >> self.page_bits,
-            page << self.page_bits | position & self._page_mask,
-        )
+    def key_at(self, lane: Lane, position: int) -> MessageKey:
+        """Return the key at a position of a lane."""
+        if lane.page == WHOLE:
+            return lane.ledger, position, WHOLE
+        index = lane.page << self.page_bits | position & self._page_mask
+        return lane.ledger, position >> self.page_bits, index
 
     def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
         """Return the lane of a slot in use, and the position of a number in it."""

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from .message_key import set_bits
+
 EntryKey = tuple[int, int]
 """(ledger, entry)."""
 
@@ -242,7 +244,7 @@ def _decoded(data: bytes) -> Packed:
     nacked = ~acked & ((1 << size) - 1) if head & _REST_NACKED else _mask(numbers, size)
     failed: Mapping[int, int] = _NONE
     if head & _SAME_COUNT:
-        failed = dict.fromkeys(_indexes(nacked), next(numbers))
+        failed = dict.fromkeys(set_bits(nacked), next(numbers))
     elif head & _COUNTS:
         failed = {next(numbers): next(numbers) for _ in range(next(numbers))}
     return Packed(size, acked, nacked, failed)
@@ -254,7 +256,7 @@ def _set(mask: int, size: int) -> list[int]:
     if few > size >> 3:
         return [2, mask]
     listed = mask if few == ones else ~mask & ((1 << size) - 1)
-    indexes = list(_indexes(listed))
+    indexes = list(set_bits(listed))
     gaps = [after - before for before, after in zip([0, *indexes], indexes, strict=False)]
     return [few << 2 | (few != ones), *gaps]
 
@@ -265,13 +267,6 @@ def _mask(numbers: Iterator[int], size: int) -> int:
         return next(numbers)
     listed = sum(1 << index for index in accumulate(next(numbers) for _ in range(head >> 2)))
     return ~listed & ((1 << size) - 1) if head & 1 else listed
-
-
-def _indexes(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
 
 
 def _packed(numbers: Iterable[int]) -> bytes:

@@ -217,7 +217,7 @@ class Rewind:
 
     def settled_through(self, key: EntryKey) -> None:
         """Wait no longer for entries up to this one, which are acked."""
-        self._forget_below((key[0], key[1] + 1))
+        self._owed.drop_below((key[0], key[1] + 1))
         self._waiting = self._waiting and bool(self._owed)
 
     def settled_part(self, key: EntryKey, lowest: int) -> None:
@@ -256,7 +256,7 @@ class Rewind:
                     self._owe(key, index)
                     return Admission.DROP
                 self._waiting = key != head
-            elif head < key and not self._is_gone(head, key):
+            elif head < key and self._try_again(head, key):
                 self._owe(key, index)
                 self._waiting = True
                 return Admission.REWIND
@@ -292,9 +292,8 @@ class Rewind:
             self._owed.set((ledger, missing), 0)
         self._suspected = (after, key)
 
-    def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
-        """Return True if the owed entries before `key`, from `missing` on, were requested often
-        enough.
+    def _try_again(self, missing: EntryKey, key: EntryKey) -> bool:
+        """Count a try to get the owed entries before `key`, from `missing` on; False gives them up.
 
         No rewind brought anything between `missing` and the lowest entry that arrived instead, so
         all of that is given up. Entries missing only since the last rewind have tries of their own.
@@ -304,17 +303,14 @@ class Rewind:
         self._instead = min(self._instead, key)
         if self._tries < _TRIES:
             self._tries += 1
-            return False
+            return True
         hole = self._suspected
         if hole is not None and hole[0] <= missing < hole[1] and missing[0] == key[0]:
             self._stayed += 1
             self._contiguous = self._contiguous and self._stayed < _HOLES
-        self._forget_below(self._instead)
+        self._owed.drop_below(self._instead)
         head = self._owed.first()[0] if self._owed else key
-        return head >= key or self._is_gone(head, key)
-
-    def _forget_below(self, key: EntryKey) -> None:
-        self._owed.drop_below(key)
+        return head < key and self._try_again(head, key)
 
     def _check(self) -> None:
         """Walk the invariants; for tests."""

@@ -132,9 +132,7 @@ class TimeBucketIndex:
     def _among(self, lane: Lane, start: int, stop: int) -> Iterator[tuple[int, MessageKey]]:
         keys = self._keys
         bits = keys.block_bits
-        for block, slot, low, high in keys.slots(lane, start, stop):
-            if block == lane.block and lane.first < high:
-                self._end_run(lane)
+        for block, slot, low, high in self._slots(lane, start, stop):
             runs = keys.runs[slot]
             if not runs:
                 continue
@@ -143,13 +141,15 @@ class TimeBucketIndex:
             for edge in {self._edges[named] for named in positions.cut(runs[:], low, high)}:
                 held = self._buckets.get(edge)
                 if held:
-                    ids = unseal(held) if isinstance(held, bytes) else held
-                    for number in ids & asked:
-                        if lane.page == WHOLE:
-                            yield edge, (lane.ledger, number + shift, WHOLE)
-                        else:
-                            entry, index = keys.entry_and_index(lane.page, number + shift)
-                            yield edge, (lane.ledger, entry, index)
+                    for number in _ids(held) & asked:
+                        yield edge, keys.key_at(lane, number + shift)
+
+    def _slots(self, lane: Lane, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield `KeySpace.slots`; the current run is ended first where a slot overlaps it."""
+        for block, slot, low, high in self._keys.slots(lane, start, stop):
+            if block == lane.block and lane.first < high:
+                self._end_run(lane)
+            yield block, slot, low, high
 
     def next_due(self) -> int | None:
         """Return the earliest time at which `pop_due` returns a key; None if nothing waits."""
@@ -184,10 +184,10 @@ class TimeBucketIndex:
         for number in self._numbers_in_order(edge, ids):
             slot = number >> self._keys.block_bits
             lane, position = self._keys.owner_and_position(slot, number)
-            if lane.page == WHOLE:
+            if lane.page == WHOLE:  # without a call: a sealed head has many keys
                 yield lane.ledger, position, WHOLE
             else:
-                yield lane.ledger, *self._keys.entry_and_index(lane.page, position)
+                yield self._keys.key_at(lane, position)
 
     def done(self, batch: DueBatch) -> None:
         """Do nothing: taken keys are forgotten already."""
@@ -353,9 +353,7 @@ class TimeBucketIndex:
     def _strip(self, lane: Lane, start: int, stop: int) -> int:
         removed = 0
         bits = self._keys.block_bits
-        for block, slot, low, high in self._keys.slots(lane, start, stop):
-            if block == lane.block and lane.first < high:
-                self._end_run(lane)
+        for _, slot, low, high in self._slots(lane, start, stop):
             runs = self._keys.runs[slot]
             base = slot << bits
             gone = 0
@@ -372,7 +370,7 @@ class TimeBucketIndex:
 
     def _drain(self, edge: int, limit: int, batch: DueBatch) -> int:
         held = self._buckets[edge]
-        ids = unseal(held) if isinstance(held, bytes) else held
+        ids = _ids(held)
         whole = len(ids) <= limit
         if whole:
             numbers = ids.to_array()
@@ -459,7 +457,7 @@ class TimeBucketIndex:
             if not isinstance(ids, bytes) or ids:
                 named.append(self._number(edge))
                 assert self._edges[named[-1]] == edge
-                for number in unseal(ids) if isinstance(ids, bytes) else ids:
+                for number in _ids(ids):
                     assert number not in held, "a key in two buckets"
                     held[number] = edge
         assert sorted(named) == list(range(len(self._edges))), "a number in two places, or lost"
@@ -472,6 +470,11 @@ class TimeBucketIndex:
             assert self._find(lane, position) == (number, edge)
             assert counts[slot] == self._keys.counts[slot]
         assert self._len == len(held) == sum(self._keys.counts)
+
+
+def _ids(held: BitMap64 | bytes) -> BitMap64:
+    """Return the numbers of a bucket, sealed or not."""
+    return unseal(held) if isinstance(held, bytes) else held
 
 
 def _positions(numbers: array[int], shift: int) -> Sequence[int]:

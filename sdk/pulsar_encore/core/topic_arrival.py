@@ -71,7 +71,7 @@ class TopicArrival(TopicTracking):
         if entry is None and len(table.packed):
             entry = table.find(key)
         new = entry is None
-        if entry is None and self._is_unwanted(key, batch_size, now_ms):
+        if entry is None and self._absorb_copy(key, batch_size, now_ms):
             return None, ()
         if entry is not None:
             self._delivered_again(entry, redelivery_count)
@@ -99,7 +99,7 @@ class TopicArrival(TopicTracking):
             return self._recalled(recall, entry, indexes, wanted)
         return entry, wanted
 
-    def _is_unwanted(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
+    def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
         """Return True if nothing of an entry without a record is to be queued."""
         # RACE: an ack and the broker's redelivery of its message cross. The broker does not have
         # the ack, or has forgotten it, so it is due again.
@@ -109,7 +109,7 @@ class TopicArrival(TopicTracking):
             return True
         # A nacked message may be delivered early: with a sibling, after a reconnect, or because the
         # broker's delay is coarse. It goes on waiting.
-        if batch_size > 1 or not self._still_waits((*key, -1), now_ms):
+        if batch_size > 1 or not self._keep_waiting((*key, -1), now_ms):
             return False
         if self.window.all_requested:
             self.ignore_copy(key, 1)
@@ -239,7 +239,7 @@ class TopicArrival(TopicTracking):
 
     # Messages
 
-    def _still_waits(self, due_key: MessageKey, now_ms: int) -> bool:
+    def _keep_waiting(self, due_key: MessageKey, now_ms: int) -> bool:
         """Return True if an unbatched message goes on waiting for its due time.
 
         On Exclusive and Failover too, where Java's client delivers it at once: if it were delivered
@@ -247,14 +247,14 @@ class TopicArrival(TopicTracking):
         behind it.
         """
         if self.window.requested:
-            if self._came_early(due_key, now_ms):
+            if self._postpone_early_copy(due_key, now_ms):
                 return True
             if self.window.earliest(due_key) is not None:
                 self.unacked -= self.nacks.discard(due_key)
                 return False
         return len(self.nacks) > 0 and due_key in self.nacks
 
-    def _came_early(self, due_key: MessageKey, now_ms: int) -> bool:
+    def _postpone_early_copy(self, due_key: MessageKey, now_ms: int) -> bool:
         """Return True for a copy that cannot be the requested one, which then goes on waiting.
 
         RACE: a redelivery is requested ahead of the due time, by the transport's lead. A copy that
@@ -275,7 +275,7 @@ class TopicArrival(TopicTracking):
         for position, index in enumerate(indexes):
             before = state[index]
             if before == AWAY or (before == NACKED and requested):
-                if not requested or self._requested_came(entry, index, now_ms):
+                if not requested or self._accept_copy(entry, index, now_ms):
                     self.unacked += 1
                     entry.queue(index)
                     wanted.append(position)
@@ -283,7 +283,7 @@ class TopicArrival(TopicTracking):
                 self.acks.add_part(entry)  # the broker forgot the ack
         return wanted
 
-    def _requested_came(self, entry: Entry, index: int, now_ms: int) -> bool:
+    def _accept_copy(self, entry: Entry, index: int, now_ms: int) -> bool:
         """Return True if a message is to be queued, while redeliveries are requested."""
         due_key = entry.due_key(index)
         if entry.state[index] == NACKED:
@@ -292,7 +292,7 @@ class TopicArrival(TopicTracking):
                 return False
             self.nacks.discard(due_key)  # the requested copy came after all
             self.unacked -= 1
-        elif self._came_early(due_key, now_ms):
+        elif self._postpone_early_copy(due_key, now_ms):
             entry.wait_on(index)
             return False
         self.window.arrived(due_key)
@@ -329,7 +329,7 @@ class TopicArrival(TopicTracking):
             # The last attempt at a waiting message is counted when the message is released.
             attempts = {index: count - (index in waiting) for index, count in attempts.items()}
         self._count_recalled(entry, attempts)
-        self._observer.due_before(entry.due_key(index) for index in here if index not in waiting)
+        self._observer.due(entry.due_key(index) for index in here if index not in waiting)
         if self.in_order:
             for index, until_ms in waiting.items():
                 self.ordered.hold(entry.due_key(index), until_ms)

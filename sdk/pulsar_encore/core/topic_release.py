@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from .acks import Unsent
 from .duplicate_window import Cause
-from .entry import Entry, EntryKey, set_bits
-from .message_key import DueBatch
+from .entry import Entry, EntryKey
+from .message_key import DueBatch, set_bits
 from .message_states import AWAY, FORWARDING, QUEUED
 from .rewind_check import Rewind
 from .topic_arrival import TopicArrival

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from .duplicate_window import Cause
-from .entry import Entry, EntryKey, ack_alone, set_bits
-from .message_key import MessageKey
+from .entry import Entry, EntryKey, ack_alone
+from .message_key import MessageKey, set_bits
 from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED
 from .topic_release import TopicRelease
 
@@ -46,7 +46,7 @@ class TopicState(TopicRelease):
             entry.active -= 1
             self.unacked -= 1
             if entry.size == 1:
-                self._settled_alone(entry)
+                self._end_acked_single(entry)
                 return 1
         else:
             before = entry.ack(index)
@@ -87,7 +87,7 @@ class TopicState(TopicRelease):
             return self.ack(entry, last)
         return sum(self.ack(entry, index) for index in indexes)
 
-    def _settled_alone(self, entry: Entry) -> None:
+    def _end_acked_single(self, entry: Entry) -> None:
         """End the record of a held single message: the fast path of `ack`."""
         key, table = entry.key, self.table
         entry.live = False
@@ -155,7 +155,7 @@ class TopicState(TopicRelease):
             table.end_all_but(behind)
         else:
             covered = table.up_to(through)
-            settled, recorded = self._settle_alone(covered)
+            settled, recorded = self._settle_singles(covered)
             for entry in covered:
                 if entry.live:
                     recorded += entry.state.count(NACKED)
@@ -178,7 +178,7 @@ class TopicState(TopicRelease):
             rest.unsent_part = was_unsent and bool(rest.live)
         return settled
 
-    def _settle_alone(self, covered: Sequence[Entry]) -> tuple[int, int]:
+    def _settle_singles(self, covered: Sequence[Entry]) -> tuple[int, int]:
         """Settle single-message records as `_settle_entry` does, without a call for each.
 
         Returns:
@@ -247,10 +247,10 @@ class TopicState(TopicRelease):
         if not entry.begin_forwarding(index):
             return False
         self._forwarded = True
-        self._ends_deadline(entry, index)
+        self._end_deadlines(entry, index)
         return True
 
-    def _ends_deadline(self, entry: Entry, index: int) -> None:
+    def _end_deadlines(self, entry: Entry, index: int) -> None:
         """End the ack timeout and the lease of a message."""
         self.untime(entry, index)
         if self.special:

@@ -185,10 +185,8 @@ class TopicTracking:
         for key, entry in table.entries.items():
             assert entry.key == key and entry.live and entry.unacked > 0, key
             entry._check()
-            worth_keeping = entry.unacked < entry.size or entry.failed is not None
-            worth_keeping |= self.in_order and entry.redelivered > 0
-            worth_keeping |= self.ordered.holds(entry)
-            assert entry.active > 0 or (key in table.away and worth_keeping), key
+            is_remembered = key in table.away and self._worth_keeping(entry)
+            assert entry.active > 0 or is_remembered, key
             for index, state in enumerate(entry.state):
                 assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
         total = table.active + len(self.nacks) - table.count(NACKED)

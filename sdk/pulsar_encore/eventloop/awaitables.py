@@ -37,7 +37,22 @@ else:
     Settling = Coroutine
 
 
-class Done(asyncio.Future[None]):
+class _HasActed:
+    """The coroutine methods of a call that has acted."""
+
+    __slots__ = ()
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration  # a task made of it has nothing left to do
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        raise typ if val is None else val
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Done(_HasActed, asyncio.Future[None]):
     """The result of a call that has acted and has nothing to wait for.
 
     It is a future, because awaiting a future that is done costs almost nothing, and it is
@@ -51,20 +66,11 @@ class Done(asyncio.Future[None]):
         super().__init__(loop=loop)
         self.set_result(None)
 
-    def send(self, value: Any) -> Any:
-        raise StopIteration  # a task made of it has nothing left to do
-
-    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
-        raise typ if val is None else val
-
-    def close(self) -> None:
-        """Do nothing."""
-
 
 Coroutine.register(Done)
 
 
-class DoneByLast(Coroutine[Any, Any, None]):
+class DoneByLast(_HasActed, Coroutine[Any, Any, None]):
     """As `Done`, for a call that used up its time slice: awaiting it lets the event loop run."""
 
     __slots__ = ("_fair_yield",)
@@ -74,15 +80,6 @@ class DoneByLast(Coroutine[Any, Any, None]):
 
     def __await__(self) -> Generator[Any, Any, None]:
         return self._fair_yield.end().__await__()
-
-    def send(self, value: Any) -> Any:
-        raise StopIteration
-
-    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
-        raise typ if val is None else val
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class Failing(asyncio.Future[None]):

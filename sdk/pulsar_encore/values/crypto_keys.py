@@ -141,13 +141,10 @@ class EncryptionKey:
         """Properties of the key that the producer sent."""
         return self._key.metadata
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"EncryptionKey(key={self.key}, value_len={len(self.value)}, metadata={self.metadata})"
         )
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class EncryptionContext:
@@ -183,7 +180,7 @@ class EncryptionContext:
         """Return True if `data()` is encrypted (`ConsumerCryptoFailureAction.CONSUME`)."""
         return self._context.is_decryption_failed()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"EncryptionContext(algorithm={self.algorithm()}, "
             f"compression_type={self.compression_type().name}, "
@@ -191,9 +188,6 @@ class EncryptionContext:
             f"is_decryption_failed={self.is_decryption_failed()}, "
             f"keys=[{', '.join(str(key) for key in self.keys())}])"
         )
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _read_key_file(path: str, option: str, name: str) -> bytes:

@@ -26,7 +26,6 @@ from .compression import (
 from .entries import (
     BatchError,
     ChecksumError,
-    Entry,
     EntryError,
     decode_batch,
     decode_body,
@@ -37,7 +36,6 @@ from .entries import (
     text,
 )
 from .frames import (
-    DEFAULT_MAX_MESSAGE_SIZE,
     FRAME_OVERHEAD,
     Frame,
     FrameDecoder,
@@ -48,7 +46,6 @@ from .frames import (
 
 __all__ = [
     "BODY_FIELDS",
-    "DEFAULT_MAX_MESSAGE_SIZE",
     "FRAME_OVERHEAD",
     "NO_REQUEST",
     "PROTOCOL_VERSION",
@@ -56,7 +53,6 @@ __all__ = [
     "ChecksumError",
     "CodecError",
     "DecompressionError",
-    "Entry",
     "EntryError",
     "Frame",
     "FrameDecoder",

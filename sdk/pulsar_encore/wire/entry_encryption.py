@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from ..errors import ConfigurationError, NotSupportedError
 from . import pulsar_pb2 as pb
+from .commands import key_values
 from .entries import EntryError, properties, text
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Encryptor:
             pb.EncryptionKeys(
                 key=name,
                 value=self._wrap(name, key.pem, data_key),
-                metadata=[pb.KeyValue(key=k, value=v) for k, v in key.metadata.items()],
+                metadata=key_values(key.metadata),
             )
             for name, key in self._recipients.items()
         ]

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from ...core.bucket_width import precision_bits
 from ...core.due_index import DueIndex
-from ...core.entry import Entry, EntryKey, set_bits
-from ...core.message_key import DueBatch, MessageKey
+from ...core.entry import Entry, EntryKey
+from ...core.message_key import DueBatch, MessageKey, set_bits
 from ...core.topic_state import TopicState
 from ...errors import NotConnected, TransportError
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms, wall_now_ms
