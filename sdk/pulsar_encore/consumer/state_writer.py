@@ -212,7 +212,7 @@ class StateWriter:
         for durable in self._topic_states.values():
             durable.write_buffered()
         for state in self._states:
-            state.consider()
+            state.clear_special()
         sweeps = not (self.before or self._sweeping)
         if sweeps and self._loop.time() - self._swept_at >= self._buffer_s:
             self._swept_at = self._loop.time()
@@ -607,7 +607,7 @@ class TopicStateWriter:
             self._changed()
         self._removed()
 
-    def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
+    def letters_stored(self, key: EntryKey, mask: int, whole: bool) -> None:
         if not self._records.knows(key):
             return
         self._dead_lettered.add(key)

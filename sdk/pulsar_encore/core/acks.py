@@ -132,7 +132,7 @@ class Acks:
         self.cumulative.disconnected(now_ms)
         self._window.disconnected(now_ms)
 
-    def doubtful(self, now_ms: int) -> None:
+    def maybe_disconnected(self, now_ms: int) -> None:
         """Do the same if this topic may have lost its connection; queued messages stay."""
         self.disconnected(now_ms)
         self._window.connection_unclear()

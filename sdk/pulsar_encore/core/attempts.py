@@ -132,12 +132,12 @@ class Attempts:
         redeliveries.delivered(redelivery_count)
         return redeliveries.by_others
 
-    def batch_asked(self, key: EntryKey) -> None:
+    def batch_requested(self, key: EntryKey) -> None:
         """Count a redelivery of a batch that this consumer requests."""
         if self._counts_redeliveries:
             (self.batches.get(key) or self._new_batch(key, deliveries=1)).requests += 1
 
-    def elsewhere_of(self, key: EntryKey) -> int:
+    def requested_by_others(self, key: EntryKey) -> int:
         """Return the redeliveries of a batch that other consumers requested."""
         redeliveries = self.batches.get(key)
         return 0 if redeliveries is None else redeliveries.by_others
@@ -193,10 +193,10 @@ class Attempts:
         if entry.failed is None and mask == (1 << size) - 1:
             entry.failed = dict.fromkeys(range(size), 1)
             return
+        failed = entry.failed or {}
         for index in set_bits(mask):
-            if entry.failed is None:
-                entry.failed = {}
-            entry.failed[index] = entry.failed.get(index, 0) + 1
+            failed[index] = failed.get(index, 0) + 1
+        entry.failed = failed or None
 
     # Remembered failures
 

@@ -129,7 +129,7 @@ class Durable(Protocol):
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
         """Remember that messages of an entry are acked: all of them if `mask` is None."""
 
-    def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
+    def letters_stored(self, key: EntryKey, mask: int, whole: bool) -> None:
         """Remember that letters of messages are stored, which acks the messages; `whole` if the
         entry is acked completely with them.
 

@@ -140,7 +140,7 @@ class DurableObserver(Observer):
     def acked(self, entry: Entry, index: int, before: int) -> None:
         mask = 1 << index if entry.unacked else None
         if before == FORWARDING:
-            self._durable.buried(entry.key, 1 << index, mask is None)
+            self._durable.letters_stored(entry.key, 1 << index, mask is None)
         else:
             self._durable.settled(entry.key, mask)
 

@@ -68,11 +68,6 @@ class Verdicts:
     overflow: WindowOverflow | None = None
     revive_delay: Callable[[int], int] | None = None
 
-    @property
-    def revives_later(self) -> bool:
-        """True if the message of an expired lease waits for a backoff."""
-        return self.revive_delay is not None
-
     def revive_delay_of(self, failed: int) -> int:
         """Return the delay in ms of an expired lease, by failed attempts before."""
         return 0 if self.revive_delay is None else self.revive_delay(failed)

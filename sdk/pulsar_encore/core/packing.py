@@ -57,7 +57,7 @@ class PackedBatches(PackedEntries):
         entry = self._referred.pop(key, None)
         if entry is None:
             entry = Entry.of_packed(self._topic_state, key, packed, self._topic_state.era)
-            entry.redelivered = self._attempts.elsewhere_of(key)
+            entry.redelivered = self._attempts.requested_by_others(key)
         entry.live = True
         # A packed batch notes no reconnect. One may have happened, and its copy be in flight.
         entry.causes |= Cause.RECONNECT

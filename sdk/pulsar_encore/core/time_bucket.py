@@ -246,9 +246,7 @@ class TimeBucketIndex:
         slot, place = number >> keys.block_bits, number & keys.block_mask
         if slot == lane.slot and lane.block >= 0 and place >= lane.first:
             self._end_run(lane)
-        runs = keys.runs[slot]
-        if runs is None:
-            runs = positions.new_runs()
+        runs = keys.runs[slot] or positions.new_runs()
         keys.runs[slot] = positions.put(runs, place, self._number(edge))
 
     def _end_run(self, lane: Lane) -> None:
@@ -256,9 +254,7 @@ class TimeBucketIndex:
             return
         if self._buckets.get(lane.edge):
             keys = self._keys
-            runs = keys.runs[lane.slot]
-            if runs is None:
-                runs = positions.new_runs()
+            runs = keys.runs[lane.slot] or positions.new_runs()
             keys.runs[lane.slot] = positions.append(
                 runs, lane.first, lane.high & keys.block_mask, self._number(lane.edge)
             )

@@ -48,11 +48,8 @@ class TopicRelease(TopicArrival):
     def has_unsent_part(self, due: DueBatch) -> bool:
         """Return True if a partial ack of a due batch has not been sent."""
         entries = self.table.entries
-        for ledger, number, _ in due.indexes:
-            entry = entries.get((ledger, number))
-            if entry is not None and entry.unsent_part:
-                return True
-        return False
+        found = (entries.get((ledger, number)) for ledger, number, _ in due.indexes)
+        return any(entry is not None and entry.unsent_part for entry in found)
 
     def release(self, due: DueBatch, now_ms: int = 0) -> list[tuple[int, list[int]]]:
         """Give due messages back to the broker: NACKED or HELD becomes AWAY.
@@ -85,7 +82,7 @@ class TopicRelease(TopicArrival):
             self.unacked -= 1
             self.window.request((ledger, number, -1), earliest_ms)
             if entry is not None:
-                self.attempts.batch_asked(entry.key)
+                self.attempts.batch_requested(entry.key)
 
     def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
         window = self.window
@@ -100,7 +97,7 @@ class TopicRelease(TopicArrival):
         entry.causes |= Cause.REDELIVERY
         self.attempts.failed(entry, released & ~again)
         if entry.size > 1:
-            self.attempts.batch_asked(entry.key)
+            self.attempts.batch_requested(entry.key)
         self.unacked -= released.bit_count()
         for index in set_bits(released):
             window.request(entry.due_key(index), earliest_ms)
@@ -108,7 +105,7 @@ class TopicRelease(TopicArrival):
             self._remember_away(entry)
         return released.bit_count()
 
-    def not_asked(self, due: DueBatch, due_ms: int) -> None:
+    def request_failed(self, due: DueBatch, due_ms: int) -> None:
         """Let released messages wait until `due_ms`, because the transport refused the request."""
         for ledger, number, index in due:
             entry = self.table.find((ledger, number))
@@ -152,7 +149,7 @@ class TopicRelease(TopicArrival):
             if shared:
                 self.attempts.failed(entry, released)
                 if entry.size > 1:
-                    self.attempts.batch_asked(entry.key)
+                    self.attempts.batch_requested(entry.key)
             entry.causes |= Cause.REWIND
             if entry.active:
                 continue

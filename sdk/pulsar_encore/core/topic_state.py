@@ -252,11 +252,11 @@ class TopicState(TopicRelease):
 
     def _end_deadlines(self, entry: Entry, index: int) -> None:
         """End the ack timeout and the lease of a message."""
-        self.untime(entry, index)
+        self.end_timeout(entry, index)
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))
 
-    def untime(self, entry: Entry, index: int) -> None:
+    def end_timeout(self, entry: Entry, index: int) -> None:
         """End the ack timeout of a message that has another deadline."""
         if len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))

@@ -105,11 +105,6 @@ class TopicTracking:
         self.durable = None
         self._observer = Observer()
 
-    @property
-    def live_alone(self) -> list[bool]:
-        """`Entry.live` of single-message records (see `EntryTable`)."""
-        return self.table.live_alone
-
     def find(self, key: EntryKey) -> Entry | None:
         """Return the record of an entry, or None; unpacks a packed batch."""
         return self.table.find(key)
@@ -122,7 +117,7 @@ class TopicTracking:
         """Return the number of messages in a state other than NACKED. Walks all."""
         return self.table.count(state)
 
-    def consider(self) -> None:
+    def clear_special(self) -> None:
         """Use the fast path for acks again if nothing special is left."""
         remembered = len(self.timeouts) or self._observer.has_records or len(self.ordered)
         if not (self.volatile or self.attempts.remembers or remembered):

@@ -98,7 +98,7 @@ class LoopAffinity:
 
         Raises ForkedError in a forked child.
         """
-        check_process(self._pid, self._kind)
+        self.check_process()
         return LoopAffinity(self._kind)
 
     def _wrong_loop_error(self) -> ConfigurationError:

@@ -211,7 +211,7 @@ class Redelivery:
         self, state: TopicState, index: DueIndex, due: DueBatch, now: int, error: TransportError
     ) -> None:
         """Keep all messages due after a rejected request, and retry it later."""
-        state.not_asked(due, now)
+        state.request_failed(due, now)
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
         _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))
