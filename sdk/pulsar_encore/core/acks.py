@@ -1,9 +1,8 @@
 """Acks that wait to be sent: whole entries, parts of batches, a cumulative position.
 
-`Acks` belongs to one topic. Until the transport has taken an ack, it is in exactly one place: the
-whole entries, the parts, or the cumulative position. `DuplicateWindow` remembers acks that were
-sent a moment ago. A part of a batch is always sent as the entry's set of remaining indexes, never
-as an id alone, so that an ack cannot cover a sibling.
+Until the transport has taken an ack, it is in exactly one of the three. A part of a batch is always
+sent as the entry's set of remaining indexes, never as an id alone, so that an ack cannot cover a
+sibling.
 """
 
 from __future__ import annotations
@@ -30,9 +29,6 @@ class Unsent(NamedTuple):
 class Acks:
     """Acks of one topic that have not been sent.
 
-    Attributes:
-        cumulative: The cumulative position.
-
     Args:
         window: The duplicate window of the same topic; it learns of every flush.
     """
@@ -46,22 +42,16 @@ class Acks:
         self._parts: dict[Entry, None] = {}
 
     def __len__(self) -> int:
-        """Entries that the next flush would name."""
+        """Return the number of entries that the next flush would name."""
         return len(self._whole) + len(self._parts) + self.cumulative.due
 
     def add_whole(self, key: EntryKey, *, copy_expected: bool = False) -> None:
-        """Add the ack of a whole entry.
-
-        Args:
-            key: The entry.
-            copy_expected: Another copy of it may be in flight (`Entry.causes`).
-        """
+        """Add the ack of a whole entry; `copy_expected` if another copy may be in flight."""
         self._whole[key] = None
         if copy_expected:
             self._window.settled(key)
 
     def add_part(self, entry: Entry) -> None:
-        """Add the ack of a part of a batch."""
         if not entry.unsent_part:
             entry.unsent_part = True
             self._parts[entry] = None
@@ -108,7 +98,6 @@ class Acks:
         return Unsent(flush, self.cumulative.take(flush), whole, parts)
 
     def put_back(self, unsent: Unsent) -> None:
-        """Take back acks that the transport refused."""
         self._whole.update(dict.fromkeys(unsent.whole))
         for entry in unsent.parts:
             self.add_part(entry)
@@ -128,12 +117,11 @@ class Acks:
     # Connections
 
     def disconnected(self, now_ms: int) -> None:
-        """Take recent and unconfirmed acks for lost."""
         self.cumulative.disconnected(now_ms)
         self._window.disconnected(now_ms)
 
     def maybe_disconnected(self, now_ms: int) -> None:
-        """Do the same if this topic may have lost its connection; queued messages stay."""
+        """Treat recent acks as lost, because this topic or another one has lost its connection."""
         self.disconnected(now_ms)
         self._window.connection_unclear()
 
@@ -155,7 +143,6 @@ class Acks:
         self._window.rewound(self._whole)
 
     def clear(self) -> None:
-        """Forget everything after a seek, because acked messages may rightly arrive again."""
         for entry in self._parts:
             entry.unsent_part = False
         self._whole.clear()

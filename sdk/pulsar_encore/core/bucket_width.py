@@ -19,8 +19,7 @@ _SHARE = 64
 def precision_bits(delay_ms: int, fixed_bits: int | None = None) -> int:
     """Return the number of low bits of a due time to drop; a bucket is ``2**bits`` ms wide.
 
-    Longer delays get wider buckets, so that scattered due times do not make a bucket each, as they
-    do with a fixed width (PIP-393).
+    Longer delays get wider buckets, so that scattered due times do not make a bucket each.
 
     Args:
         delay_ms: The requested delay in milliseconds.

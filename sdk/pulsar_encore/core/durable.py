@@ -1,9 +1,8 @@
 """The interface between a topic's state and the durable state that outlives the process.
 
-`Durable` is a protocol, because its implementation lies above the core. Times are ms on the
-caller's clock unless stated otherwise; the implementation translates them. Waiting messages and
-attempts must be reported before they can have any effect. Acks may be reported late, because the
-broker does not send acked messages again.
+A protocol, because the implementation lies above the core. Times are ms on the caller's clock
+unless stated otherwise. Waiting messages and attempts must be reported before they can have any
+effect. Acks may be reported late, because the broker does not send acked messages again.
 """
 
 from __future__ import annotations
@@ -33,17 +32,16 @@ class Recall(NamedTuple):
 class Durable(Protocol):
     """The durable state of one topic or partition of one subscription.
 
-    Arguments with the same name mean the same in all methods. `key` is a message or an entry; a new
-    due time replaces an earlier one. `bits`: see `DueIndex.add`. `size`: messages in the entry.
-    `fingerprint`: of the entry (`core.fingerprint`), 0 if only the id is known. `attempt` counts
-    from 1.
+    `key` is a message or an entry; a new due time replaces an earlier one. `bits`: see
+    `DueIndex.add`. `size`: messages in the entry. `fingerprint`: of the entry, 0 if only the id is
+    known. `attempt` counts from 1.
     """
 
     def __bool__(self) -> bool:
         """Return True if anything is remembered."""
 
     def knows(self, key: EntryKey) -> bool:
-        """Return True if anything is remembered of an entry. Cheap: called for every entry."""
+        """Return True if anything is remembered of an entry. Called for every entry."""
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
         """Return True if the records are of the entry that arrived; if not, drop them.
@@ -52,11 +50,10 @@ class Durable(Protocol):
         """
 
     def recall(self, key: EntryKey) -> Recall:
-        """Return everything remembered of an entry."""
+        """Return the records of an entry."""
 
     def first_ms(self, key: EntryKey) -> int | None:
-        """Return the time of the first delivery of an entry, in ms since the epoch; None if
-        unknown."""
+        """Return the time of an entry's first delivery, in ms since the epoch; None if unknown."""
 
     def waits(
         self,
@@ -67,10 +64,7 @@ class Durable(Protocol):
         size: int,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """Remember that a message waits until `due_ms` after `attempts` attempts.
-
-        A higher count that is remembered stays.
-        """
+        """Remember that a message waits until `due_ms`. A higher count of attempts stays."""
 
     def leased(
         self,
@@ -87,17 +81,17 @@ class Durable(Protocol):
         """
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
-        """Return the end of a lease with that attempt, if nothing happened to the message since.
+        """Return the end of a lease with that attempt.
 
         Returns:
-            None also if the lease is over, or `trusts` is not True.
+            None if the message was settled or delivered since, the lease is over, or `trusts` is
+            not True.
         """
 
     def trusts(self, key: EntryKey) -> bool | None:
         """Return True if records may be used for their id alone, before the entry has arrived.
 
-        They may be once a message has shown that they belong to this cluster. None while no message
-        has shown whether they do.
+        None until a message has shown whether the records belong to this cluster.
         """
 
     def compared(self) -> Awaitable[None]:
@@ -115,7 +109,7 @@ class Durable(Protocol):
         """Ack a message by id, at whichever consumer it waits."""
 
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
-        """Remember that messages went back to the broker although no attempt at them failed.
+        """Remember that messages went back to the broker without a failure.
 
         `attempts` are the failed ones before the present one, by index.
         """
@@ -130,8 +124,7 @@ class Durable(Protocol):
         """Remember that messages of an entry are acked: all of them if `mask` is None."""
 
     def letters_stored(self, key: EntryKey, mask: int, whole: bool) -> None:
-        """Remember that letters of messages are stored, which acks the messages; `whole` if the
-        entry is acked completely with them.
+        """Remember that letters of messages are stored; `whole` if that acks the whole entry.
 
         If the ack is lost with the process, the messages are redelivered and must not be attempted
         again.
@@ -144,4 +137,4 @@ class Durable(Protocol):
         """Remember that an entry and all entries before it are acked."""
 
     def clear(self) -> None:
-        """Forget everything, as after a seek."""
+        """Forget everything after a seek."""

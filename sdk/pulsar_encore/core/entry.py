@@ -2,10 +2,7 @@
 
 `Entry` is the only writer of a message's state, and its methods are the steps of
 `message_states.TRANSITIONS`. Two steps are made for each message, where a call would cost a
-twentieth of everything. `ReceiveQueue` and `TopicState.ack` make those in place.
-
-State is kept per entry, one byte for each message, because acks, redelivery and permits refer to
-entries on the wire. A message is a pair (entry, index).
+twentieth of everything: `ReceiveQueue` and `TopicState.ack` make those in place.
 """
 
 from __future__ import annotations
@@ -32,30 +29,25 @@ _READOPTED: Final = bytes(ACKED if state == ACKED else AWAY for state in range(2
 
 
 class Entry:
-    """State of the messages of one entry.
+    """State of the messages of one entry, one byte for each.
 
     Attributes:
-        topic_state: The topic state that this entry belongs to.
-        key: (ledger, entry).
         size: Messages in the entry, 1 for an unbatched message.
         batched: True if the messages have a batch index, also in a batch of one.
-        state: One state for each index; written only here.
         unacked: Indexes that are not ACKED.
-        active: Indexes that are QUEUED, HELD, NACKED or LEAVING.
+        active: Indexes that are QUEUED, HELD, NACKED or FORWARDING.
         redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
             consumers requested. See `Attempts`.
         failed: For a batch: attempts that failed here, by index, if not 0. Written by `Attempts`.
-        delivery_numbers: Deliveries to the application that have ended, by index, if not 0. The
-        number
-            tells one delivery from the next. The broker's count cannot, because it also changes
-            while a message is held here.
-        live: False if the record is out of use; its messages are then found by key. A packed record
-            is used again. Single-message records share `EntryTable.live_alone`, a list that is
-            emptied to end all of them at once, because an empty list is false.
+        delivery_numbers: Ended deliveries to the application, by index, if not 0. They tell one
+            delivery from the next. The broker's count cannot, because it also changes while a
+            message is held here.
+        live: False if the record is out of use; its messages are then found by key. Single-message
+            records share `EntryTable.live_alone`, a list that is emptied to end all of them at
+            once, because an empty list is false.
         era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         causes: Causes (`Cause`) why another copy may be in flight, 0 for none.
-        first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
         came_as: A message of the entry, replaced by the fingerprint when that is first read. 0 if
             the fingerprint is unknown, or without durable state.
     """
@@ -115,7 +107,7 @@ class Entry:
     ) -> Entry:
         """Create the QUEUED record of an unbatched message that was never delivered before.
 
-        `__init__` and `queue_all` in one step, because every such message needs it.
+        Replaces `__init__` and `queue_all`, because every such message needs it.
         """
         entry: Entry = object.__new__(cls)
         entry.topic_state = topic_state
@@ -132,7 +124,6 @@ class Entry:
         return entry
 
     def queue_all(self) -> None:
-        """Queue all messages of a new record."""
         self.state = bytearray(_QUEUED) * self.size
         self.active = self.size
 
@@ -143,7 +134,7 @@ class Entry:
         self.state[index] = QUEUED
 
     def wait_on(self, index: int) -> None:
-        """Let a message go on waiting that arrived too early."""
+        """Let a message that arrived too early go on waiting."""
         self.state[index] = NACKED
         self.active += 1
 
@@ -164,11 +155,7 @@ class Entry:
         return False
 
     def deliver_all(self, indexes: range) -> bool:
-        """Deliver consecutive messages.
-
-        Returns:
-            False, and nothing was done, if one of them is not QUEUED.
-        """
+        """Deliver consecutive messages; return False, without a change, if one is not QUEUED."""
         part = slice(indexes.start, indexes.stop)
         if not self.live or indexes.step != 1 or self.state[part] != _QUEUED * len(indexes):
             return False
@@ -176,21 +163,19 @@ class Entry:
         return True
 
     def nack(self, index: int) -> bool:
-        """Let a message wait; return False if it is not here."""
         if self.state[index] not in TRANSITIONS["nack"]:
             return False
         self.state[index] = NACKED
         return True
 
     def begin_forwarding(self, index: int) -> bool:
-        """Begin to forward a message; return False if it is not here."""
         if not self.live or self.state[index] not in TRANSITIONS["begin_forwarding"]:
             return False
         self.state[index] = FORWARDING
         return True
 
     def forward_failed(self, index: int) -> bool:
-        """Hold a message again whose forward failed; return False if it was acked meanwhile."""
+        """Hold a message again; return False if it was acked meanwhile."""
         if not self.live or self.state[index] != FORWARDING:
             return False
         self.state[index] = HELD
@@ -225,7 +210,6 @@ class Entry:
         return settled
 
     def requeue(self, index: int) -> bool:
-        """Queue a held message again; return False if it is not HELD."""
         if not self.live or self.state[index] not in TRANSITIONS["requeue"]:
             return False
         self._end_delivery(index)
@@ -245,11 +229,8 @@ class Entry:
         return released
 
     def release_all(self) -> int:
-        """Give every message back that is not being forwarded.
-
-        Returns:
-            Mask of the messages that were HELD or NACKED.
-        """
+        """Give every message back that is not being forwarded; return the mask of the HELD and
+        NACKED."""
         size = self.size
         if self.delivery_numbers is None and self.state == _HELD * size:  # nearly always
             self.delivery_numbers = dict.fromkeys(range(size), 1)
@@ -288,7 +269,6 @@ class Entry:
     # Records
 
     def readopt(self) -> None:
-        """Use a record again that was out of use."""
         self.state = bytearray(self.state.translate(_READOPTED))
         self.active = 0
         self.live = True
@@ -307,7 +287,6 @@ class Entry:
 
     @classmethod
     def of_packed(cls, topic_state: Any, key: EntryKey, packed: Packed, era: int = 0) -> Entry:
-        """Create a record from the result of `to_packed`."""
         entry = cls(topic_state, key, packed.size, True, era=era)
         digits = f"{packed.acked:0{packed.size}b}".encode()
         entry.state = bytearray(digits[::-1].translate(_ACKED_OR_AWAY))
@@ -321,7 +300,7 @@ class Entry:
     # Queries
 
     def lowest_unacked(self) -> int:
-        """Return the first index that is neither ACKED nor LEAVING, or the size."""
+        """Return the first index that is neither ACKED nor FORWARDING, or the size."""
         for index, state in enumerate(self.state):
             if state not in (ACKED, FORWARDING):
                 return index
@@ -337,7 +316,7 @@ class Entry:
     def fingerprint(self) -> int:
         """Return the fingerprint of the entry, 0 if it is unknown.
 
-        Computes it once and then drops the message, whose payload may be large.
+        The first call drops the message, whose payload may be large.
         """
         came_as = self.came_as
         if not isinstance(came_as, int):
@@ -355,8 +334,8 @@ class Entry:
         assert self.unacked == self.size - self.state.count(ACKED), self.key
 
 
-# Steps of many single-message records, in one loop without a call for each: an application may hold
-# 45,000, and the loop is one step of the event loop. A record is out of use after its step.
+# Steps of many single-message records without a call for each: an application may hold 45,000, and
+# the loop is one step of the event loop. A record is out of use after its step.
 
 
 def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
@@ -380,7 +359,7 @@ def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
 
 
 def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
-    """Make the step `release_all` of the single-message records that are not LEAVING.
+    """Make the step `release_all` of the single-message records that are not FORWARDING.
 
     Returns:
         These records, and the keys of the QUEUED ones.

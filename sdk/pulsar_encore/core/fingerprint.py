@@ -1,10 +1,9 @@
 """Fingerprints: 8 bytes that tell two entries with the same id apart.
 
 Ids begin again in another cluster, so a state directory that is used with another cluster would
-take new messages for old ones. A fingerprint is made of the metadata of the entry, which is the
-same at each delivery. 5 bytes are a hash of publish time and producer name. 3 bytes are of the
-sequence id, or 0 if the transport does not show it. The cluster name is not used, because the
-protocol does not tell it, and no clock of this machine is.
+take new messages for old ones. A fingerprint is made of entry metadata that is the same at each
+delivery: 5 bytes are a hash of publish time and producer name, 3 bytes are of the sequence id, or 0
+if the transport does not show it. The protocol does not tell the cluster name.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Identified(Protocol):
     """A received message, with the metadata that a fingerprint needs."""
 
     def publish_timestamp(self) -> int:
-        """Return the publish time of the entry, in ms since the epoch."""
+        """Return the publish time in ms since the epoch."""
 
     def producer_name(self) -> str:
         """Return the name of the entry's producer."""
@@ -33,7 +32,6 @@ class Identified(Protocol):
 
 
 def fingerprint_of(message: Identified) -> int:
-    """Compute the fingerprint of the entry that a message came in."""
     try:
         name = message.producer_name()
     except UnicodeDecodeError:  # raw bytes, which the C++ client cannot show
@@ -60,5 +58,5 @@ def differ(one: int, other: int) -> bool:
 
 
 def fuller(known: int, came: int) -> int:
-    """Return the fingerprint of an entry that says more than the other one."""
+    """Return the one of two fingerprints of an entry that says more."""
     return known if known & _SEQUENCE_MASK or not came else came

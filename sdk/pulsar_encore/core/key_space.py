@@ -3,8 +3,8 @@
 A *lane* holds the keys of one ledger of one kind: whole entries, or one page of batch indexes. Its
 keys have positions, and each block of positions in use gets a *slot*. The number of a key is its
 slot and its place in the block. Slots are numbered in order of first use, so that keys of many
-ledgers share Roaring containers, which would otherwise cost more than the ids inside them. A slot
-belongs to one block of one lane until it is empty; then it is free again.
+ledgers share Roaring containers, which would otherwise cost more than the ids inside them. An empty
+slot is free again.
 """
 
 from __future__ import annotations
@@ -74,8 +74,6 @@ class KeySpace:
 
     Attributes:
         counts: Number of keys by slot.
-        block_bits: As given.
-        page_bits: As given.
         runs: The buckets of the positions by slot, without the current run of the lane.
     """
 
@@ -114,7 +112,6 @@ class KeySpace:
         return (lanes.get(page) if lanes is not None else None), page, entry
 
     def open(self, ledger: int, page: int) -> Lane:
-        """Create the lane that `resolve` did not find."""
         lane = self._lanes.setdefault(ledger, {})[page] = Lane(ledger, page)
         return lane
 
@@ -139,7 +136,6 @@ class KeySpace:
         return slot
 
     def drop(self, slot: int, count: int) -> None:
-        """Remove `count` keys from a slot; an empty slot is free again."""
         lane = self._owners[slot]
         lane.count -= count
         self.counts[slot] -= count
@@ -239,7 +235,6 @@ class KeySpace:
         return self._owners[slot], (self._starts[slot] - slot << self.block_bits) + number
 
     def blocks_of(self, slots: Iterable[int]) -> list[Block]:
-        """Describe the blocks of slots in use."""
         owners, starts, bits, found = self._owners, self._starts, self.block_bits, []
         page_bits = self.page_bits
         for slot in slots:
@@ -261,7 +256,6 @@ class KeySpace:
             yield number + shift >> bits, first | (number + shift) & mask, number
 
     def lanes(self) -> Iterator[Lane]:
-        """Yield all lanes that hold keys."""
         for lanes in self._lanes.values():
             yield from lanes.values()
 

@@ -1,8 +1,7 @@
 """Verdicts on failed messages: wait here, overflow to the retry letter topic, or be dead-lettered.
 
-`Verdicts` decides and does nothing. One limit holds for all paths
-(`letters.attempt_limit.used_up`): a message is delivered `max_redeliver_count` + 1 times and then
-dead-lettered.
+`Verdicts` decides and does nothing. On all paths a message is delivered `max_redeliver_count` + 1
+times and then dead-lettered (`letters.attempt_limit.used_up`).
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class Verdicts:
         delay_of: Returns the delay in ms of a nack without one, by failed attempts before.
         max_redeliver_count: Limit of the dead-letter policy; None without a policy.
         overflow: None if all nacked messages wait here.
-        revive_delay: Returns the delay in ms of an expired lease, by failed attempts before; None
-            if its message is redelivered at once.
+        revive_delay: The same as `delay_of` for an expired lease; None to redeliver at once.
     """
 
     delay_of: Callable[[int], int]
@@ -69,7 +67,6 @@ class Verdicts:
     revive_delay: Callable[[int], int] | None = None
 
     def revive_delay_of(self, failed: int) -> int:
-        """Return the delay in ms of an expired lease, by failed attempts before."""
         return 0 if self.revive_delay is None else self.revive_delay(failed)
 
     def on_nack(self, failed: int, delay_ms: int | None, nacked: int) -> Verdict:
@@ -94,12 +91,9 @@ class Verdicts:
     def on_arrival(self, failed: int, *, tried_here: bool = True) -> DeadLetter | None:
         """Decide on a redelivered message; None if the application may see it.
 
-        Args:
-            failed: Failed attempts.
-            tried_here: True if one of them was at this very message, not only at a sibling in its
-                batch. If none was, the message is delivered however often its entry was
-                redelivered, because it may be a healthy sibling of a poison message. It is
-                dead-lettered when it fails.
+        If no failed attempt was at this very message (`tried_here`), it is delivered however often
+        its entry was redelivered: it may be a healthy sibling of a poison message. It is
+        dead-lettered when it fails.
         """
         if tried_here and self._used_up(failed):
             return DeadLetter("redelivered too often")

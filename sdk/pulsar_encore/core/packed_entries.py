@@ -1,9 +1,9 @@
 """Records of batches that only wait, in a dozen bytes each.
 
-`PackedEntries` cuts the keys of a ledger into blocks of a few records, whose bytes follow each
-other. So no record is an object of its own, and a block's overhead is shared. A record is found by
-one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not empty;
-`base` of a block is not above its first entry.
+The keys of a ledger are cut into blocks of a few records, whose bytes follow each other. So no
+record is an object of its own. A record is found by one bisection and a walk over its block.
+Invariants: blocks of a ledger rise and are not empty; `base` of a block is not above its first
+entry.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class PackedEntries:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self._ledgers: dict[int, _Ledger] = {}
         self._order: list[int] = []
         self._len = 0
@@ -63,7 +62,6 @@ class PackedEntries:
                 yield (number, entry), _decoded(record)
 
     def put(self, key: EntryKey, record: Packed) -> None:
-        """Keep a record; replaces the record of the same entry."""
         ledger = self._ledgers.get(key[0])
         if ledger is None:
             ledger = self._ledgers[key[0]] = _Ledger()
@@ -71,13 +69,11 @@ class PackedEntries:
         self._len += ledger.put(key[1], _encoded(record))
 
     def get(self, key: EntryKey) -> Packed | None:
-        """Return the record of an entry, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.get(key[1])
         return None if found is None else _decoded(found)
 
     def take(self, key: EntryKey) -> Packed | None:
-        """Remove and return the record of an entry, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.take(key[1])
         if ledger is None or found is None:
@@ -92,7 +88,7 @@ class PackedEntries:
         self._order.remove(ledger)
 
     def _check(self) -> None:
-        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
+        """Walk the invariants; for tests."""
         assert self._order == sorted(self._ledgers)
         assert self._len == sum(sum(each.counts) for each in self._ledgers.values())
         for ledger in self._ledgers.values():
@@ -130,7 +126,6 @@ class _Ledger:
         return self.blocks[at][body:end] if body else None
 
     def put(self, entry: int, record: bytes) -> bool:
-        """Keep a record; return True if the entry had none."""
         at = bisect_right(self.bases, entry) - 1
         if at < 0:
             first = self._records_at(0) if self.blocks else []

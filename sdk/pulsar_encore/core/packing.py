@@ -1,9 +1,8 @@
 """Packed batches: a dozen bytes in place of the `Entry` of a batch that only waits.
 
 On Shared and Key_Shared, a batch is packed when some of its messages are NACKED and all others are
-ACKED or AWAY. The first query unpacks it. While the application still refers
-to the `Entry` through a message, that same object is used again, so that a delivery from before is
-still recognised afterwards.
+ACKED or AWAY. The first query unpacks it. While a message of the application still refers to the
+`Entry`, that same object is used again, so that an earlier delivery is still recognised afterwards.
 """
 
 from __future__ import annotations
@@ -18,12 +17,7 @@ from .packed_entries import Packed, PackedEntries
 
 
 class PackedBatches(PackedEntries):
-    """The packed batches of one topic.
-
-    Args:
-        topic_state: The topic state that the entries belong to.
-        attempts: Attempts of the same topic.
-    """
+    """The packed batches of one topic."""
 
     def __init__(self, topic_state: Any, attempts: Attempts) -> None:
         self._topic_state: Any = topic_state
@@ -31,23 +25,19 @@ class PackedBatches(PackedEntries):
         super().__init__()
 
     def clear(self) -> None:
-        """Forget every batch."""
         super().clear()
         self._referred: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()
 
     def pack(self, entry: Entry) -> None:
-        """Pack a batch; its record is out of use until it is unpacked."""
         entry.live = False
         self.put(entry.key, entry.to_packed())
         self._referred[entry.key] = entry
 
     def unpack(self, key: EntryKey) -> Entry | None:
-        """Unpack a batch, None if it is not packed."""
         packed = self.take(key)
         return None if packed is None else self._record(key, packed)
 
     def unpack_all(self) -> list[Entry]:
-        """Unpack every batch."""
         records, referred = list(self), self._referred
         self.clear()
         self._referred = referred

@@ -1,19 +1,18 @@
 """Rewinds on Exclusive and Failover: no message is delivered past a missing one.
 
-`Rewind` follows one topic. If a broker gets a rewind request while a read is in progress, it lets
-that read move its position on, and skips a block
-(`docs/notes/wire-protocol.md#rewind-during-a-read`). Messages that the client had queued before the
-rewind still arrive first. So all entries that were given back are remembered as owed, in order:
+If a broker gets a rewind request while a read is in progress, it lets that read move its position
+on, and skips a block (`docs/notes/wire-protocol.md#rewind-during-a-read`). Messages that the client
+had queued before the rewind still arrive first. So `Rewind` remembers all entries of a topic that
+were given back as owed, in order:
 
 - Until the stream goes back, deliveries past the first owed entry are from before the rewind. They
   are dropped, and owed as well.
 - If a delivery arrives while an earlier owed entry is missing, another rewind is requested.
 - Past the highest entry seen, entry ids are consecutive. A hole is suspect within the reach of that
-  race. Markers and compaction also make holes, so a topic where some stay is trusted.
+  race. Markers and compaction also make holes, so a topic where some holes stay is trusted.
 
 An entry that does not arrive in `_TRIES` more rewinds is gone from the topic (trimmed, expired,
-acked by another consumer) and given up. There is no clock here: the caller requests a rewind again
-after a silence.
+acked by another consumer). After a silence, the caller requests a rewind again.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from .entry import EntryKey
 _TRIES: Final = 2
 # The race reaches a few reads of the broker (100 entries each) past the last delivery.
 _REACH: Final = 5_000
-# After this number of holes that no rewind filled, holes are normal in this topic.
-_HOLES: Final = 3
+_HOLES: Final = 3  # after this number that no rewind filled, holes are normal in this topic
 _TRIM: Final = 1_000  # removed keys at the front of a list before they are deleted
 
 
@@ -45,9 +43,8 @@ class Admission(Enum):
 class _Owed:
     """Entries in order, each with the lowest batch index to arrive.
 
-    A dict for membership, and a sorted list of keys from which removed keys go lazily. A rewind
-    adds 45,000 keys in order in one step: a `list.extend`, where a sorted container takes 1 us per
-    key.
+    A dict, and a sorted list of its keys from which removed keys go lazily. A rewind adds 45,000
+    keys in order in one step: a `list.extend`, where a sorted container takes 1 us per key.
     """
 
     __slots__ = ("_at", "_keys", "_lowest")
@@ -86,7 +83,6 @@ class _Owed:
         self._at = 0
 
     def last(self) -> EntryKey:
-        """Return the last entry; only after `add_all`."""
         return self._keys[-1]
 
     def pop(self, key: EntryKey) -> int | None:
@@ -97,7 +93,6 @@ class _Owed:
         return lowest
 
     def first(self) -> tuple[EntryKey, int]:
-        """Return the first entry and its lowest index; there must be one."""
         keys, lowest = self._keys, self._lowest
         while keys[self._at] not in lowest:
             self._at += 1
@@ -111,7 +106,6 @@ class _Owed:
         return sorted(self._lowest.items())
 
     def drop_below(self, key: EntryKey) -> None:
-        """Remove every entry before `key`."""
         keys, lowest, at = self._keys, self._lowest, self._at
         while at < len(keys) and keys[at] < key:
             lowest.pop(keys[at], None)
@@ -148,7 +142,6 @@ class Rewind:
 
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
-        # Entry -> the lowest batch index to arrive, 0 for an unbatched message.
         self._owed = _Owed()
         self._waiting = False  # a rewind was requested, and the stream has not gone back yet
         self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
@@ -177,8 +170,7 @@ class Rewind:
 
         Args:
             given_back: Entries that are given back in part: key and lowest unacked batch index.
-            whole: Entries that are given back as a whole.
-            in_order: `whole` is sorted.
+            whole: Entries that are given back as a whole; sorted if `in_order`.
         """
         if whole:
             self._owed.add_all(whole, in_order=in_order)
@@ -210,18 +202,15 @@ class Rewind:
         return gone
 
     def settled(self, key: EntryKey) -> None:
-        """Wait no longer for an acked entry."""
         if self._owed:
             self._owed.pop(key)
             self._waiting = self._waiting and bool(self._owed)
 
     def settled_through(self, key: EntryKey) -> None:
-        """Wait no longer for entries up to this one, which are acked."""
         self._owed.drop_below((key[0], key[1] + 1))
         self._waiting = self._waiting and bool(self._owed)
 
     def settled_part(self, key: EntryKey, lowest: int) -> None:
-        """Note that a part of the entry is acked; `lowest` is the first unacked index."""
         if key in self._owed:
             self._owed.set(key, lowest)
 
@@ -236,8 +225,7 @@ class Rewind:
         self._edge = key
 
     def judge(self, key: EntryKey, index: int) -> Admission:
-        """Decide on the delivery of an entry from batch index `index` on, 0 for an unbatched
-        message."""
+        """Decide on a delivery from batch index `index` on, 0 for an unbatched message."""
         before, self._at = self._at, (key, index)
         if not (self._owed or self._reach):  # nearly always
             self._edge = key
@@ -276,7 +264,6 @@ class Rewind:
                 self._reach -= 1
 
     def _suspect_hole(self, key: EntryKey) -> None:
-        """Owe the ids that a delivery past the edge has jumped over."""
         edge = self._edge
         if not (self._contiguous and self._reach and edge is not None and key > edge):
             return

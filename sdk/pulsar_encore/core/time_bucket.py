@@ -1,8 +1,8 @@
 """`TimeBucketIndex`: the due index in memory, after Pulsar's PIP-393 and its delayed tracker.
 
-Maps a due time to a bucket of packed keys. A bucket is a bitmap while it grows, and bytes
-(`sealed`) after it has stopped. Runs of positions say which bucket holds a key, so that a query or
-a removal opens at most one bucket. A bucket that takes long to open is never sealed.
+A bucket is a bitmap of keys that are due together while it grows, and bytes (`sealed_bucket`) after
+it has stopped. Runs of positions say which bucket holds a key, so that a query or a removal opens
+at most one bucket. A bucket that takes long to open is never sealed.
 
 Invariants: a key is in one bucket, which its run names. The heap and the buckets have the same
 edges; some buckets may be empty until they reach the head.
@@ -46,7 +46,6 @@ class TimeBucketIndex:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self._keys = KeySpace(*self._shape)
         self._buckets: dict[int, BitMap64 | bytes] = {}  # by edge; b"" for an emptied one
         self._heap: list[int] = []
@@ -56,7 +55,7 @@ class TimeBucketIndex:
         self._edges = array("Q")  # by number
         self._spare: list[int] = []  # numbers to use again
         # The sorted blocks of the bucket that is being taken in parts, so that no part needs a look
-        # at the whole bucket. Rebuilt when a block joins the bucket.
+        # at the whole bucket.
         self._parted: int = -1  # the edge of that bucket
         self._blocks: list[Block] = []
         self._first_block: int = 0  # index of the first block that is not known to be empty
@@ -70,7 +69,6 @@ class TimeBucketIndex:
         return lane is not None and self._find(lane, position)[1] >= 0
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Track a key; return True if it is new."""
         edge = bucket_edge(due_ms, bits)
         lane, page, position = self._keys.resolve(key)
         if lane is None:
@@ -81,7 +79,6 @@ class TimeBucketIndex:
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Set the due time of a key, tracking it if it is new; return True if it was tracked."""
         edge = bucket_edge(due_ms, bits)
         lane, _, position = self._keys.resolve(key)
         number, was = (-1, -1) if lane is None else self._find(lane, position)
@@ -95,7 +92,6 @@ class TimeBucketIndex:
         return True
 
     def discard(self, key: MessageKey) -> bool:
-        """Forget a key; return True if it was tracked."""
         lane, _, position = self._keys.resolve(key)
         if lane is None:
             return False
@@ -111,14 +107,12 @@ class TimeBucketIndex:
         return True
 
     def discard_entry(self, ledger: int, entry: int) -> int:
-        """Forget all keys of an entry; return their number."""
         return sum(
             self._strip(lane, start, stop)
             for lane, start, stop in self._keys.of_entry(ledger, entry)
         )
 
     def discard_through(self, ledger: int, entry: int) -> int:
-        """Forget every key up to this entry; return their number."""
         return sum(self._strip(lane, 0, stop) for lane, stop in self._keys.through(ledger, entry))
 
     def keys_through(self, ledger: int, entry: int) -> list[tuple[int, MessageKey]]:
@@ -152,7 +146,6 @@ class TimeBucketIndex:
             yield block, slot, low, high
 
     def next_due(self) -> int | None:
-        """Return the earliest time at which `pop_due` returns a key; None if nothing waits."""
         heap = self._heap
         while heap and not self._buckets[heap[0]]:
             self._end(heappop(heap))
@@ -303,7 +296,7 @@ class TimeBucketIndex:
 
     def _seal_idle(self) -> None:
         # Two steps for each new bucket: the first notes the size, the second seals the bucket if
-        # its size has not changed. So the work is proportional to the buckets made.
+        # its size has not changed.
         growing = self._growing
         steps = 2
         while steps and len(growing) > self._open_buckets:
@@ -339,7 +332,6 @@ class TimeBucketIndex:
         return count
 
     def _end(self, edge: int) -> None:
-        """Remove a bucket; its number is free again."""
         held = self._buckets.pop(edge)
         if not isinstance(held, bytes):
             self._spare.append(self._numbers.pop(edge))
@@ -398,7 +390,6 @@ class TimeBucketIndex:
         return len(numbers)
 
     def _numbers_in_order(self, edge: int, ids: BitMap64) -> Iterator[int]:
-        """Iterate over the numbers of a bucket in order of their keys."""
         bits = self._keys.block_bits
         if edge != self._parted:
             self._parted, self._blocks = edge, self._blocks_of(ids)
@@ -438,11 +429,11 @@ class TimeBucketIndex:
         return islice(ids.iter_equal_or_larger(start), count)
 
     def _with_keys(self, ids: BitMap64, block: Block) -> Iterator[tuple[int, int, int]]:
-        """Return (entry, batch index, number) of the keys in a block."""
+        """Yield (entry, batch index, number) of the keys in a block."""
         return self._keys.named(block, self._of_slot(ids, block[3]))
 
     def _check(self) -> None:
-        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
+        """Walk the invariants; for tests."""
         self._keys.check()
         assert len(set(self._heap)) == len(self._heap)
         assert set(self._heap) == self._buckets.keys()

@@ -1,9 +1,9 @@
-"""Arrival: which messages of a delivery the application is to see.
+"""Arrival: the choice of the messages of a delivery that the application sees.
 
-A message that is QUEUED, HELD or NACKED here is not delivered to the application again when its
-entry is redelivered. (A NACKED message is, if this copy is the one that was requested.) So siblings
-in a batch do not disturb each other, and a reconnect repeats no message that the application still
-has. ACKED indexes of an unfinished entry are filtered, and their ack is sent again.
+When an entry is redelivered, a message of it that is QUEUED, HELD or NACKED here is not delivered
+to the application again. (A NACKED message is, if this copy was requested.) So siblings in a batch
+do not disturb each other, and a reconnect repeats no message that the application still has. ACKED
+indexes of an unfinished entry are filtered, and their ack is sent again.
 """
 
 from __future__ import annotations
@@ -52,12 +52,10 @@ class TopicArrival(TopicTracking):
             came_as: A message of the entry, for its fingerprint; only needed for durable state.
 
         Returns:
-            The record and positions in `indexes` to queue; (None, ()) if nothing is to be queued
-            and there is no record.
+            The record, or None without one, and positions in `indexes` to queue.
         """
         if self.volatile:
-            # Every entry of a non-persistent topic has the same id, and acks mean nothing: no
-            # delivery knows of another.
+            # Every entry of a non-persistent topic has the same id, and acks mean nothing.
             passing = Entry(self, key, batch_size or 1, batch_size > 0)
             passing.queue_all()
             return passing, range(len(indexes))
@@ -101,8 +99,8 @@ class TopicArrival(TopicTracking):
 
     def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
         """Return True if nothing of an entry without a record is to be queued."""
-        # RACE: an ack and the broker's redelivery of its message cross. The broker does not have
-        # the ack, or has forgotten it, so it is due again.
+        # RACE: an ack and a redelivery of its message cross. The broker may not have the ack, so it
+        # is due again.
         if self.acks.covers(key):
             self.acks.add_whole(key)
             self._done(key)
@@ -118,9 +116,8 @@ class TopicArrival(TopicTracking):
     def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
         """Record plain messages that the broker has never delivered before, in order.
 
-        Has the same effect as `arrive` for each message, if nothing is special: nothing waits, no
-        ack is uncertain, no rewind runs. That is nearly always so. Arrival, delivery and ack of a
-        message take 1.1 us, against 2.5 us with a call of `arrive` for each (Python 3.11).
+        Has the same effect as `arrive` for each message. Arrival, delivery and ack of a message
+        take 1.1 us, against 2.5 us with a call of `arrive` for each (Python 3.11).
 
         Returns:
             Records of the leading messages that need no checks, all QUEUED. Give the next message
@@ -195,7 +192,6 @@ class TopicArrival(TopicTracking):
         return entry
 
     def _delivered_again(self, entry: Entry, redelivery_count: int) -> None:
-        """Count a delivery of an entry that has a record."""
         key, window = entry.key, self.window
         self.table.away.pop(key, None)
         if entry.size == 1:
@@ -208,13 +204,13 @@ class TopicArrival(TopicTracking):
             entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
 
     def ignore_copy(self, key: EntryKey, size: int) -> None:
-        """Note a copy of an entry that no delivery attempt follows, though the broker will count
-        its redelivery."""
+        """Note a copy that no delivery attempt follows, though the broker will count its
+        redelivery."""
         if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
             self.window.ignore_copy(key)
 
     def _rest(self, entry: Entry) -> None:
-        """Nothing of a delivered entry is new: remember it as away, or end its record."""
+        """Remember a delivered entry without a new message as away, or end its record."""
         if entry.unacked:
             self._remember_away(entry)
         else:
@@ -223,7 +219,6 @@ class TopicArrival(TopicTracking):
             self.acks.add_whole(entry.key, copy_expected=entry.causes != 0)
 
     def _done(self, key: EntryKey) -> None:
-        """Forget the copies and redeliveries of an acked entry."""
         self.attempts.done(key)
         self.window.unattempted.pop(key, None)
 
@@ -242,9 +237,9 @@ class TopicArrival(TopicTracking):
     def _keep_waiting(self, due_key: MessageKey, now_ms: int) -> bool:
         """Return True if an unbatched message goes on waiting for its due time.
 
-        On Exclusive and Failover too, where Java's client delivers it at once: if it were delivered
-        here, the rewind would be off that brings the messages which the application gave back
-        behind it.
+        On Exclusive and Failover too, where Java's client delivers it at once. Delivered here, it
+        would cancel its rewind, which also brings the messages behind it that the application gave
+        back.
         """
         if self.window.requested:
             if self._postpone_early_copy(due_key, now_ms):
@@ -255,7 +250,7 @@ class TopicArrival(TopicTracking):
         return len(self.nacks) > 0 and due_key in self.nacks
 
     def _postpone_early_copy(self, due_key: MessageKey, now_ms: int) -> bool:
-        """Return True for a copy that cannot be the requested one, which then goes on waiting.
+        """Let a copy that cannot be the requested one wait, and return True for it.
 
         RACE: a redelivery is requested ahead of the due time, by the transport's lead. A copy that
         arrives sooner was sent for another reason (a reconnect, a sibling), and the requested one
@@ -319,7 +314,7 @@ class TopicArrival(TopicTracking):
         """Apply the durable state of queued messages, perhaps from an earlier process.
 
         Messages that are not due go on waiting. The others are delivered with all their attempts.
-        Only messages in `wanted` count: the others have newer records here.
+        Messages outside `wanted` have newer records here.
         """
         self.special = True  # their acks have to be reported
         here = {indexes[position] for position in wanted}

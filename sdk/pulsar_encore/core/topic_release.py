@@ -1,4 +1,4 @@
-"""Redelivery: which messages go back to the broker, by request or with a lost connection.
+"""Redelivery: messages go back to the broker, by request or with a lost connection.
 
 On Shared and Key_Shared, single entries are requested again. On Exclusive and Failover the broker
 only rewinds: the topic gives everything unacked back at once, and `Rewind` sees to it that all of
@@ -32,10 +32,7 @@ class TopicRelease(TopicArrival):
         return None if head is None else head - self.lead_ms
 
     def take_nacks(self, now_ms: int, limit: int) -> DueBatch:
-        """Remove and return the nacks that are due by `now_ms + lead_ms`.
-
-        The lead is the time that a request of the transport takes.
-        """
+        """Remove and return the nacks that are due by `now_ms + lead_ms`."""
         due = self.nacks.pop_due(now_ms + self.lead_ms, limit)
         if due:
             self._observer.due(due)
@@ -46,7 +43,6 @@ class TopicRelease(TopicArrival):
         return self.timeouts.pop_due(now_ms + self.lead_ms, limit)
 
     def has_unsent_part(self, due: DueBatch) -> bool:
-        """Return True if a partial ack of a due batch has not been sent."""
         entries = self.table.entries
         found = (entries.get((ledger, number)) for ledger, number, _ in due.indexes)
         return any(entry is not None and entry.unsent_part for entry in found)
@@ -54,9 +50,7 @@ class TopicRelease(TopicArrival):
     def release(self, due: DueBatch, now_ms: int = 0) -> list[tuple[int, list[int]]]:
         """Give due messages back to the broker: NACKED or HELD becomes AWAY.
 
-        Args:
-            due: Messages that are due when the transport has requested them.
-            now_ms: The time. A requested message arrives no sooner than the lead after it.
+        A requested message arrives no sooner than the lead after `now_ms`.
 
         Returns:
             Entries to request, by ledger and in order.
@@ -190,7 +184,6 @@ class TopicRelease(TopicArrival):
 
     @property
     def outstanding(self) -> int:
-        """Entries that a rewind has to bring again and has not."""
         return 0 if self.rewind is None else self.rewind.outstanding
 
     def rewound_with_others(self) -> None:
@@ -218,7 +211,6 @@ class TopicRelease(TopicArrival):
             self.rewind.forget()
 
     def reconnected(self) -> None:
-        """Expect a copy of every unacked message, and make uncertain acks due again."""
         self.window.all_requested = False
         # The broker may have forgotten recent partial acks of packed batches. Older ones are sent
         # again when the batch is redelivered.
@@ -237,7 +229,6 @@ class TopicRelease(TopicArrival):
             self._pack(entry)
 
     def not_confirmed(self, unsent: Unsent) -> None:
-        """Make acks due again after their receipt failed."""
         self.acks.not_confirmed(unsent)
         for each in unsent.parts:
             entry = self.table.find(each.key)

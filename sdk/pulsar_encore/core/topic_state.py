@@ -1,14 +1,13 @@
-"""Who holds which message of one topic: from arrival to the ack, every message has one owner.
+"""The owner of each message of one topic, from arrival to the ack.
 
-`TopicState` is the state of a topic or partition. Arrival and redelivery are inherited from files
-of their own (`topic_arrival`, `topic_release`). This file settles messages: acks, nacks, leases,
-forwarding to letter topics. Every public method is one synchronous step, and the caller does the
+Arrival and redelivery are inherited from files of their own (`topic_arrival`, `topic_release`).
+This file settles messages. Every public method is one synchronous step, and the caller does the
 I/O. Two rules hold in all of them:
 
 - Each delivery to the application has a number, and only the current one can nack. Counts cannot
   tell deliveries apart: a message may go to another consumer and come back while it is held here.
-- On Shared and Key_Shared, a wholly nacked unbatched message keeps no record. Only its key waits,
-  in the `DueIndex`.
+- On Shared and Key_Shared, a nacked unbatched message keeps no record. Only its key waits, in the
+  `DueIndex`.
 """
 
 from __future__ import annotations
@@ -35,11 +34,10 @@ class TopicState(TopicRelease):
 
         Returns:
             The number of acks that were added to `acks`: the size of the entry if all of it is
-            acked now, 1 for a partly acked entry, 0 if an ack of the entry waits already.
+                acked now, 1 for a partly acked entry, 0 if an ack of the entry waits already.
         """
         # The fast path: the application acks a message that it holds, and nothing else waits for
-        # the message. It makes the step `ack` of `TRANSITIONS` in place, because a call for each
-        # message costs a twentieth of everything a message costs.
+        # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
         if entry.state[index] == HELD and not self.special:
             entry.state[index] = ACKED
             entry.unacked -= 1
@@ -79,7 +77,7 @@ class TopicState(TopicRelease):
         last = next((index for index in reversed(indexes) if entry.state[index] != ACKED), None)
         if last is None:
             return 0
-        # All held messages but one in place; the last decides once about the entry.
+        # The last one decides once about the entry.
         others = [index for index in indexes if index != last]
         settled = entry.ack_held(others)
         self.unacked -= settled
@@ -101,7 +99,7 @@ class TopicState(TopicRelease):
             self.rewind.settled(key)
 
     def _forget(self, entry: Entry, index: int, before: int) -> None:
-        """Let nothing wait for an acked message that was in the state `before`."""
+        """Drop whatever waits for an acked message, whose state was `before`."""
         due_key = entry.due_key(index)
         if before == NACKED:
             self.nacks.discard(due_key)
@@ -200,8 +198,8 @@ class TopicState(TopicRelease):
     # Nacks
 
     def is_latest_delivery(self, entry: Entry, index: int, deliver: int) -> bool:
-        """Return True if `deliver` is the number of the message's latest delivery, and the
-        message was not released since."""
+        """Return True if `deliver` is the number of the message's latest delivery, and the message
+        was not released since."""
         if not entry.live:
             self.table.find(entry.key)  # perhaps it is packed
         return bool(entry.live) and entry.delivery_number(index) == deliver
@@ -234,7 +232,6 @@ class TopicState(TopicRelease):
         self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
 
     def set_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """Move the due time of a message, if it waits here."""
         if key in self.nacks:
             self.nacks.move(key, due_ms, bits)
         else:
@@ -251,7 +248,6 @@ class TopicState(TopicRelease):
         return True
 
     def _end_deadlines(self, entry: Entry, index: int) -> None:
-        """End the ack timeout and the lease of a message."""
         self.end_timeout(entry, index)
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))
@@ -262,9 +258,9 @@ class TopicState(TopicRelease):
             self.timeouts.discard(entry.due_key(index))
 
     def lease(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> None:
-        """Lease a message, which is held for the `attempt`th time, until `due_ms`.
+        """Lease a message, held for the `attempt`th time, until `due_ms`, or move its deadline.
 
-        With durable state the lease outlives this process. Called again, it moves the deadline.
+        With durable state the lease outlives this process.
         """
         self.special |= self._observer.leased(entry, index, due_ms, bits, attempt)
 
@@ -291,11 +287,7 @@ class TopicState(TopicRelease):
         return True
 
     def requeue_unfailed(self, entry: Entry, index: int) -> bool:
-        """Queue a held message again that did not fail: no attempt is counted.
-
-        Returns:
-            False, and nothing was done, if the message is not held.
-        """
+        """Queue a held message again without counting an attempt; return False if not held."""
         if not (entry.live and entry.state[index] == HELD):
             return False
         self._observer.returned(entry, (index,))
@@ -317,11 +309,9 @@ class TopicState(TopicRelease):
             self._remember_away(entry)
 
     def not_before(self, entry: Entry, index: int) -> int:
-        """Return when a queued message may be delivered, in ms; 0 for at any time."""
         return self.ordered.not_before(entry, index)
 
     def end_hold_back(self, entry: Entry, index: int) -> None:
-        """Hold a message back no longer, because its time has come."""
         due_key = entry.due_key(index)
         if self.ordered.drop(due_key):
             self._observer.due((due_key,))
@@ -335,7 +325,7 @@ class TopicState(TopicRelease):
         return entry is not None and at < entry.size and entry.state[at] in (HELD, FORWARDING)
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
-        """Return the attempts, the present one included, of messages that the application holds."""
+        """Return the attempts at the held messages, the present one included."""
         entry = self.table.entries.get(key)
         if entry is None or HELD not in entry.state:
             return {}
@@ -346,7 +336,8 @@ class TopicState(TopicRelease):
         }
 
     def attempted_elsewhere(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Another consumer of this process has delivered messages for the `attempt`th time.
+        """Note that another consumer of this process has delivered messages for the `attempt`th
+        time.
 
         Copies of them that are queued here are later attempts.
         """

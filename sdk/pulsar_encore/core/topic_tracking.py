@@ -1,10 +1,4 @@
-"""The tracked messages of one topic or partition, and the end of a record.
-
-`TopicTracking` holds the collaborators that arrival, settling and redelivery share. A message is
-AWAY (with the broker), QUEUED here, HELD by the application, NACKED (waiting for its due time),
-LEAVING (being forwarded to a letter topic) or ACKED. `message_states.TRANSITIONS` lists the legal
-steps.
-"""
+"""The tracked messages of one topic or partition, and the end of a record."""
 
 from __future__ import annotations
 
@@ -32,8 +26,7 @@ class TopicTracking:
             non-persistent, an ack timeout runs, failures or durable state are remembered, or a
             message is held back. Read for every message.
         era: Number of seeks so far; records of an earlier era mean nothing.
-        unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or LEAVING.
-        table: The records.
+        unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or FORWARDING.
         window: Copies that may still arrive.
         ordered: Messages that ordered leases hold back.
         rewind: Entries that a rewind has to bring again; None on Shared and Key_Shared.
@@ -44,11 +37,9 @@ class TopicTracking:
         topic: Full name; of the partition, if any.
         partition: Partition number or -1.
         shared: Shared or Key_Shared, where single entries are redelivered.
-        nacks, timeouts: Due times of nacked messages; ack timeouts.
-        contiguous: Entry ids are consecutive (see `Rewind`).
+        contiguous: See `Rewind`.
         lead_ms: Time from a request for redelivery until the transport sends it.
         remembers: Keep every failed attempt, for a dead-letter policy.
-        durable: Durable state of the topic, if any.
         letters: A retry letter topic: its messages report earlier attempts.
         in_order: Ordered leases.
         dispose: See `EntryTable`.
@@ -85,7 +76,7 @@ class TopicTracking:
         self.in_order: bool = in_order
         self.era: int = 0
         self.unacked: int = 0
-        self._forwarded = False  # a message was forwarded once: some may be LEAVING
+        self._forwarded = False  # a message was forwarded once: some may be FORWARDING
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
             self.rewind = Rewind(contiguous=contiguous)
@@ -106,11 +97,9 @@ class TopicTracking:
         self._observer = Observer()
 
     def find(self, key: EntryKey) -> Entry | None:
-        """Return the record of an entry, or None; unpacks a packed batch."""
         return self.table.find(key)
 
     def held(self) -> Iterator[Entry]:
-        """Entries with a HELD message. Walks all."""
         return self.table.held()
 
     def count(self, state: int) -> int:
@@ -163,8 +152,8 @@ class TopicTracking:
 
         Returns:
             `entries`: message states by key; `away`: keys of entries that are away; `packed`: sizes
-            and masks of packed batches by key; `held_back`: message keys that ordered leases hold
-            back; `unacked`: the sum.
+                and masks of packed batches by key; `held_back`: message keys that ordered leases
+                hold back; `unacked`: the sum.
         """
         return {
             "entries": {key: bytes(entry.state) for key, entry in self.table.entries.items()},
@@ -175,7 +164,7 @@ class TopicTracking:
         }
 
     def _check(self) -> None:
-        """Walk every invariant; for tests."""
+        """Walk the invariants; for tests."""
         table = self.table
         for key, entry in table.entries.items():
             assert entry.key == key and entry.live and entry.unacked > 0, key

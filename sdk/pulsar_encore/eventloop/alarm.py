@@ -1,7 +1,7 @@
 """One timer for many due times.
 
-A later due time never postpones an earlier one. The C++ client has that fault: every nack restarts
-its only timer. While nothing is due, no timer runs.
+A later due time never postpones an earlier one, as in the C++ client, where every nack restarts the
+only timer. While nothing is due, no timer runs.
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ def _wall_s(loop: asyncio.AbstractEventLoop) -> float:
 
 
 class Alarm:
-    """Calls a function when the earliest due time is reached.
-
-    Args:
-        loop: The event loop of the timer.
-    """
+    """Calls a function when the earliest due time is reached."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -55,11 +51,9 @@ class Alarm:
         self._closed = False
 
     def start(self, fire: Callable[[int], int | None]) -> None:
-        """Set the function to call.
+        """Set the function to call with the time in ms.
 
-        Args:
-            fire: Called with the time in ms. It handles everything that is due and returns the next
-                due time in ms, or None.
+        It handles everything that is due and returns the next due time in ms, or None.
         """
         self._fire = fire
 

@@ -1,8 +1,8 @@
 """Awaitables that calls of this package return instead of a plain coroutine.
 
-`acknowledge` and its siblings act when they are called, awaited or not; they return `Done` or one
-of its relatives. `Client.subscribe` and its siblings return `Opening`, which is awaited or entered.
-asyncio takes all of them for coroutines: `create_task`, `gather` and `wait_for` accept them.
+`acknowledge` and its siblings act when they are called, awaited or not. `Client.subscribe` and its
+siblings return `Opening`, which is awaited or entered. asyncio takes all of them for coroutines:
+`create_task`, `gather` and `wait_for` accept them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 if TYPE_CHECKING:
 
     class Settling(Coroutine[Any, Any, None]):
-        """The result of settling a message.
+        """The result of settling a message, which nobody has to await.
 
-        A type checker warns about a Coroutine that is not awaited. It does not warn about this
-        class, because nobody has to await it.
+        A type checker warns about a Coroutine that is not awaited, but not about this class.
         """
 else:
     Settling = Coroutine
@@ -53,10 +52,11 @@ class _HasActed:
 
 
 class Done(_HasActed, asyncio.Future[None]):
-    """The result of a call that has acted and has nothing to wait for.
+    """The result of a call that has acted and has nothing to wait for; one for all calls of an
+    object.
 
     It is a future, because awaiting a future that is done costs almost nothing, and it is
-    registered as a coroutine. One instance serves all calls of an object.
+    registered as a coroutine.
     """
 
     # With None here `asyncio.isfuture` returns False, so that `ensure_future` makes a task.
@@ -87,10 +87,6 @@ class Failing(asyncio.Future[None]):
 
     If nobody awaits it, asyncio logs the error as one that was never retrieved. A caller that is
     cancelled before it awaits has given up, and nothing is logged.
-
-    Args:
-        error: The error.
-        loop: The loop of the object that was called.
     """
 
     _asyncio_future_blocking: Any = None  # as with `Done`
@@ -162,8 +158,7 @@ class InProgress(_Stepped):
 class AwaitingReceipt(_Stepped):
     """The result of a call that has acted. Awaiting it waits for the ack receipts of the broker.
 
-    Args:
-        futures: Futures of the receipts. Calls share them, so cancelling the caller leaves them.
+    Calls share the futures of the receipts, so cancelling the caller leaves them.
     """
 
     __slots__ = ("futures",)
@@ -221,9 +216,6 @@ class Opening(Coroutine[Any, Any, _T_co]):
     """The result of a call that opens an object.
 
     ``await`` returns the object. ``async with`` also closes it at the end.
-
-    Args:
-        coroutine: Coroutine that makes the object.
     """
 
     __slots__ = ("_coroutine", "_opened")
@@ -284,10 +276,7 @@ def opening(
 
 
 def returns_coroutine(function: _F) -> _F:
-    """Mark a function that returns one of these awaitables as a coroutine function.
-
-    Mocks and frameworks check for that.
-    """
+    """Mark a function that returns one of these awaitables as a coroutine function, for mocks."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]

@@ -1,9 +1,8 @@
 """Fairness between a busy receiver and the other tasks of its event loop.
 
-A call that takes queued messages never has to suspend. That is fast, but with a few milliseconds of
-work for each message it would starve every other task, timer and socket. All callers of one queue
-therefore share a time slice of `SLICE_S`. When it is over, the next call suspends for one pass of
-the loop.
+A call that takes queued messages never has to suspend. With a few milliseconds of work for each
+message it would starve every other task, timer and socket. All callers of one queue therefore share
+a time slice of `SLICE_S`. When it is over, the next call suspends for one pass of the loop.
 """
 
 from __future__ import annotations
@@ -24,11 +23,8 @@ class FairYield:
 
     Attributes:
         ends: The end of the slice, on `clock`.
-        checked: True if a receive has read the clock since the last ack or nack. That ack or nack
-            then need not read it again.
-
-    Args:
-        loop: The loop whose clock counts. Under virtual time that clock is virtual, too.
+        checked: True if a receive has read the clock since the last ack or nack, which then need
+            not read it again.
     """
 
     __slots__ = ("_ending", "_held", "_loop", "checked", "clock", "ends")
@@ -70,7 +66,6 @@ class FairYield:
         self.ends = 0.0
 
     def release(self) -> None:
-        """Undo one `hold`: the task that was woken has run."""
         self._held -= 1
         if not self._ending:
             self._begin()

@@ -1,7 +1,7 @@
 """Hooks of the process: actions at the interpreter's exit, and the detection of forked children.
 
-Both hooks are installed when the package is imported, for modules that are loaded later. Exit
-handlers that the program registers afterwards therefore run before the actions given to `at_exit`.
+Both hooks are installed when the package is imported. Exit handlers that the program registers
+afterwards therefore run before the actions given to `at_exit`.
 """
 
 from __future__ import annotations
@@ -75,14 +75,9 @@ def forked() -> bool:
 
 
 def check_process(pid: int, what: str) -> None:
-    """Check that an object is used in the process that made it.
+    """Raise ForkedError unless this process is `pid`, which made the object.
 
-    Args:
-        pid: Id of the process that made the object.
-        what: Name of the object for the error, such as "consumer".
-
-    Raises:
-        ForkedError: if this is another process.
+    `what` names the object in the error, such as "consumer".
     """
     if os.getpid() != pid:
         raise ForkedError(

@@ -1,6 +1,6 @@
 """Evidence: the reason of a failure, as properties of a letter.
 
-Sizes are bounded, because properties travel in the metadata of every message and in every listing.
+Sizes are bounded, because properties travel in the metadata of every message.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Evidence:
         error_class: Qualified name of the exception's class, "" without an exception.
         error_message: Text of the exception, at most 1,000 characters.
         error_stack: The innermost frames, at most 4,000 characters, file names without directories.
-        fingerprint: 12 hex digits. They are equal for failures with the same class, frames and
-            text, where numbers and quoted values in the text are ignored.
+        fingerprint: 12 hex digits, equal for failures with the same class, frames and text, where
+            numbers and quoted values in the text are ignored.
     """
 
     reason: str

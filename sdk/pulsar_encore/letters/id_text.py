@@ -28,7 +28,7 @@ def id_text(message_id: MessageId) -> str:
 
 
 def parse_id(text: str) -> MessageId:
-    """Return the id of a text that `id_text` made. The id of a chunked message has `first_chunk`.
+    """Return the id of a text that `id_text` made.
 
     Raises:
         ConfigurationError: if the text has another format.

@@ -1,7 +1,6 @@
 """The schema version and encryption keys that a letter needs to read like its original.
 
-A producer writes one schema version and encrypts with one set of keys, so there is one producer
-for each form.
+A producer has one schema version and one set of keys, so there is one producer for each form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reading the facts of a letter from its properties.
 
-Every property may be missing or forged. Letters of other clients carry Java's names only, and no
-value is trusted.
+Every property may be missing or forged. Letters of other clients carry Java's names only.
 """
 
 from __future__ import annotations
@@ -58,8 +57,6 @@ _EVIDENCE_ORDER: Final = (
 
 
 class LetterMessage(Protocol):
-    """The part of a message that is needed to read it as a letter."""
-
     def properties(self) -> dict[str, str]: ...
     def message_id(self) -> MessageId: ...
     def publish_timestamp(self) -> int:
@@ -70,18 +67,13 @@ M = TypeVar("M", bound=LetterMessage)
 
 
 class LetterFacts(Generic[M]):
-    """A message of a dead letter topic, with the facts from its properties.
+    """A message of a dead letter topic, with the facts from its properties, "" where absent.
 
     Attributes:
-        message: The message.
         id: Id of the letter as text: `ledger:entry:partition`, and `:index` in a batch.
         properties: All properties; empty if they cannot be read as text.
-        real_topic: Full name of the topic where the message failed, without partition; "" if the
-            letter does not name it.
-        fingerprint: Fingerprint of the failure; "" without evidence.
-        error_class: Class of the failure's exception; "" without evidence.
-        error_message: Text of the failure; "" without evidence.
-        replay_id: Id of the last replay of this message; "" for none.
+        real_topic: Full name of the topic where the message failed, without partition.
+        replay_id: Id of the last replay of this message.
         written_ms: Publish time on the dead letter topic, ms since the epoch.
     """
 

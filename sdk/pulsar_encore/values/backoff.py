@@ -24,9 +24,6 @@ class FailureReports:
 
     Args:
         since_s: Time of the first failure, in s on any clock. None: the time of the first call.
-
-    Attributes:
-        attempts: Failures so far.
     """
 
     def __init__(self, since_s: float | None = None) -> None:
@@ -35,12 +32,8 @@ class FailureReports:
         self._due_s = -math.inf
 
     def failed(self, now_s: float, *, is_news: bool = False) -> bool:
-        """Count a failure and return True if it should be reported.
-
-        Args:
-            now_s: The time, in s on the same clock.
-            is_news: Report this failure in any case.
-        """
+        """Count a failure and return True if it should be reported; `is_news` reports it in any
+        case."""
         self.attempts += 1
         elapsed_s = self.elapsed_s(now_s)
         if now_s < self._due_s and not is_news:
@@ -49,7 +42,6 @@ class FailureReports:
         return True
 
     def elapsed_s(self, now_s: float) -> float:
-        """Return the time since the first failure, in s."""
         if self._since_s is None:
             self._since_s = now_s
         return now_s - self._since_s
@@ -176,11 +168,7 @@ BackoffLike: TypeAlias = Backoff | BackoffTable | Sequence[float | timedelta]
 
 
 def backoff_of(value: BackoffLike | None, name: str) -> Backoff | BackoffTable | None:
-    """Return the backoff that an option names, None for None.
-
-    Args:
-        value: A `Backoff`, a `BackoffTable`, a list or tuple of delays, or None.
-        name: Of the option, for the error.
+    """Return the backoff that the option `name` names, None for None.
 
     Raises:
         ConfigurationError: The value is of another type, or a delay in it is out of range.

@@ -99,8 +99,6 @@ def key_reader_of(value: Any) -> CryptoKeyReader | None:
 
 
 class KeyFields(Protocol):
-    """The data of a transport about one encryption key of a message."""
-
     @property
     def key(self) -> str: ...
     @property

@@ -1,8 +1,7 @@
 """The Pulsar binary protocol without any I/O: bytes in, objects out, and back.
 
 `frames` splits the stream, `commands` wraps commands, and `entries` decodes the bodies of SEND and
-MESSAGE. `pulsar_pb2` is generated from `pulsar.proto`. Nothing in this package uses a socket, a
-clock or an event loop.
+MESSAGE. `pulsar_pb2` is generated from `pulsar.proto`.
 """
 
 from . import ack_sets

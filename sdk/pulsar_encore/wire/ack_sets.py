@@ -1,9 +1,8 @@
 """Ack sets: the unacked indexes of a batch, as an int and as the 64-bit words of the protocol.
 
-Bit i is set while index i is unacked. It is in word i // 64, a signed 64-bit number. Trailing zero
-words are cut, but one word always stays: ``[0]`` means that every index is acked. Without any word,
-ACK acks the whole entry, and MESSAGE means that nothing is acked
-(`docs/notes/wire-protocol.md#ack-sets`). Therefore `from_words` does not accept an empty list.
+Bit i is set while index i is unacked, in the signed word i // 64. Trailing zero words are cut, but
+one word always stays: ``[0]`` means that every index is acked. Without any word, ACK acks the whole
+entry, and MESSAGE means that nothing is acked (`docs/notes/wire-protocol.md#ack-sets`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Chunked messages: producers cut a large message into chunks, and consumers join them again.
 
-`ChunkAssembler` joins the chunks that one subscription receives from one topic or partition. It
-does no I/O: it returns the entries to ack, the entries to request again and the permits to give
+`ChunkAssembler` returns the entries to ack, the entries to request again and the permits to give
 back, and the caller acts on them. The chunks of one message arrive in order; chunks of several
 messages may be mixed.
 
@@ -33,9 +32,8 @@ _Key = TypeVar("_Key", Place, str)
 
 _BOOKKEEPING: Final = 300  # bytes per chunk beside its payload, so that tiny chunks are bounded
 _MAX_REMEMBERED: Final = 10_000  # of each kind of message or entry that was given back
-# A gap is waited for as long as this many expiry times. Another consumer that holds the missing
-# chunk gives it back when its own part has been incomplete for one expiry time, and may have to do
-# so twice.
+# In expiry times. Another consumer that holds the missing chunk gives it back when its own part has
+# been incomplete for one expiry time, and may have to do so twice.
 _GAP_EXPIRIES: Final = 3
 
 
@@ -97,8 +95,8 @@ class JoinedMessage(NamedTuple):
         payload: All chunks in order, not decompressed.
         places: The entry of each chunk, in order. The message is acked, nacked and sought by all of
             them.
-        redelivery_count: The lowest count of its chunks, because chunks are also redelivered when
-            another chunk is missing.
+        redelivery_count: The lowest of its chunks, because chunks are also redelivered when another
+            chunk is missing.
         encrypted: True if a chunk could not be decrypted.
     """
 
@@ -113,8 +111,7 @@ class ChunkArrival(NamedTuple):
 
     Attributes:
         joined: The message that the chunk completes.
-        permits: Permits to give back: 1, but 0 for the last chunk, because its permit counts for
-        the
+        permits: Permits to give back: 1, but 0 for the last chunk, whose permit counts for the
             message.
     """
 
@@ -124,13 +121,11 @@ class ChunkArrival(NamedTuple):
 
 
 KEPT = ChunkArrival()
-"""The chunk is kept for its message, or is the redelivery of a chunk that is kept already."""
+"""The chunk is kept for its message, or is a copy of a kept chunk."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """The chunks of one message so far."""
-
     count: int
     total: int
     newest_ms: int
@@ -212,8 +207,7 @@ class ChunkAssembler:
             if chunk.index:
                 return self._gap(chunk, None, now_ms)
         elif chunk.index == 0:
-            # The producer wrote the message again from the start. The first attempt stays
-            # incomplete.
+            # The producer wrote the message again from the start.
             restarted = self._discard(uuid, ChunkFate.ACK, "started again by the producer")
             arrival = self._keep(chunk, _Pending(chunk.count, chunk.total, now_ms), now_ms)
             return arrival._replace(discarded=(restarted, *arrival.discarded))
@@ -229,7 +223,6 @@ class ChunkAssembler:
         return self._keep(chunk, pending or _Pending(chunk.count, chunk.total, now_ms), now_ms)
 
     def _refuse(self, chunk: Chunk, now_ms: int) -> ChunkArrival:
-        """Refuse a chunk of a message that is too large, together with its held chunks."""
         uuid = chunk.uuid
         held = tuple(self._remove(uuid).places) if uuid in self._pending else ()
         is_first = chunk.index == 0 or uuid not in self._refused
@@ -295,8 +288,10 @@ class ChunkAssembler:
         return tuple(discarded)
 
     def _gap(self, chunk: Chunk, pending: _Pending | None, now_ms: int) -> ChunkArrival:
-        """Have the message redelivered, because a chunk before this one is missing, or ack this
-        chunk if it has been missing for too long."""
+        """Have the message redelivered, because a chunk before this one is missing.
+
+        If it has been missing for too long, ack this chunk instead.
+        """
         since = self._gaps.get(chunk.place, now_ms)
         is_overdue = now_ms - since > _GAP_EXPIRIES * self._expire_ms
         if is_overdue and chunk.uuid not in self._overflowed:

@@ -1,9 +1,8 @@
 """Entries: the bodies of SEND and MESSAGE, and the messages of a batch.
 
 A body is ``[0e01 crc32c] md_size MessageMetadata payload``. A batch is n times ``size
-SingleMessageMetadata payload``. Decoded payloads are views of the input: nothing is copied, and
-nothing is allocated by a size that the bytes only claim to have. A broken entry raises an
-`EntryError` with the validation error to ack it with, and does not affect the connection.
+SingleMessageMetadata payload``. Decoded payloads are views of the input, and nothing is allocated
+by a size that the bytes only claim to have. A broken entry does not affect the connection.
 """
 
 from __future__ import annotations
@@ -158,10 +157,10 @@ def decode_batch(payload: Data, count: int) -> list[tuple[pb.SingleMessageMetada
 
 
 def text(value: str | bytes) -> str:
-    """Return the text of a field that may not be UTF-8.
+    """Return the text of a field that may not be UTF-8, with U+FFFD for broken bytes.
 
     Clients in other languages put any bytes into keys and properties. The protobuf runtime then
-    returns bytes where str is typed. With U+FFFD in their place, the message stays readable.
+    returns bytes where str is typed.
     """
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 

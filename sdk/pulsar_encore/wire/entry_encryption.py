@@ -2,9 +2,9 @@
 
 A payload is compressed first and then encrypted as a whole, a batch as one payload, and each chunk
 separately: AES-256-GCM, 12-byte nonce, 16-byte tag, no associated data. Every entry carries the
-data key, wrapped with the public key of each recipient (`ciphers`). A data key is used for at most
-4 hours and 2^32 entries, each with its own nonce. Without the package `cryptography` (extra
-`encryption`) the constructors raise an error; nothing is sent in clear instead.
+data key, wrapped with the public key of each recipient (`ciphers`). Without the package
+`cryptography` (extra `encryption`) the constructors raise an error; nothing is sent in clear
+instead.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class Encryptor:
         self.renew(now_ms)
 
     def renew(self, now_ms: int) -> None:
-        """Make a new data key. `encrypt` calls this when the old one expires."""
         data_key = os.urandom(_KEY_SIZE)
         self._wrapped = [
             pb.EncryptionKeys(
@@ -104,11 +103,8 @@ class Encryptor:
         return wrapped
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: Data, *, now_ms: int) -> bytes:
-        """Encrypt the compressed payload of one entry, and replace the encryption fields of its
-        metadata.
-
-        The result is `TAG_SIZE` longer. `now_ms` is monotonic.
-        """
+        """Encrypt the compressed payload of one entry, and set the encryption fields of its
+        metadata."""
         if now_ms >= self._key_expires_ms or not self._entries_left:
             self.renew(now_ms)
         self._entries_left -= 1
@@ -122,8 +118,7 @@ class Encryptor:
 
 
 class DataKeys:
-    """Decrypts entries, and caches up to `most` unwrapped data keys, the least recently used
-    dropped first.
+    """Decrypts entries, and caches the `most` unwrapped data keys that were used last.
 
     To unwrap a data key again takes about a millisecond.
     """
@@ -147,7 +142,6 @@ class DataKeys:
         """Decrypt the payload of one entry. The result may be compressed.
 
         Args:
-            metadata: Metadata of an entry for which `is_encrypted` is true.
             private_key: Returns the PEM of a recipient's private key for its name and the metadata
                 from the producer; None if this consumer has no key of that name.
 

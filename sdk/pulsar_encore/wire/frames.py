@@ -1,9 +1,8 @@
 """Frames: where each command starts and ends in the byte stream of a connection.
 
-`FrameDecoder` decodes and `encode` encodes; neither uses a socket or a clock. The result does not
-depend on how the stream is cut into reads. The decoder holds at most one frame of `max_frame_size`
-and one read. A malformed frame raises `FrameError`; a real broker closes the connection instead.
-The body of SEND and MESSAGE is decoded by `entries`.
+The result does not depend on how the stream is cut into reads. The decoder holds at most one frame
+of `max_frame_size` and one read. A malformed frame raises `FrameError`; a real broker closes the
+connection instead.
 """
 
 from __future__ import annotations
@@ -175,8 +174,7 @@ class FrameDecoder:
 
 
 def encode(command: Message) -> bytes:
-    """Encode the message of a command, such as `pb.CommandFlow`, or a `BaseCommand` as one
-    frame."""
+    """Encode the message of a command, such as `pb.CommandFlow`, as one frame."""
     data = _serialize(base_command(command))
     return _SIZES.pack(4 + len(data), len(data)) + data
 
@@ -212,8 +210,7 @@ def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
     except DecodeError as error:
         raise FrameError(f"undecodable command: {error}") from error
     if not command.HasField("type"):
-        # Protobuf drops an enum number that it does not know. Read the type again as a plain
-        # number.
+        # Protobuf drops an unknown enum number. Read the type again as a plain number.
         head = pb.CommandHead()
         head.ParseFromString(data)
         if not head.HasField("type"):
@@ -235,8 +232,7 @@ def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
 
 
 def _has_broken_text(message: Message) -> bool:
-    """Return True if a string field is not UTF-8. Protobuf then returns bytes where str is
-    typed."""
+    """Return True if a string field is not UTF-8, which protobuf returns as bytes."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
             values = (value,) if type(value) in (str, bytes) else value

@@ -1,9 +1,9 @@
 """The partition of a message: by its key, else round robin or always the same one.
 
-The caller gives the time and draws the first partition. Messages of one key go to one partition, as
-long as the number of partitions stays the same. A producer of batches stays with a partition until
-its batch there is full or due, as `pulsar-client` does: switching with each message would make
-batches of one message. (Java's client switches by time alone, every ten batch delays.)
+Messages of one key go to one partition, as long as the number of partitions stays the same. A
+producer of batches stays with a partition until its batch there is full or due, as `pulsar-client`
+does: switching with each message would make batches of one message. (Java's client switches by time
+alone, every ten batch delays.)
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class PartitionRouter:
         start: The first partition: a random int, taken modulo the number of partitions. Producers
             with equal starts would fill the partitions alike.
         single: True sends messages without a key to one partition, instead of round robin.
-        batch: The limits of the producer's batches; None for a producer without batches, which
-            switches with every message.
+        batch: The limits of the producer's batches; None to switch with every message.
 
     Raises:
         ConfigurationError: if `start` is below 0.
