@@ -18,8 +18,6 @@ from .entry import Entry, EntryKey
 
 
 class Unsent(NamedTuple):
-    """The acks of one flush."""
-
     flush: Flush
     cumulative: Position | None
     whole: list[EntryKey]
@@ -27,11 +25,7 @@ class Unsent(NamedTuple):
 
 
 class Acks:
-    """Acks of one topic that have not been sent.
-
-    Args:
-        window: The duplicate window of the same topic; it learns of every flush.
-    """
+    """Acks of one topic that have not been sent; `window` learns of every flush."""
 
     __slots__ = ("_parts", "_whole", "_window", "cumulative")
 
@@ -57,7 +51,6 @@ class Acks:
             self._parts[entry] = None
 
     def drop_part(self, entry: Entry) -> None:
-        """Drop the ack of a part, because the whole entry is acked."""
         if entry.unsent_part:
             entry.unsent_part = False
             self._parts.pop(entry, None)
@@ -70,8 +63,8 @@ class Acks:
         return self._whole
 
     def covers(self, key: EntryKey) -> bool:
-        """Return True if a delivery of the entry is a duplicate: it is acked, and the ack has not
-        been sent, may be lost, or was overtaken."""
+        """Return True if the entry is acked, and the ack is not sent, may be lost, or was
+        overtaken."""
         if key in self._whole:
             return True
         if not self._window.covers_nothing and self._window.covers(key):
@@ -107,7 +100,7 @@ class Acks:
     def not_confirmed(self, unsent: Unsent) -> None:
         """Make acks due again after their receipt failed.
 
-        Parts are left to the caller, because more of these batches may have been acked since.
+        The caller adds parts, because more of these batches may have been acked since.
         """
         self._window.forget(unsent.flush)
         self._whole.update(dict.fromkeys(unsent.whole))
@@ -126,7 +119,7 @@ class Acks:
         self._window.connection_unclear()
 
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
-        """Make due again: acks and a position that may be lost, and the sets of these batches."""
+        """Make acks due again that may be lost, and the ack sets of unfinished batches."""
         self._window.reconnected(self._whole)
         self.cumulative.reconnected()
         for entry in unfinished:

@@ -35,7 +35,7 @@ MOST_SHARED_BATCHES: Final = MOST_FAILURES
 
 
 class Failures(NamedTuple):
-    """Failed attempts at one message, the time of the first, and evidence of the last."""
+    """Failed attempts at one message; the evidence is of the last."""
 
     attempts: int
     first_ms: int
@@ -49,12 +49,6 @@ class _Redeliveries:
     increases and never goes down. If in doubt, an increase counts as this consumer's, so that a
     message on a single consumer never has an attempt too many. Requests and acks are not matched
     with single deliveries, because a delivery may be in flight meanwhile.
-
-    Attributes:
-        count: The broker's count at the last delivery to this consumer.
-        increases: Sum of the increases of the broker's count that deliveries have shown.
-        requests: Redeliveries that this consumer requested.
-        by_others: Redeliveries that other consumers requested.
     """
 
     __slots__ = ("by_others", "count", "deliveries", "increases", "requests")
@@ -125,12 +119,10 @@ class Attempts:
         return redeliveries.by_others
 
     def batch_requested(self, key: EntryKey) -> None:
-        """Count a redelivery of a batch that this consumer requests."""
         if self._counts_redeliveries:
             (self.batches.get(key) or self._new_batch(key, deliveries=1)).requests += 1
 
     def requested_by_others(self, key: EntryKey) -> int:
-        """Return the redeliveries of a batch that other consumers requested."""
         redeliveries = self.batches.get(key)
         return 0 if redeliveries is None else redeliveries.by_others
 
@@ -166,7 +158,7 @@ class Attempts:
         return max(failed, self.remembered(entry.due_key(index))) + entry.redelivered
 
     def recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
-        """Take over attempts at messages of a batch that durable state knows, by index."""
+        """Take over stored attempts at messages of a batch, by index."""
         failed = {} if entry.failed is None else entry.failed
         for index, total in attempts.items():
             # Both the stored total and the broker's count include redeliveries that the earlier

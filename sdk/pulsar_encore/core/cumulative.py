@@ -23,12 +23,7 @@ class Position(NamedTuple):
 
 
 class CumulativeAck:
-    """The position of one topic, and the positions that were sent a moment ago.
-
-    Attributes:
-        due: The position waits to be sent.
-        last: The position; None if nothing was acked cumulatively.
-    """
+    """The position of one topic, and the positions that were sent a moment ago."""
 
     __slots__ = ("_certain", "_sent", "_window", "due", "last")
 
@@ -59,14 +54,12 @@ class CumulativeAck:
         return last is not None and (key < last.key or last.mask == -1)
 
     def remaining_of(self, key: EntryKey) -> int:
-        """Return the indexes that an uncertain position inside this entry leaves unacked; -1 for
-        all."""
+        """Return the unacked indexes of an entry that an uncertain position is in; -1 for all."""
         last = self._uncertain(key)
         return last.mask if last is not None and last.key == key else -1
 
     def _uncertain(self, key: EntryKey) -> Position | None:
-        """Return the position if it covers `key` or a part of it, and the broker may not have it.
-        """
+        """Return the position if it covers `key` or a part, and the broker may not have it."""
         last = self.last
         if last is None or key > last.key or not (self.due or self._window.is_open):
             return None
@@ -78,8 +71,7 @@ class CumulativeAck:
         return last
 
     def retract(self, key: EntryKey) -> None:
-        """Forget a position past an entry that was delivered although no uncertain position covers
-        it.
+        """Forget a position after a delivery that it, but no uncertain position, covers.
 
         An operator has reset the cursor, so acks from there on are new to the broker.
         """
@@ -114,8 +106,7 @@ class CumulativeAck:
                 self._certain = sent.popleft()[1]
 
     def disconnected(self, now_ms: int) -> None:
-        """Note the positions that have certainly arrived; call this before the window learns of the
-        loss."""
+        """Note the positions that have arrived; call this before the window learns of the loss."""
         self._grow_certain(now_ms)
 
     def reconnected(self) -> None:

@@ -96,10 +96,10 @@ class DuplicateWindow:
         covers_nothing: True if `covers` is False for every entry. Read for every entry.
         causes: Causes why a message that arrives now may arrive again, 0 for none.
         requested: Requested messages, with the earliest time of arrival in ms.
-        all_requested: True if a redelivery of everything was requested on this connection. The
-            broker then counts every copy that arrives of a message which is still here.
-        unattempted: By entry, oldest first: copies that arrived and were never handed to the
-            application. The broker counts them; delivery attempts must not.
+        all_requested: A redelivery of everything was requested on this connection. The broker then
+            counts every copy that arrives of a message which is still here.
+        unattempted: Copies that were never handed to the application, by entry, oldest first. The
+            broker counts them; delivery attempts must not.
     """
 
     __slots__ = (
@@ -155,7 +155,6 @@ class DuplicateWindow:
         self.causes = cause | (Cause.RECONNECT if self._unclear else 0)
 
     def connection_unclear(self) -> None:
-        """Note that this topic may have lost its connection, or another one has."""
         self._unclear = True
         self._set_causes()
 
@@ -182,11 +181,7 @@ class DuplicateWindow:
         return self.connection is not Connection.SURE and key in self._lost
 
     def advance(self) -> bool:
-        """Begin the next period and forget the one before the last, every few seconds.
-
-        Returns:
-            False if nothing is left to forget.
-        """
+        """Begin the next period, every few seconds; return False if nothing is left to forget."""
         self._settled_before, self._settled = self._settled, {}
         self._periods = max(0, self._periods - 1)
         self._set_causes()
@@ -219,7 +214,7 @@ class DuplicateWindow:
                 self._sent_parts.popleft()
 
     def forget(self, flush: Flush) -> None:
-        """Forget a flush after its receipt failed: its acks wait to be sent again."""
+        """Forget a flush whose receipt failed: its acks wait to be sent again."""
         for sent in (self._sent, self._sent_parts):
             kept = [each for each in sent if each[0] is not flush]
             sent.clear()
@@ -270,9 +265,7 @@ class DuplicateWindow:
         return len(self._lost) + len(self._lost_parts)
 
     def end_reconnect(self) -> None:
-        """Forget the last loss, long enough after a reconnect.
-
-        Does nothing while the connection is down again: its acks have yet to be sent again.
+        """Forget the last loss, long enough after a reconnect and not while the connection is down.
         """
         if self.connection is not Connection.LOST:
             self.connection = Connection.SURE
@@ -308,14 +301,12 @@ class DuplicateWindow:
         return self.requested.pop(due_key, None) is not None
 
     def bound_requested(self) -> None:
-        """Forget every request if there are too many."""
         if len(self.requested) > _MOST_REQUESTED:
             self.requested.clear()
 
     # Copies that are no delivery attempt
 
     def ignore_copy(self, key: EntryKey) -> None:
-        """Note one more copy of an unbatched message that no attempt follows."""
         self.unattempted[key] = self.unattempted.pop(key, 0) + 1
         if len(self.unattempted) > MOST_UNATTEMPTED:
             # An eighth at once: to find the first key, a dictionary walks over all deleted ones.

@@ -18,12 +18,7 @@ from .message_key import MessageKey
 
 
 class Recall(NamedTuple):
-    """Remembered facts about the messages of one entry, by index.
-
-    Attributes:
-        attempts: Deliveries to the application, in any process.
-        dues: Due times in ms.
-    """
+    """Records of the messages of one entry, by index: attempts in any process, due times in ms."""
 
     attempts: Mapping[int, int]
     dues: Mapping[int, int]
@@ -126,8 +121,7 @@ class Durable(Protocol):
     def letters_stored(self, key: EntryKey, mask: int, whole: bool) -> None:
         """Remember that letters of messages are stored; `whole` if that acks the whole entry.
 
-        If the ack is lost with the process, the messages are redelivered and must not be attempted
-        again.
+        If the ack is lost with the process, the redelivered messages must not be attempted again.
         """
 
     def one_write(self) -> AbstractContextManager[object]:

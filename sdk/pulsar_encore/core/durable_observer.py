@@ -71,7 +71,7 @@ class Observer:
         return False
 
     def due(self, keys: Iterable[MessageKey]) -> None:
-        """Note that the due times of these messages have come."""
+        """Note that due times have come."""
 
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
         """Note that these messages wait no longer, though they may not be due."""
@@ -97,8 +97,6 @@ class Observer:
 
 
 class DurableObserver(Observer):
-    """Reports to durable state."""
-
     def __init__(self, durable: Durable, attempts: Attempts) -> None:
         self._durable = durable
         self._attempts = attempts

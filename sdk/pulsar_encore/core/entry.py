@@ -32,13 +32,12 @@ class Entry:
     """State of the messages of one entry, one byte for each.
 
     Attributes:
-        size: Messages in the entry, 1 for an unbatched message.
         batched: True if the messages have a batch index, also in a batch of one.
         unacked: Indexes that are not ACKED.
         active: Indexes that are QUEUED, HELD, NACKED or FORWARDING.
         redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
             consumers requested. See `Attempts`.
-        failed: For a batch: attempts that failed here, by index, if not 0. Written by `Attempts`.
+        failed: For a batch: attempts that failed here, by index, if not 0.
         delivery_numbers: Ended deliveries to the application, by index, if not 0. They tell one
             delivery from the next. The broker's count cannot, because it also changes while a
             message is held here.
@@ -48,8 +47,8 @@ class Entry:
         era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         causes: Causes (`Cause`) why another copy may be in flight, 0 for none.
-        came_as: A message of the entry, replaced by the fingerprint when that is first read. 0 if
-            the fingerprint is unknown, or without durable state.
+        came_as: A message of the entry, until its fingerprint is read; then the fingerprint. 0 if
+            unknown, or without durable state.
     """
 
     __slots__ = (
@@ -182,7 +181,6 @@ class Entry:
         return True
 
     def ack(self, index: int) -> int:
-        """Ack a message; return its state before."""
         before = self.state[index]
         if before != ACKED:
             self.state[index] = ACKED
@@ -229,8 +227,8 @@ class Entry:
         return released
 
     def release_all(self) -> int:
-        """Give every message back that is not being forwarded; return the mask of the HELD and
-        NACKED."""
+        """Give every message back that is not being forwarded; return the mask of HELD and NACKED.
+        """
         size = self.size
         if self.delivery_numbers is None and self.state == _HELD * size:  # nearly always
             self.delivery_numbers = dict.fromkeys(range(size), 1)
@@ -248,7 +246,6 @@ class Entry:
         return released
 
     def drop_queued(self) -> int:
-        """Forget the QUEUED messages; return their number."""
         dropped = self.state.count(QUEUED)
         self.state = self.state.replace(_QUEUED, _AWAY)
         self.active -= dropped
@@ -279,7 +276,6 @@ class Entry:
         return self.active > 0 and self.state.count(NACKED) == self.active
 
     def to_packed(self) -> Packed:
-        """Return the state of a batch that only waits."""
         highest_first = self.state[::-1]
         acked = int(highest_first.translate(_ACKED_DIGITS), 2)
         nacked = int(highest_first.translate(_NACKED_DIGITS), 2)
@@ -328,7 +324,6 @@ class Entry:
         return (*self.key, index if self.size > 1 else -1)
 
     def _check(self) -> None:
-        """Walk the counters; for tests."""
         active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, FORWARDING))
         assert self.active == active, self.key
         assert self.unacked == self.size - self.state.count(ACKED), self.key

@@ -37,14 +37,13 @@ class EntryTable:
         entries: Records by key. Never holds a key that is packed.
         away: Records without a message here, oldest first: they remember acked indexes and counts.
             To find its first key, a plain dictionary would walk over all deleted ones.
-        live_alone: `Entry.live` of single-message records; emptied, all of them are out of use.
         highest: The highest key in `entries`; stale if `entries` is empty.
         rising: The records are in the order of their keys.
         alone: Each record is a single message.
 
     Args:
-        dispose: Takes over a container of records that are out of use, to free it little by little.
-            To free 45,000 records takes longer than the step that ends them.
+        dispose: Frees a container of records little by little. To free 45,000 records takes longer
+            than the step that ends them.
     """
 
     __slots__ = (
@@ -167,7 +166,6 @@ class EntryTable:
         return None
 
     def end_all_but(self, rest: Sequence[Entry] = ()) -> None:
-        """End all records except some; each must be a single message."""
         self.live_alone.clear()
         self.live_alone = [True]
         for entry in rest:
@@ -196,12 +194,11 @@ class EntryTable:
     ) -> tuple[list[EntryKey], list[EntryKey]]:
         """End single-message records and give their messages back to the broker.
 
-        Args:
-            at_once: No message is being forwarded, so that `many` end without a look at each.
-            shared: Report the QUEUED ones too.
+        With `at_once` no message is being forwarded, so that `many` end without a look at each.
 
         Returns:
-            Keys of these entries in the order of `entries`, and keys of the QUEUED ones.
+            Keys of these entries in the order of `entries`, and, if `shared`, keys of the QUEUED
+            ones.
         """
         if at_once and self.many:
             queued = []
@@ -216,7 +213,7 @@ class EntryTable:
         return [entry.key for entry in dead], queued
 
     def drop_queued_alone(self) -> int:
-        """End the QUEUED single-message records; return how many these were."""
+        """End the QUEUED single-message records; return their number."""
         if self.many:
             queued = [entry for entry in self.entries.values() if entry.state[0] == QUEUED]
             if 2 * len(queued) > len(self.entries):
@@ -252,7 +249,6 @@ class EntryTable:
         return sum(entry.active for entry in self.entries.values())
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         assert len(self.away) <= _MAX_AWAY
         self.packed._check()
 

@@ -19,7 +19,7 @@ _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
 
 
 class Identified(Protocol):
-    """A received message, with the metadata that a fingerprint needs."""
+    """The metadata of a received message that a fingerprint needs."""
 
     def publish_timestamp(self) -> int:
         """Return the publish time in ms since the epoch."""
@@ -45,7 +45,7 @@ def fingerprint_of(message: Identified) -> int:
 
 
 def differ(one: int, other: int) -> bool:
-    """True if two fingerprints are of different entries.
+    """Return True if two fingerprints are of different entries.
 
     An unknown fingerprint differs from none. If one of the two lacks the sequence id, the rest
     decides, so that a directory can move between the native and the stock transport.

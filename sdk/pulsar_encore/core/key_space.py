@@ -91,11 +91,7 @@ class KeySpace:
         self.runs: list[Runs | None] = []
 
     def resolve(self, key: MessageKey) -> tuple[Lane | None, int, int]:
-        """Return the lane of a key if there is one, the page, and the position in the lane.
-
-        Raises:
-            ConfigurationError: A part of the key is out of range.
-        """
+        """Return the lane of a key if there is one, the page, and the position in the lane."""
         ledger, entry, index = key
         # One shift tests both ids from both sides: a negative number leaves -1.
         if (ledger | entry) >> MAX_ID_BITS or not -1 <= index <= MAX_BATCH_INDEX:
@@ -116,7 +112,7 @@ class KeySpace:
         return lane
 
     def claim(self, lane: Lane, block: int) -> int:
-        """Return the slot of a block, a new slot for a new block."""
+        """Return the slot of a block, a new one for a new block."""
         slot = lane.blocks.get(block)
         if slot is not None:
             return slot
@@ -224,7 +220,6 @@ class KeySpace:
         return parts
 
     def key_at(self, lane: Lane, position: int) -> MessageKey:
-        """Return the key at a position of a lane."""
         if lane.page == WHOLE:
             return lane.ledger, position, WHOLE
         index = lane.page << self.page_bits | position & self._page_mask
@@ -260,7 +255,6 @@ class KeySpace:
             yield from lanes.values()
 
     def check(self) -> None:
-        """Walk the invariants of slots and lanes; for tests."""
         used = set()
         for lane in self.lanes():
             assert self._lanes[lane.ledger][lane.page] is lane

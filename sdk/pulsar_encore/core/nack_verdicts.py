@@ -14,16 +14,11 @@ from ..letters.attempt_limit import used_up
 
 
 class Wait(NamedTuple):
-    """The message waits here for `delay_ms` and is redelivered."""
-
     delay_ms: int
 
 
 class SendToRetryTopic(NamedTuple):
-    """The message waits on the retry letter topic for `delay_ms`.
-
-    Here it would fill the broker's unacked window, or may outlive this process.
-    """
+    """Here the message would fill the broker's unacked window, or may outlive this process."""
 
     delay_ms: int
 
@@ -39,12 +34,8 @@ Verdict: TypeAlias = Wait | SendToRetryTopic | DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class WindowOverflow:
-    """Limits above which nacked messages wait on the retry letter topic.
-
-    Attributes:
-        longest_ms: The longest delay of a message that waits here.
-        most_nacked: Messages that may wait here.
-    """
+    """The longest delay, and the number of messages, above which nacks go to the retry letter
+    topic."""
 
     longest_ms: int
     most_nacked: float
@@ -70,12 +61,9 @@ class Verdicts:
         return 0 if self.revive_delay is None else self.revive_delay(failed)
 
     def on_nack(self, failed: int, delay_ms: int | None, nacked: int) -> Verdict:
-        """Decide on a held message that failed.
+        """Decide on a held message that failed, after `failed` earlier failures.
 
-        Args:
-            failed: Failed attempts before this one.
-            delay_ms: Delay that the nack names, or None.
-            nacked: Messages of the consumer that wait here.
+        `nacked` is the number of messages of the consumer that wait here.
         """
         if self._used_up(failed + 1):
             return DeadLetter("nack")

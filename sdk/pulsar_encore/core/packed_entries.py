@@ -27,9 +27,7 @@ class Packed(NamedTuple):
     """The state of a packed batch.
 
     Attributes:
-        size: Messages in the entry.
-        acked: Bit mask, bit i for index i.
-        nacked: Bit mask; messages in neither mask are AWAY.
+        acked, nacked: Bit masks; messages in neither mask are AWAY.
         failed: Attempts that failed, by index, if not 0.
     """
 
@@ -88,7 +86,6 @@ class PackedEntries:
         self._order.remove(ledger)
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         assert self._order == sorted(self._ledgers)
         assert self._len == sum(sum(each.counts) for each in self._ledgers.values())
         for ledger in self._ledgers.values():

@@ -17,8 +17,6 @@ from .packed_entries import Packed, PackedEntries
 
 
 class PackedBatches(PackedEntries):
-    """The packed batches of one topic."""
-
     def __init__(self, topic_state: Any, attempts: Attempts) -> None:
         self._topic_state: Any = topic_state
         self._attempts = attempts
@@ -62,7 +60,6 @@ class PackedBatches(PackedEntries):
         return Entry.of_packed(self._topic_state, key, packed) if entry is None else entry
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         super()._check()
         for key, packed in self:
             assert packed.nacked and not packed.nacked & packed.acked, key

@@ -33,8 +33,6 @@ _TRIM: Final = 1_000  # removed keys at the front of a list before they are dele
 
 
 class Admission(Enum):
-    """What to do with a delivery."""
-
     ADMIT = 0
     DROP = 1  # from before the rewind: it is delivered again
     REWIND = 2  # an earlier entry is missing: drop this one, and rewind again
@@ -73,7 +71,6 @@ class _Owed:
         self._lowest[key] = lowest
 
     def add_all(self, keys: Sequence[EntryKey], *, in_order: bool = False) -> None:
-        """Add many entries with the lowest index 0; `in_order` if they are known to be sorted."""
         if self._lowest:
             self._lowest.update(dict.fromkeys(keys, 0))
             keys, in_order = list(self._lowest), False
@@ -195,7 +192,6 @@ class Rewind:
         self._contiguous = False
 
     def give_up(self) -> int:
-        """Forget the owed entries; return their number."""
         gone = len(self._owed)
         self._owed.clear()
         self._waiting = False
@@ -300,7 +296,6 @@ class Rewind:
         return head < key and self._try_again(head, key)
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         assert not self._waiting or self._owed
         last = max((key for key, _ in self._owed.items()), default=None)
         assert last is None or (self._edge is not None and last <= self._edge)

@@ -152,11 +152,7 @@ class TimeBucketIndex:
         return heap[0] if heap else None
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
-        """Take keys that are due at `now_ms`: the earliest bucket first, lowest keys first.
-
-        Raises:
-            ConfigurationError: `limit` is negative.
-        """
+        """Take keys that are due at `now_ms`: the earliest bucket first, lowest keys first."""
         if limit is not None and limit < 0:
             raise ConfigurationError(f"limit must not be negative, got {limit}")
         batch = DueBatch()
@@ -315,7 +311,6 @@ class TimeBucketIndex:
             ids.run_optimize()
 
     def _take(self, edge: int, start: int, stop: int) -> int:
-        """Remove the numbers from `start` up to `stop`; return how many there were."""
         held = self._buckets.get(edge)
         if not held:
             return 0
@@ -433,7 +428,6 @@ class TimeBucketIndex:
         return self._keys.named(block, self._of_slot(ids, block[3]))
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         self._keys.check()
         assert len(set(self._heap)) == len(self._heap)
         assert set(self._heap) == self._buckets.keys()
@@ -460,7 +454,6 @@ class TimeBucketIndex:
 
 
 def _ids(held: BitMap64 | bytes) -> BitMap64:
-    """Return the numbers of a bucket, sealed or not."""
     return unseal(held) if isinstance(held, bytes) else held
 
 
@@ -472,7 +465,6 @@ def _positions(numbers: array[int], shift: int) -> Sequence[int]:
 
 
 def _join(before: Sequence[int], after: Sequence[int]) -> Sequence[int]:
-    """Join two blocks of one ledger."""
     if isinstance(before, range) and isinstance(after, range) and before.stop == after.start:
         return range(before.start, after.stop)
     if isinstance(before, list):

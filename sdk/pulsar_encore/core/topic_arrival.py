@@ -26,8 +26,6 @@ Wanted = tuple[Entry | None, Sequence[int]]
 
 
 class TopicArrival(TopicTracking):
-    """Arrivals on one topic."""
-
     def arrive(
         self,
         key: EntryKey,
@@ -42,13 +40,9 @@ class TopicArrival(TopicTracking):
         """Record a delivery and choose the messages to queue.
 
         Args:
-            key: The entry.
             batch_size: Messages in the entry, 0 for a message that is no batch.
-            redelivery_count: The broker's count.
             indexes: Indexes of the delivered messages.
             ack_set: The broker's set of unacked indexes as a bit mask, -1 for all.
-            first_chunk: Id of the first chunk of a chunked message.
-            now_ms: Time of arrival.
             came_as: A message of the entry, for its fingerprint; only needed for durable state.
 
         Returns:
@@ -279,7 +273,6 @@ class TopicArrival(TopicTracking):
         return wanted
 
     def _accept_copy(self, entry: Entry, index: int, now_ms: int) -> bool:
-        """Return True if a message is to be queued, while redeliveries are requested."""
         due_key = entry.due_key(index)
         if entry.state[index] == NACKED:
             earliest = self.window.earliest(due_key)

@@ -19,8 +19,6 @@ from .topic_arrival import TopicArrival
 
 
 class TopicRelease(TopicArrival):
-    """Redelivery on one topic."""
-
     # Due messages
 
     def next_due(self) -> int | None:
@@ -32,14 +30,12 @@ class TopicRelease(TopicArrival):
         return None if head is None else head - self.lead_ms
 
     def take_nacks(self, now_ms: int, limit: int) -> DueBatch:
-        """Remove and return the nacks that are due by `now_ms + lead_ms`."""
         due = self.nacks.pop_due(now_ms + self.lead_ms, limit)
         if due:
             self._observer.due(due)
         return due
 
     def take_timeouts(self, now_ms: int, limit: int) -> DueBatch:
-        """Remove and return the ack timeouts that end by `now_ms + lead_ms`."""
         return self.timeouts.pop_due(now_ms + self.lead_ms, limit)
 
     def has_unsent_part(self, due: DueBatch) -> bool:
@@ -168,10 +164,7 @@ class TopicRelease(TopicArrival):
     def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey], in_order: bool) -> None:
         """Tell `rewind` which entries are given back, some from an index on.
 
-        Args:
-            rewind: The rewind of this topic.
-            keys: Single-message entries that have been released. Others are added.
-            in_order: True if the records were in the order of their keys.
+        `keys` are single-message entries that have been released; others are added.
         """
         before = len(keys)
         parts: list[tuple[EntryKey, int]] = []
@@ -236,7 +229,6 @@ class TopicRelease(TopicArrival):
                 self.acks.add_part(entry)
 
     def reset(self) -> None:
-        """Forget everything after a seek."""
         self.era: int = self.era + 1
         self.table.clear()
         self.nacks.clear()

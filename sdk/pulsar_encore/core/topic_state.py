@@ -133,10 +133,9 @@ class TopicState(TopicRelease):
         return self._settle_entry(entry)
 
     def ack_cumulative(self, key: EntryKey, index: int, size: int) -> int:
-        """Ack everything up to (key, index); index -1 stands for the entry.
+        """Ack everything up to (key, index); return how many messages this settles here.
 
-        Returns:
-            How many messages this settles here.
+        Index -1 stands for the entry.
         """
         partial = 0 <= index < size - 1
         mask = ((1 << size) - 1) >> (index + 1) << (index + 1) if partial else -1
@@ -177,7 +176,7 @@ class TopicState(TopicRelease):
         return settled
 
     def _settle_singles(self, covered: Sequence[Entry]) -> tuple[int, int]:
-        """Settle single-message records as `_settle_entry` does, without a call for each.
+        """Settle single-message records without a call for each.
 
         Returns:
             How many messages this settles, and how many of them were NACKED.
@@ -198,8 +197,7 @@ class TopicState(TopicRelease):
     # Nacks
 
     def is_latest_delivery(self, entry: Entry, index: int, deliver: int) -> bool:
-        """Return True if `deliver` is the number of the message's latest delivery, and the message
-        was not released since."""
+        """Return True if the message was not released since the delivery with this number."""
         if not entry.live:
             self.table.find(entry.key)  # perhaps it is packed
         return bool(entry.live) and entry.delivery_number(index) == deliver
@@ -319,7 +317,6 @@ class TopicState(TopicRelease):
     # Other consumers of this process
 
     def is_held(self, key: MessageKey) -> bool:
-        """Return True if the application holds a message, or it is being forwarded."""
         entry = self.table.entries.get(key[:2])
         at = max(key[2], 0)
         return entry is not None and at < entry.size and entry.state[at] in (HELD, FORWARDING)

@@ -27,22 +27,18 @@ class TopicTracking:
             message is held back. Read for every message.
         era: Number of seeks so far; records of an earlier era mean nothing.
         unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or FORWARDING.
-        window: Copies that may still arrive.
         ordered: Messages that ordered leases hold back.
         rewind: Entries that a rewind has to bring again; None on Shared and Key_Shared.
 
     Args:
         owner: The topics of a consumer; compared by identity to recognise its messages.
         number: The transport's number of the topic.
-        topic: Full name; of the partition, if any.
         partition: Partition number or -1.
         shared: Shared or Key_Shared, where single entries are redelivered.
-        contiguous: See `Rewind`.
         lead_ms: Time from a request for redelivery until the transport sends it.
         remembers: Keep every failed attempt, for a dead-letter policy.
         letters: A retry letter topic: its messages report earlier attempts.
         in_order: Ordered leases.
-        dispose: See `EntryTable`.
     """
 
     def __init__(
@@ -148,13 +144,7 @@ class TopicTracking:
     # Tests
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the records as plain values; for tests and for debugging.
-
-        Returns:
-            `entries`: message states by key; `away`: keys of entries that are away; `packed`: sizes
-                and masks of packed batches by key; `held_back`: message keys that ordered leases
-                hold back; `unacked`: the sum.
-        """
+        """Return the records as plain values; for tests and for debugging."""
         return {
             "entries": {key: bytes(entry.state) for key, entry in self.table.entries.items()},
             "away": list(self.table.away),
@@ -164,7 +154,6 @@ class TopicTracking:
         }
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         table = self.table
         for key, entry in table.entries.items():
             assert entry.key == key and entry.live and entry.unacked > 0, key
