@@ -36,7 +36,6 @@ class Acks:
         self._parts: dict[Entry, None] = {}
 
     def __len__(self) -> int:
-        """Return the number of entries that the next flush would name."""
         return len(self._whole) + len(self._parts) + self.cumulative.due
 
     def add_whole(self, key: EntryKey, *, copy_expected: bool = False) -> None:
@@ -73,7 +72,7 @@ class Acks:
         return cumulative.last is not None and cumulative.covers(key)
 
     def take(self, now_ms: int, most: int = sys.maxsize) -> Unsent:
-        """Return at most `most` entries to send; if the transport refuses them, call `put_back`."""
+        """Return at most `most` entries to send; `put_back` takes them if the transport refuses."""
         whole = list(islice(self._whole, most))
         parts = list(islice(self._parts, most - len(whole)))
         if len(whole) + len(parts) == len(self._whole) + len(self._parts):

@@ -1,13 +1,13 @@
 """Counts delivery attempts: deliveries to the application that ended without an ack.
 
-`redelivery_count` reports the number of failed attempts. It is the largest of three counts:
+`redelivery_count` reports the largest of three counts of failed attempts:
 
 - For an unbatched message: the broker's redelivery count, without unattempted copies
   (`DuplicateWindow.attempts_in`).
 - For a batch message: attempts that failed here, plus redeliveries of the batch that other
   consumers requested. The broker counts the entry and so every sibling. A redelivery that this
   consumer requested says nothing about one message. A redelivery that another consumer requested
-  counts at each message of the batch, because no other sign of attempts elsewhere exists.
+  counts at each message, because no other sign of attempts elsewhere exists.
 - With a dead-letter policy: the failures remembered here. The broker forgets its count after a
   partial ack, an unload, a restart, or when the last consumer leaves. A poison message might then
   never reach the dead letter topic.

@@ -49,7 +49,6 @@ class CumulativeAck:
         return True
 
     def covers(self, key: EntryKey) -> bool:
-        """Return True if an uncertain position acks the whole entry."""
         last = self._uncertain(key)
         return last is not None and (key < last.key or last.mask == -1)
 
@@ -99,7 +98,6 @@ class CumulativeAck:
         self.due = self.last is not None
 
     def _grow_certain(self, now_ms: int) -> None:
-        """Note positions that were sent long enough ago, on a connection that has held."""
         sent = self._sent
         if self._window.connection is not Connection.LOST:
             while sent and sent[0][0].at_ms < now_ms - UNCERTAIN_MS:

@@ -1,8 +1,7 @@
 """The interface of every due index: a key waits until its due time.
 
-A key is in at most one place, so a key added twice counts once. Due times are rounded up, so no key
-is handed out early, and none later than one bucket. No engine reads a clock: the caller passes the
-time.
+A key added twice counts once. Due times are rounded up, so no key is handed out early, and none
+later than one bucket. No engine reads a clock: the caller passes the time.
 """
 
 from __future__ import annotations

@@ -160,7 +160,6 @@ class DuplicateWindow:
 
     @property
     def is_open(self) -> bool:
-        """True if recent acks may be lost, or a rewind may have overtaken them."""
         return self._periods > 0 or self.connection is not Connection.SURE
 
     def _set_covers_nothing(self) -> None:
@@ -168,7 +167,6 @@ class DuplicateWindow:
         self.covers_nothing = sure and not self._settled and not self._settled_before
 
     def settled(self, key: EntryKey) -> None:
-        """Remember an entry that was acked while a copy of it may be in flight."""
         self.covers_nothing = False
         if self.connection is Connection.SURE:
             self._settled[key] = None
@@ -214,7 +212,6 @@ class DuplicateWindow:
                 self._sent_parts.popleft()
 
     def forget(self, flush: Flush) -> None:
-        """Forget a flush whose receipt failed: its acks wait to be sent again."""
         for sent in (self._sent, self._sent_parts):
             kept = [each for each in sent if each[0] is not flush]
             sent.clear()
@@ -287,7 +284,7 @@ class DuplicateWindow:
     # REDELIVERY
 
     def request(self, due_key: MessageKey, earliest_ms: int) -> None:
-        """Note that a redelivery is requested, whose copy cannot arrive before `earliest_ms`.
+        """Note a requested redelivery, whose copy cannot arrive before `earliest_ms`.
 
         If an earlier request brought nothing, any copy counts as the requested one.
         """
@@ -297,7 +294,6 @@ class DuplicateWindow:
         return self.requested.get(due_key)
 
     def arrived(self, due_key: MessageKey) -> bool:
-        """Note that a copy of the message arrived in time; return True if it was requested."""
         return self.requested.pop(due_key, None) is not None
 
     def bound_requested(self) -> None:

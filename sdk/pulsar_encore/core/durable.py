@@ -36,7 +36,7 @@ class Durable(Protocol):
         """Return True if anything is remembered."""
 
     def knows(self, key: EntryKey) -> bool:
-        """Return True if anything is remembered of an entry. Called for every entry."""
+        """Return True if an entry has records. Called for every entry."""
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
         """Return True if the records are of the entry that arrived; if not, drop them.

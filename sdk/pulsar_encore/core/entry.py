@@ -104,10 +104,8 @@ class Entry:
     def alone(
         cls, topic_state: Any, key: EntryKey, era: int, live: list[bool], causes: int
     ) -> Entry:
-        """Create the QUEUED record of an unbatched message that was never delivered before.
-
-        Replaces `__init__` and `queue_all`, because every such message needs it.
-        """
+        """Replace `__init__` and `queue_all` for an unbatched message that was never delivered
+        before."""
         entry: Entry = object.__new__(cls)
         entry.topic_state = topic_state
         entry.era = era
@@ -127,13 +125,11 @@ class Entry:
         self.active = self.size
 
     def queue(self, index: int) -> None:
-        """Queue a message that was away, or whose requested copy arrived."""
         if self.state[index] == AWAY:
             self.active += 1
         self.state[index] = QUEUED
 
     def wait_on(self, index: int) -> None:
-        """Let a message that arrived too early go on waiting."""
         self.state[index] = NACKED
         self.active += 1
 
@@ -147,7 +143,6 @@ class Entry:
     # At the application
 
     def deliver(self, index: int) -> bool:
-        """Deliver a message to the application; return False if it is no longer QUEUED."""
         if self.state[index] == QUEUED and self.live:
             self.state[index] = HELD
             return True
@@ -174,7 +169,6 @@ class Entry:
         return True
 
     def forward_failed(self, index: int) -> bool:
-        """Hold a message again; return False if it was acked meanwhile."""
         if not self.live or self.state[index] != FORWARDING:
             return False
         self.state[index] = HELD
@@ -320,7 +314,7 @@ class Entry:
         return came_as
 
     def due_key(self, index: int) -> tuple[int, int, int]:
-        """Return the `DueIndex` key of a message; its index is -1 for an unbatched message."""
+        """Return the `DueIndex` key of a message."""
         return (*self.key, index if self.size > 1 else -1)
 
     def _check(self) -> None:
@@ -334,10 +328,7 @@ class Entry:
 
 
 def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
-    """Make the step `ack_all` of the single-message records.
-
-    Returns:
-        These records, how many were NACKED, and how many were active.
+    """Make the step `ack_all`; return the records, how many were NACKED, and how many were active.
     """
     done: list[Entry] = []
     nacked = active = 0
@@ -354,10 +345,7 @@ def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
 
 
 def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
-    """Make the step `release_all` of the single-message records that are not FORWARDING.
-
-    Returns:
-        These records, and the keys of the QUEUED ones.
+    """Make the step `release_all`, unless FORWARDING; return the records, and keys of the QUEUED.
     """
     done: list[Entry] = []
     queued: list[EntryKey] = []
@@ -377,7 +365,6 @@ def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]
 
 
 def drop_queued_alone(entries: Iterable[Entry]) -> list[Entry]:
-    """Make the step `drop_queued` of the single-message records; return these records."""
     done: list[Entry] = []
     for entry in entries:
         state = entry.state

@@ -1,12 +1,9 @@
 """The entry records of one topic.
 
-Nearly always the records are in the order of their keys, and each is a single message. `EntryTable`
-knows whether they are. Then all records up to a position, or all but a few, can be ended without a
-look at each. An application may hold 45,000 messages, and a cumulative ack or a rewind of them is
-one step of the event loop.
-
-A record that is ended together with others keeps its message states. A message that still refers to
-it finds the entry by its key.
+Nearly always the records are in the order of their keys, and each is a single message. Then all
+records up to a position, or all but a few, are ended without a look at each: a cumulative ack or a
+rewind of 45,000 messages is one step of the event loop. Such a record keeps its message states. A
+message that still refers to it finds the entry by its key.
 """
 
 from __future__ import annotations
@@ -75,7 +72,6 @@ class EntryTable:
     # One record
 
     def find(self, key: EntryKey) -> Entry | None:
-        """Return the record of an entry; unpacks a packed batch."""
         entry = self.entries.get(key)
         if entry is None and len(self.packed):
             entry = self.packed.unpack(key)
@@ -102,7 +98,6 @@ class EntryTable:
         self.away.pop(entry.key, None)
 
     def pack(self, entry: Entry) -> None:
-        """Pack a batch if it only waits and no ack of a part is due."""
         if entry.live and entry.size > 1 and entry.only_waits and not entry.unsent_part:
             del self.entries[entry.key]
             self.packed.pack(entry)
@@ -236,16 +231,13 @@ class EntryTable:
     # Sums
 
     def held(self) -> Iterator[Entry]:
-        """Yield the entries with a HELD message. Walks all."""
         return (entry for entry in list(self.entries.values()) if HELD in entry.state)
 
     def count(self, state: int) -> int:
-        """Return the number of messages in a state. Walks all."""
         return sum(entry.state.count(state) for entry in self.entries.values())
 
     @property
     def active(self) -> int:
-        """Messages that are here. Walks all."""
         return sum(entry.active for entry in self.entries.values())
 
     def _check(self) -> None:

@@ -1,9 +1,9 @@
 """Fingerprints: 8 bytes that tell two entries with the same id apart.
 
-Ids begin again in another cluster, so a state directory that is used with another cluster would
-take new messages for old ones. A fingerprint is made of entry metadata that is the same at each
-delivery: 5 bytes are a hash of publish time and producer name, 3 bytes are of the sequence id, or 0
-if the transport does not show it. The protocol does not tell the cluster name.
+Ids begin again in another cluster, and a state directory would take its messages for old ones. The
+protocol does not tell the cluster name, so a fingerprint is made of metadata that is the same at
+each delivery: 5 bytes are a hash of publish time and producer name, 3 bytes are of the sequence id,
+or 0 if the transport does not show it.
 """
 
 from __future__ import annotations

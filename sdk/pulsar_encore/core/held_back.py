@@ -31,7 +31,6 @@ class OrderedLeases:
         self._not_before[key] = until_ms
 
     def move(self, key: MessageKey, until_ms: int) -> None:
-        """Hold a message back until another time, if it is held back."""
         if key in self._not_before:
             self._not_before[key] = until_ms
 

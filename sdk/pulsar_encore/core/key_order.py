@@ -1,8 +1,8 @@
 """The order of message keys, for indexes that keep keys as numbers in blocks.
 
 A block holds consecutive positions of one ledger: entries, or the batch indexes of one page of
-consecutive entries. Blocks of one ledger overlap where whole entries and batch messages mix, and
-where batches have several pages. Only blocks that overlap have to be merged key by key.
+consecutive entries. Blocks overlap where whole entries and batch messages mix, and where batches
+have several pages. Only blocks that overlap have to be merged key by key.
 """
 
 from __future__ import annotations

@@ -112,7 +112,6 @@ class KeySpace:
         return lane
 
     def claim(self, lane: Lane, block: int) -> int:
-        """Return the slot of a block, a new one for a new block."""
         slot = lane.blocks.get(block)
         if slot is not None:
             return slot
@@ -226,7 +225,6 @@ class KeySpace:
         return lane.ledger, position >> self.page_bits, index
 
     def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
-        """Return the lane of a slot in use, and the position of a number in it."""
         return self._owners[slot], (self._starts[slot] - slot << self.block_bits) + number
 
     def blocks_of(self, slots: Iterable[int]) -> list[Block]:

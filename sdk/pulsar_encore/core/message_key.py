@@ -13,7 +13,6 @@ MAX_BATCH_INDEX = 2**20 - 1  # a 5 MB entry holds fewer messages; bounds the mas
 
 
 def set_bits(mask: int) -> Iterator[int]:
-    """Yield the numbers of the bits of a mask, ascending."""
     while mask:
         lowest = mask & -mask
         mask ^= lowest

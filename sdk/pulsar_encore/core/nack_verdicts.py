@@ -24,8 +24,6 @@ class SendToRetryTopic(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The attempts at the message are used up."""
-
     reason: str
 
 

@@ -1,9 +1,8 @@
 """Records of batches that only wait, in a dozen bytes each.
 
-The keys of a ledger are cut into blocks of a few records, whose bytes follow each other. So no
-record is an object of its own. A record is found by one bisection and a walk over its block.
-Invariants: blocks of a ledger rise and are not empty; `base` of a block is not above its first
-entry.
+The keys of a ledger are cut into blocks of a few records, whose bytes follow each other. A record
+is found by one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not
+empty; `base` of a block is not above its first entry.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Packed(NamedTuple):
 
 
 class PackedEntries:
-    """A map from entry to `Packed`, in order of keys. Every call walks one block at most."""
+    """A map from entry to `Packed`, in order of keys."""
 
     def __init__(self) -> None:
         self.clear()

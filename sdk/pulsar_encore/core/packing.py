@@ -52,7 +52,6 @@ class PackedBatches(PackedEntries):
         return entry
 
     def peek(self, key: EntryKey) -> Entry | None:
-        """Return the record of a packed batch without unpacking it; for tests."""
         packed = self.get(key)
         if packed is None:
             return None

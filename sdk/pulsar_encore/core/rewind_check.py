@@ -99,7 +99,6 @@ class _Owed:
         return keys[self._at], lowest[keys[self._at]]
 
     def items(self) -> list[tuple[EntryKey, int]]:
-        """Return all entries, in order; for tests."""
         return sorted(self._lowest.items())
 
     def drop_below(self, key: EntryKey) -> None:
@@ -153,7 +152,6 @@ class Rewind:
 
     @property
     def outstanding(self) -> int:
-        """Entries that were given back and have not arrived again."""
         return len(self._owed)
 
     def begin(
@@ -188,7 +186,7 @@ class Rewind:
         self._missing, self._tries = None, 0
 
     def trust_holes(self) -> None:
-        """Do not suspect holes: chunks, markers or compaction make them here."""
+        """Do not suspect holes, which chunks, markers or compaction make here."""
         self._contiguous = False
 
     def give_up(self) -> int:

@@ -3,7 +3,7 @@
 The smaller of two forms is used. The portable Roaring format takes four bytes for a run of ids of
 any length. Gaps take one byte for each id, against Roaring's two, if ids are scattered but near
 each other (measured: one id in ten at random, 1.0 against 2.0 bytes). A bucket that would take long
-to open stays a bitmap, which is about as small then. The bytes never leave the process.
+to open stays a bitmap.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A bucket is a bitmap of keys that are due together while it grows, and bytes (`sealed_bucket`) after
 it has stopped. Runs of positions say which bucket holds a key, so that a query or a removal opens
-at most one bucket. A bucket that takes long to open is never sealed.
+at most one bucket.
 
 Invariants: a key is in one bucket, which its run names. The heap and the buckets have the same
 edges; some buckets may be empty until they reach the head.
@@ -179,7 +179,7 @@ class TimeBucketIndex:
                 yield self._keys.key_at(lane, position)
 
     def done(self, batch: DueBatch) -> None:
-        """Do nothing: taken keys are forgotten already."""
+        """Do nothing."""
 
     # Where a key is
 
@@ -230,7 +230,6 @@ class TimeBucketIndex:
         self._len += 1
 
     def _place(self, lane: Lane, number: int, edge: int) -> None:
-        """Note the bucket of a key that was not the last to arrive."""
         keys = self._keys
         slot, place = number >> keys.block_bits, number & keys.block_mask
         if slot == lane.slot and lane.block >= 0 and place >= lane.first:
@@ -400,7 +399,6 @@ class TimeBucketIndex:
         return chain.from_iterable(self._merged(ids, each) for each in apart)
 
     def _merged(self, ids: BitMap64, group: Sequence[Block]) -> Iterator[int]:
-        """Iterate over the numbers of overlapping blocks in order of their keys."""
         if len(group) == 1:
             return self._of_slot(ids, group[0][3])
         whole = [self._with_keys(ids, each) for each in group if each[2] == WHOLE]
@@ -424,7 +422,6 @@ class TimeBucketIndex:
         return islice(ids.iter_equal_or_larger(start), count)
 
     def _with_keys(self, ids: BitMap64, block: Block) -> Iterator[tuple[int, int, int]]:
-        """Yield (entry, batch index, number) of the keys in a block."""
         return self._keys.named(block, self._of_slot(ids, block[3]))
 
     def _check(self) -> None:

@@ -96,7 +96,6 @@ class TopicRelease(TopicArrival):
         return released.bit_count()
 
     def request_failed(self, due: DueBatch, due_ms: int) -> None:
-        """Let released messages wait until `due_ms`, because the transport refused the request."""
         for ledger, number, index in due:
             entry = self.table.find((ledger, number))
             if index >= 0 and (entry is None or entry.state[index] != AWAY):
@@ -114,7 +113,6 @@ class TopicRelease(TopicArrival):
     # Everything
 
     def release_all(self) -> None:
-        """Give everything back that is not acked and not being forwarded."""
         table, shared = self.table, self.shared
         table.unpack_all()
         self.acks.rewound()

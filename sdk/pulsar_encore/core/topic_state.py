@@ -71,7 +71,6 @@ class TopicState(TopicRelease):
         return 1
 
     def ack_each(self, entry: Entry, indexes: Sequence[int]) -> int:
-        """Ack several messages of a live entry, as `ack` does."""
         if self.special:
             return sum(self.ack(entry, index) for index in indexes)
         last = next((index for index in reversed(indexes) if entry.state[index] != ACKED), None)
@@ -86,7 +85,6 @@ class TopicState(TopicRelease):
         return sum(self.ack(entry, index) for index in indexes)
 
     def _end_acked_single(self, entry: Entry) -> None:
-        """End the record of a held single message: the fast path of `ack`."""
         key, table = entry.key, self.table
         entry.live = False
         del table.entries[key]
@@ -203,7 +201,6 @@ class TopicState(TopicRelease):
         return bool(entry.live) and entry.delivery_number(index) == deliver
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
-        """Let a message wait until `due_ms`; return False if it is neither queued nor held."""
         if self.volatile:
             return False
         before = entry.state[index]
@@ -224,7 +221,7 @@ class TopicState(TopicRelease):
         return True
 
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
-        """Let an unbatched message wait that has no record here: by id, or nacked before."""
+        """Let an unbatched message without a record wait: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
             self.unacked: int = self.unacked + 1
         self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
@@ -238,7 +235,6 @@ class TopicState(TopicRelease):
     # Letters and leases
 
     def begin_forwarding(self, entry: Entry, index: int) -> bool:
-        """Begin to forward a message to a letter topic; return False if it is not here."""
         if not entry.begin_forwarding(index):
             return False
         self._forwarded = True
@@ -285,7 +281,7 @@ class TopicState(TopicRelease):
         return True
 
     def requeue_unfailed(self, entry: Entry, index: int) -> bool:
-        """Queue a held message again without counting an attempt; return False if not held."""
+        """Queue a held message again without counting an attempt."""
         if not (entry.live and entry.state[index] == HELD):
             return False
         self._observer.returned(entry, (index,))
@@ -333,10 +329,9 @@ class TopicState(TopicRelease):
         }
 
     def attempted_elsewhere(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Note that another consumer of this process has delivered messages for the `attempt`th
-        time.
+        """Note the `attempt`th delivery by another consumer of this process.
 
-        Copies of them that are queued here are later attempts.
+        Copies of the messages that are queued here are later attempts.
         """
         entry = self.table.entries.get(key)
         if entry is None:

@@ -88,7 +88,6 @@ class TopicTracking:
         self.special: bool = self.volatile or remembers or self._observer.has_records
 
     def end_durability(self) -> None:
-        """Stop reporting to durable state."""
         self.durable = None
         self._observer = Observer()
 
@@ -119,7 +118,6 @@ class TopicTracking:
         self.ordered.drop_entry(entry)
 
     def _waits_whole(self, entry: Entry) -> None:
-        """Reduce the record of an entry with a waiting message."""
         if entry.size == 1 and self.shared:
             self._drop(entry)  # the key in `nacks` says everything
         else:
@@ -134,7 +132,7 @@ class TopicTracking:
         return known or self.ordered.holds(entry)
 
     def _remember_away(self, entry: Entry) -> None:
-        """Nothing of the entry is here: remember its acked indexes and counts, within bounds."""
+        """Remember acked indexes and counts of an entry that is away, within bounds."""
         oldest: Entry | None = entry
         if self._worth_keeping(entry):
             oldest = self.table.remember_away(entry)
@@ -144,7 +142,7 @@ class TopicTracking:
     # Tests
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the records as plain values; for tests and for debugging."""
+        """Return the records as plain values, for tests and for debugging."""
         return {
             "entries": {key: bytes(entry.state) for key, entry in self.table.entries.items()},
             "away": list(self.table.away),

@@ -32,7 +32,7 @@ class LoopAffinity:
             affinity.check()
 
     Args:
-        kind: The kind of the object that belongs to the loop, such as "consumer". Used in errors.
+        kind: The kind of the object, such as "consumer", for errors.
 
     Attributes:
         thread: The identifier of the thread in which the loop runs; None if it is not known.
@@ -47,8 +47,7 @@ class LoopAffinity:
     # (`sys.set_asyncgen_hooks`), a bound method that ceases to exist when the loop stops. A weak
     # reference to it reports the stop. With a loop without such a hook, `thread` stays None, and
     # every call asks for the running loop. If a debugger keeps the hook alive, calls from the next
-    # loop in the same thread pass this check, and then fail with asyncio's own error ("attached to
-    # a different loop").
+    # loop fail with asyncio's own error ("attached to a different loop").
 
     __slots__ = ("__weakref__", "_hook", "_kind", "_pid", "loop", "thread")
 
@@ -77,7 +76,6 @@ class LoopAffinity:
         return True
 
     def check(self) -> None:
-        """Raise WrongLoopError if the caller is not on the loop, ForkedError in a forked child."""
         if not self.is_here():
             raise self._wrong_loop_error()
 
@@ -117,8 +115,8 @@ class LoopEnd:
     """Awaits `on_end` once at the end of the running event loop, while the loop can still do I/O.
 
     `asyncio.run`, `asyncio.Runner` and `uvloop.run` shut down the asynchronous generators of a loop
-    (`loop.shutdown_asyncgens`) before they close it. That is the only public notice of a loop's
-    end, so a generator waits for it. A loop that is closed in another way gives no notice.
+    (`loop.shutdown_asyncgens`) before they close it, so a generator waits for that. There is no
+    other public notice. A loop that is closed in another way gives none.
     """
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -145,7 +143,6 @@ class LoopEnd:
 
 
 def _run_one_step(awaitable: Awaitable[None]) -> None:
-    """Run one step of an awaitable that never suspends."""
     try:
         awaitable.__await__().__next__()
     except (StopIteration, StopAsyncIteration):
@@ -153,10 +150,7 @@ def _run_one_step(awaitable: Awaitable[None]) -> None:
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task or future, unless its event loop is closed.
-
-    A task of a closed loop never continues, and its `cancel` would raise RuntimeError.
-    """
+    """Cancel a task, unless its event loop is closed: `cancel` would raise RuntimeError then."""
     if task.get_loop().is_closed():
         forget(task)
     else:

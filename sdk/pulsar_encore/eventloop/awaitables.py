@@ -37,8 +37,6 @@ else:
 
 
 class _HasActed:
-    """The coroutine methods of a call that has acted."""
-
     __slots__ = ()
 
     def send(self, value: Any) -> Any:
@@ -52,11 +50,9 @@ class _HasActed:
 
 
 class Done(_HasActed, asyncio.Future[None]):
-    """The result of a call that has acted and has nothing to wait for; one for all calls of an
-    object.
+    """The result of a call that has acted; one instance for all calls of an object.
 
-    It is a future, because awaiting a future that is done costs almost nothing, and it is
-    registered as a coroutine.
+    It is a future, because awaiting a future that is done costs almost nothing.
     """
 
     # With None here `asyncio.isfuture` returns False, so that `ensure_future` makes a task.
@@ -85,8 +81,8 @@ class DoneByLast(_HasActed, Coroutine[Any, Any, None]):
 class Failing(asyncio.Future[None]):
     """The result of a call that failed. Awaiting it raises the error.
 
-    If nobody awaits it, asyncio logs the error as one that was never retrieved. A caller that is
-    cancelled before it awaits has given up, and nothing is logged.
+    If nobody awaits it, asyncio logs the error as never retrieved. A caller that is cancelled
+    before it awaits has given up, and nothing is logged.
     """
 
     _asyncio_future_blocking: Any = None  # as with `Done`
@@ -111,8 +107,6 @@ Coroutine.register(Failing)
 
 
 class _Stepped(Coroutine[Any, Any, None]):
-    """Base of awaitables that act as a coroutine, with the steps of their `__await__`."""
-
     __slots__ = ("_steps",)
 
     def __init__(self) -> None:
@@ -156,9 +150,9 @@ class InProgress(_Stepped):
 
 
 class AwaitingReceipt(_Stepped):
-    """The result of a call that has acted. Awaiting it waits for the ack receipts of the broker.
+    """The result of a call that has acted. Awaiting it waits for ack receipts.
 
-    Calls share the futures of the receipts, so cancelling the caller leaves them.
+    Calls share the futures, so cancelling the caller leaves them.
     """
 
     __slots__ = ("futures",)
@@ -213,10 +207,7 @@ _T_co = TypeVar("_T_co", bound=_Entered, covariant=True)
 
 
 class Opening(Coroutine[Any, Any, _T_co]):
-    """The result of a call that opens an object.
-
-    ``await`` returns the object. ``async with`` also closes it at the end.
-    """
+    """The result of a call that opens an object. ``async with`` also closes it at the end."""
 
     __slots__ = ("_coroutine", "_opened")
 
@@ -265,8 +256,6 @@ class Opening(Coroutine[Any, Any, _T_co]):
 def opening(
     function: Callable[_P, Coroutine[Any, Any, _Opened]],
 ) -> Callable[_P, Opening[_Opened]]:
-    """Decorate a coroutine function so that its result can be awaited or entered."""
-
     @returns_coroutine
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> Opening[_Opened]:
@@ -286,5 +275,4 @@ def returns_coroutine(function: _F) -> _F:
 def settles(
     function: Callable[_P, Coroutine[Any, Any, None]],
 ) -> Callable[_P, Settling]:
-    """Mark a function that acts when it is called and returns an awaitable."""
     return returns_coroutine(cast("Callable[_P, Settling]", function))

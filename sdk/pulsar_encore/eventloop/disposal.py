@@ -28,10 +28,7 @@ class Disposal:
         self._containers: deque[tuple[dict[Any, Any] | list[Any] | deque[Any], int]] = deque()
 
     def add(self, container: dict[Any, Any] | list[Any] | deque[Any], each: int = 1) -> None:
-        """Take over a container, which the caller must not change afterwards.
-
-        `each` is the number of objects in one item.
-        """
+        """Take over a container with `each` objects in one item. The caller must not change it."""
         if len(container) * each <= STEP or self._loop.is_closed():
             return  # freed with the caller's reference
         self._containers.append((container, each))

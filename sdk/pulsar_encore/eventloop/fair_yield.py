@@ -48,9 +48,9 @@ class FairYield:
     async def end(self) -> None:
         """Suspend for one pass of the loop.
 
-        Of several tasks that call this in one pass, only the first begins a new slice. The others
-        then take one message each. If each began a slice, a pass of the loop would take as long as
-        all these slices together.
+        Of several tasks that call this in one pass, only the first begins a new slice, and the
+        others then take one message each. Otherwise a pass would take as long as all these slices
+        together.
         """
         if not self._ending:
             self._ending = True
@@ -58,7 +58,7 @@ class FairYield:
         await asyncio.sleep(0)
 
     def hold(self) -> None:
-        """End the slice, and begin none until `release` was called as often as `hold`.
+        """End the slice, and begin none until as many calls of `release`.
 
         Called when a waiting task was woken: it runs before the caller takes another message.
         """

@@ -18,8 +18,7 @@ _PASS_S: Final = 0.002  # a backlog of calls holds the loop for this long at mos
 class Mailbox:
     """Runs calls from any thread on one loop, with one wake-up for all pending calls.
 
-    A backlog is worked off in passes of a few milliseconds. Between two passes the loop runs its
-    other tasks.
+    A backlog is worked off in passes of a few milliseconds, so that other tasks run in between.
     """
 
     __slots__ = ("_items", "_woken", "loop")
@@ -37,13 +36,12 @@ class Mailbox:
         return self._schedule()
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Use `loop` from now on, also for the calls that are still pending."""
         if loop is not self.loop:
             self.loop = loop
             self._schedule()
 
     def take_all(self) -> None:
-        """Run all pending calls now. Call this on the loop, before an action that outdates them."""
+        """Run all pending calls now, on the loop, before an action that outdates them."""
         for _ in range(len(self._items)):
             self._take()
 

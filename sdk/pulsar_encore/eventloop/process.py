@@ -37,7 +37,6 @@ except ImportError:  # Python without ctypes: its exit may hang, or end by a sig
 else:
 
     def keep_for_ever(thing: object) -> None:
-        """Keep an object alive beyond the interpreter's exit."""
         pythonapi.Py_IncRef(py_object(thing))
 
 
@@ -46,7 +45,7 @@ def in_background(
 ) -> asyncio.Task[None]:
     """Return a task for work that lasts until its owner is closed.
 
-    In a forked child the task never runs again. asyncio does not warn when it is destroyed there.
+    In a forked child it never runs again, and asyncio does not warn when it is destroyed.
     """
     task = loop.create_task(work)
     _background.add(task)
@@ -75,10 +74,7 @@ def forked() -> bool:
 
 
 def check_process(pid: int, what: str) -> None:
-    """Raise ForkedError unless this process is `pid`, which made the object.
-
-    `what` names the object in the error, such as "consumer".
-    """
+    """Raise ForkedError, which names the object (`what`), unless this is the process `pid`."""
     if os.getpid() != pid:
         raise ForkedError(
             f"this {what} was made by the parent process ({pid}), where its connection and its "

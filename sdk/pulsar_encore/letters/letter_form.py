@@ -35,9 +35,7 @@ PLAIN = LetterForm()
 def form_of(original: OriginalMessage) -> LetterForm:
     """Return the form of a message's letters.
 
-    Raises:
-        NotSupportedError: if the message could not be decrypted. Nobody could read a copy.
-        UnreadableError: if its key cannot be read.
+    Raises NotSupportedError if the message could not be decrypted: nobody could read a copy.
     """
     version = original.int_schema_version()
     encryption = original.encryption_context()

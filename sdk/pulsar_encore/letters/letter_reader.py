@@ -113,7 +113,6 @@ class LetterFacts(Generic[M]):
         return {name: self.properties[name] for name in _EVIDENCE_ORDER if name in self.properties}
 
     def user_properties(self) -> dict[str, str]:
-        """Return the properties that the application set."""
         return {name: value for name, value in self.properties.items() if name not in RESERVED}
 
     @property

@@ -61,13 +61,9 @@ def keys_of(
 ) -> tuple[str | bytes | None, str | bytes | None]:
     """Return the partition key and the ordering key for a copy; None where absent.
 
-    Args:
-        refuse_byte_keys: True if the transport cannot tell byte keys from text keys, and the user
-            has not said that all keys are text.
-
-    Raises:
-        UnreadableError: if a key cannot be read.
-        NotSupportedError: if a text key could also be a byte key.
+    `refuse_byte_keys` is True if the transport cannot tell byte keys from text keys, and the user
+    has not said that all keys are text. A text key that could be a byte key then raises
+    NotSupportedError.
     """
     text = original.partition_key()
     if refuse_byte_keys and reads_as_bytes(text):
@@ -81,7 +77,6 @@ def keys_of(
 
 
 def _as_sent(original: OriginalMessage, text: str) -> str | bytes | None:
-    """Return a partition key as its producer was given it: bytes or text."""
     try:
         key = original.partition_key_bytes()
     except UnreadableError:  # the key is text: `keys_of` has refused keys that look like bytes

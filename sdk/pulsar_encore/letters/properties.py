@@ -64,11 +64,6 @@ RESERVED: Final = (
 
 
 def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """Return an application's properties for a letter, checked.
-
-    Raises:
-        ConfigurationError: if a name or value is not a string, or the name is reserved.
-    """
     if properties is None:
         return {}
     if not isinstance(properties, Mapping):

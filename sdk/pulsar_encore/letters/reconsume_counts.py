@@ -17,7 +17,7 @@ from .properties import PARKED_LOOKS, PARKED_TIMES, RECONSUME_TIMES
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:
-    """Return how often the message was reconsumed; 0 if the property is not a number."""
+    """Return how often the message was reconsumed; 0 if the property is no number."""
     return _count(properties.get(RECONSUME_TIMES, ""))
 
 
@@ -40,11 +40,7 @@ def _count(text: str) -> int:
 def reconsume_attempt(
     original: OriginalMessage, subscription: str, *, from_retry_topic: bool = False
 ) -> int:
-    """Return the number of this delivery attempt on the reconsume path, 1 for the first.
-
-    Raises:
-        NotSupportedError: if the properties cannot be read.
-    """
+    """Return the number of this delivery attempt on the reconsume path, 1 for the first."""
     properties = original.properties()
     times = reconsume_times(properties)
     if not times:

@@ -20,10 +20,7 @@ class FailureReports:
     """Failures in a row of a retried action, and when to report them.
 
     The time between reports doubles, from 1 s to 5 minutes, so that a lasting failure does not fill
-    the log.
-
-    Args:
-        since_s: Time of the first failure, in s on any clock. None: the time of the first call.
+    the log. `since_s` is the time of the first failure, None for the first call.
     """
 
     def __init__(self, since_s: float | None = None) -> None:
@@ -32,8 +29,7 @@ class FailureReports:
         self._due_s = -math.inf
 
     def failed(self, now_s: float, *, is_news: bool = False) -> bool:
-        """Count a failure and return True if it should be reported; `is_news` reports it in any
-        case."""
+        """Count a failure; return True if it should be reported, as news always are."""
         self.attempts += 1
         elapsed_s = self.elapsed_s(now_s)
         if now_s < self._due_s and not is_news:
@@ -168,11 +164,7 @@ BackoffLike: TypeAlias = Backoff | BackoffTable | Sequence[float | timedelta]
 
 
 def backoff_of(value: BackoffLike | None, name: str) -> Backoff | BackoffTable | None:
-    """Return the backoff that the option `name` names, None for None.
-
-    Raises:
-        ConfigurationError: The value is of another type, or a delay in it is out of range.
-    """
+    """Return the backoff that the option `name` names, None for None."""
     if value is None or isinstance(value, (Backoff, BackoffTable)):
         return value
     return BackoffTable(_checked_delays(value, name))

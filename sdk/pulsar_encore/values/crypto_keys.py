@@ -83,8 +83,7 @@ class CryptoKeyReader:
 def key_reader_of(value: Any) -> CryptoKeyReader | None:
     """Return a `crypto_key_reader` whose keys Python can read, or None.
 
-    Raises:
-        NotSupportedError: if it belongs to `pulsar-client`: only the C++ client can read its paths.
+    That of `pulsar-client` raises NotSupportedError: only the C++ client can read its paths.
     """
     if value is None or isinstance(value, CryptoKeyReader):
         return value

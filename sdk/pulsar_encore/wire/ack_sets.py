@@ -20,7 +20,6 @@ _MAX_WORDS: Final = MAX_BATCH_SIZE // 64
 
 
 def full(batch_size: int) -> int:
-    """Return the mask of a batch with every index unacked."""
     if batch_size < 1:
         raise ConfigurationError(f"batch_size is {batch_size}, it must be 1 or more")
     return (1 << batch_size) - 1
@@ -43,10 +42,7 @@ def from_words(words: Sequence[int]) -> int:
     """Convert words to a mask. The caller must cut bits beyond the batch, by `full`.
 
     Words beyond the largest possible batch (2**24 messages) are ignored, because a frame has room
-    for millions of words.
-
-    Raises:
-        ConfigurationError: if `words` is empty. The meaning of that depends on the command.
+    for millions of words. Without words, the meaning depends on the command.
     """
     if not words:
         raise ConfigurationError("an ack set without words: its meaning depends on the command")

@@ -14,10 +14,7 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 
 def crc32c(data: Data, before: int = 0) -> int:
-    """Return the CRC-32C of `data`, continuing from the checksum `before`.
-
-    ``b"123456789"`` gives 0xe3069283.
-    """
+    """Return the CRC-32C of `data`, continuing from the checksum `before`."""
     return crc32.iscsi(data, before)
 
 

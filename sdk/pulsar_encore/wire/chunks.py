@@ -59,8 +59,6 @@ class Chunk:
 
 
 class ChunkFate(Enum):
-    """The action for entries that are no longer kept."""
-
     ACK = "ack"
     """Ack them, because they will never be part of a message."""
 
@@ -74,11 +72,9 @@ class ChunkFate(Enum):
 
 
 class DiscardedChunks(NamedTuple):
-    """Entries of one message that are no longer kept and were not joined.
+    """Entries of one message that are no longer kept, in the order of their arrival.
 
-    Attributes:
-        places: The entries, in the order of their arrival.
-        is_first: False for a later chunk of a message that was refused before.
+    `is_first` is False for a later chunk of a message that was refused before.
     """
 
     uuid: str
@@ -89,12 +85,10 @@ class DiscardedChunks(NamedTuple):
 
 
 class JoinedMessage(NamedTuple):
-    """A complete message.
+    """A complete message, not decompressed.
 
     Attributes:
-        payload: All chunks in order, not decompressed.
-        places: The entry of each chunk, in order. The message is acked, nacked and sought by all of
-            them.
+        places: The entry of each chunk. The message is acked, nacked and sought by all of them.
         redelivery_count: The lowest of its chunks, because chunks are also redelivered when another
             chunk is missing.
         encrypted: True if a chunk could not be decrypted.
@@ -109,10 +103,8 @@ class JoinedMessage(NamedTuple):
 class ChunkArrival(NamedTuple):
     """The result of adding one chunk.
 
-    Attributes:
-        joined: The message that the chunk completes.
-        permits: Permits to give back: 1, but 0 for the last chunk, whose permit counts for the
-            message.
+    `permits` are to be given back: 1, but 0 for the last chunk, whose permit counts for the
+    message.
     """
 
     joined: JoinedMessage | None = None
@@ -337,7 +329,7 @@ class ChunkAssembler:
         return {uuid: next(iter(each.places)) for uuid, each in self._pending.items()}
 
     def next_expiry(self) -> int | None:
-        """Return the monotonic time in ms at which to call `expire`; None if nothing is held."""
+        """Return the monotonic time in ms at which to call `expire`."""
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.newest_ms + self._expire_ms
 
@@ -374,7 +366,8 @@ def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
 
 
 def is_chunk(metadata: pb.MessageMetadata) -> bool:
-    """Return True if an entry is part of a message. A message of one chunk is an ordinary entry."""
+    """Return True if an entry is a part of a message. A message of one chunk is an ordinary entry.
+    """
     return metadata.num_chunks_from_msg > 1
 
 

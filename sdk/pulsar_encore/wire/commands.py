@@ -39,11 +39,6 @@ _TYPES: Final = {
 
 
 def base_command(command: Message) -> pb.BaseCommand:
-    """Wrap the message of a command, such as `pb.CommandFlow`, unless it is a `BaseCommand`.
-
-    Raises:
-        KeyError: if `command` is not the message of a command.
-    """
     if isinstance(command, pb.BaseCommand):
         return command
     kind = _TYPES[type(command)]

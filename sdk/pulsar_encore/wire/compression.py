@@ -64,11 +64,6 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
 
     `uncompressed_size` is the size in the metadata, ignored for NONE. The result is `bytes` if it
     is over 1 MiB.
-
-    Raises:
-        UncompressedSizeError: if the result would be over `max_size` bytes.
-        DecompressionError: if the data is broken, cannot have that size, or has another size.
-        CodecError: if the codec is unknown, or `cramjam` is not installed.
     """
     if codec == pb.NONE:
         if len(data) > max_size:
@@ -96,12 +91,7 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
 
 
 def check_claim(codec: int, compressed: int, size: int, max_size: int) -> None:
-    """Check the uncompressed size that a publisher claims.
-
-    Raises:
-        UncompressedSizeError: if `size` is over `max_size`.
-        DecompressionError: if `compressed` bytes cannot have that size uncompressed.
-    """
+    """Check the uncompressed size that a publisher claims: possible, and at most `max_size`."""
     if not 0 <= size <= max_size:
         raise _too_large(size, max_size)
     ratio = _LARGEST_RATIO.get(codec)
@@ -133,7 +123,6 @@ def _to_bytes(out: mmap.mmap) -> bytes:
 
 
 def compress(codec: int, data: Data) -> Data:
-    """Compress a payload. The metadata must then name `codec` and the size of `data`."""
     if codec == pb.NONE:
         return data
     if codec == pb.ZLIB:

@@ -40,8 +40,8 @@ _NONCE_SIZE: Final = 12
 class DecryptionError(EntryError):
     """The payload cannot be decrypted: the key is missing or wrong, or bytes were altered.
 
-    Ack it with `validation_error` only if the application chose to discard such messages. Another
-    consumer may be able to read it.
+    Ack it only if the application chose to discard such messages. Another consumer may be able to
+    read it.
     """
 
     validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
@@ -62,17 +62,7 @@ class PublicKey(NamedTuple):
 
 
 class Encryptor:
-    """Encrypts the entries of one producer.
-
-    Args:
-        recipients: Public keys by the names that consumers know; at least one.
-        now_ms: Monotonic time in ms. The first data key is made now.
-
-    Raises:
-        ConfigurationError: if there are no recipients, or a key cannot wrap. The text names the
-            key.
-        NotSupportedError: if `cryptography` is not installed.
-    """
+    """Encrypts the entries of one producer, for recipients by the names that consumers know."""
 
     def __init__(self, recipients: Mapping[str, PublicKey], *, now_ms: int) -> None:
         if not recipients:
@@ -103,8 +93,7 @@ class Encryptor:
         return wrapped
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: Data, *, now_ms: int) -> bytes:
-        """Encrypt the compressed payload of one entry, and set the encryption fields of its
-        metadata."""
+        """Encrypt the compressed payload of one entry, and set the fields of its metadata."""
         if now_ms >= self._key_expires_ms or not self._entries_left:
             self.renew(now_ms)
         self._entries_left -= 1
@@ -141,12 +130,8 @@ class DataKeys:
     ) -> bytes:
         """Decrypt the payload of one entry. The result may be compressed.
 
-        Args:
-            private_key: Returns the PEM of a recipient's private key for its name and the metadata
-                from the producer; None if this consumer has no key of that name.
-
-        Raises:
-            DecryptionError: if no private key fits, or the bytes were altered.
+        `private_key` returns the PEM of a recipient's private key for its name and the metadata
+        from the producer; None if this consumer has no key of that name.
         """
         nonce = metadata.encryption_param
         if len(nonce) != _NONCE_SIZE:
@@ -189,13 +174,7 @@ class DataKeys:
 
 
 def check_key(pem: bytes, *, private: bool) -> None:
-    """Check that a private or public key can be used for encryption.
-
-    Raises:
-        ConfigurationError: if it is not a key, or of an unsupported kind. The text does not show
-            it.
-        NotSupportedError: if `cryptography` is not installed.
-    """
+    """Check that a private or public key can be used. The error does not show the key."""
     ciphers = _ciphers()
     try:
         (ciphers.load_private if private else ciphers.load)(pem)

@@ -65,8 +65,7 @@ class Frame:
     """One command, with the body of SEND and MESSAGE.
 
     Attributes:
-        body: For SEND and MESSAGE ``[0e01 crc] md_size metadata payload``, byte for byte; else
-            None.
+        body: ``[0e01 crc] md_size metadata payload``, byte for byte; None for other commands.
         broker_entry_metadata: The serialized `BrokerEntryMetadata`, already removed from `body`.
     """
 
@@ -115,11 +114,8 @@ class FrameDecoder:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Decode every frame that `data` completes.
-
-        Raises:
-            FrameError: if the stream is broken. Every later call raises it, too.
-        """
+        """Decode every frame that `data` completes. After a FrameError, every later call raises it,
+        too."""
         if self._failed:
             raise FrameError(self._failed)
         buffer = self._buffer
@@ -174,7 +170,6 @@ class FrameDecoder:
 
 
 def encode(command: Message) -> bytes:
-    """Encode the message of a command, such as `pb.CommandFlow`, as one frame."""
     data = _serialize(base_command(command))
     return _SIZES.pack(4 + len(data), len(data)) + data
 
@@ -203,7 +198,7 @@ def _serialize(command: pb.BaseCommand) -> bytes:
 
 
 def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
-    """Decode one command; return None for an unknown type if `skip_unknown` is true."""
+    """Decode one command; None for an unknown type to skip."""
     command = pb.BaseCommand()
     try:
         command.ParseFromString(data)

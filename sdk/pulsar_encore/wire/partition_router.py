@@ -54,9 +54,6 @@ class PartitionRouter:
             with equal starts would fill the partitions alike.
         single: True sends messages without a key to one partition, instead of round robin.
         batch: The limits of the producer's batches; None to switch with every message.
-
-    Raises:
-        ConfigurationError: if `start` is below 0.
     """
 
     def __init__(
@@ -78,12 +75,9 @@ class PartitionRouter:
         self._since_ms: float | None = None
 
     def route(self, key: str | None, *, size: int, partitions: int, now_ms: float) -> int:
-        """Return the partition of the next message.
+        """Return the partition of the next message; the number of partitions may grow.
 
-        Args:
-            key: `partition_key`, or None. An empty key counts as None, as in `pulsar-client`.
-            partitions: Current number of partitions. It may grow from call to call.
-            now_ms: Monotonic time in ms.
+        An empty key counts as None, as in `pulsar-client`.
         """
         if partitions == 1:
             return 0
