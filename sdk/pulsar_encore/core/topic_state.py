@@ -34,7 +34,7 @@ class TopicState(TopicRelease):
 
         Returns:
             The number of acks that were added to `acks`: the size of the entry if all of it is
-                acked now, 1 for a partly acked entry, 0 if an ack of the entry waits already.
+            acked now, 1 for a partly acked entry, 0 if an ack of the entry waits already.
         """
         # The fast path: the application acks a message that it holds, and nothing else waits for
         # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
@@ -238,13 +238,10 @@ class TopicState(TopicRelease):
         if not entry.begin_forwarding(index):
             return False
         self._forwarded = True
-        self._end_deadlines(entry, index)
-        return True
-
-    def _end_deadlines(self, entry: Entry, index: int) -> None:
         self.end_timeout(entry, index)
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))
+        return True
 
     def end_timeout(self, entry: Entry, index: int) -> None:
         """End the ack timeout of a message that has another deadline."""
@@ -301,9 +298,6 @@ class TopicState(TopicRelease):
         self.ordered.clear()
         for entry in list(self.table.away.values()):  # some were kept only for their times
             self._remember_away(entry)
-
-    def not_before(self, entry: Entry, index: int) -> int:
-        return self.ordered.not_before(entry, index)
 
     def end_hold_back(self, entry: Entry, index: int) -> None:
         due_key = entry.due_key(index)
