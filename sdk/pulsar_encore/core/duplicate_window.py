@@ -262,8 +262,7 @@ class DuplicateWindow:
         return len(self._lost) + len(self._lost_parts)
 
     def end_reconnect(self) -> None:
-        """Forget the last loss, long enough after a reconnect and not while the connection is down.
-        """
+        """Forget the last loss, long enough after a reconnect. A new loss is kept."""
         if self.connection is not Connection.LOST:
             self.connection = Connection.SURE
             self._unclear = False

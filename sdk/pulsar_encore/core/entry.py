@@ -221,8 +221,7 @@ class Entry:
         return released
 
     def release_all(self) -> int:
-        """Give every message back that is not being forwarded; return the mask of HELD and NACKED.
-        """
+        """Give back every message not being forwarded; return the mask of HELD and NACKED."""
         size = self.size
         if self.delivery_numbers is None and self.state == _HELD * size:  # nearly always
             self.delivery_numbers = dict.fromkeys(range(size), 1)
@@ -328,8 +327,7 @@ class Entry:
 
 
 def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
-    """Make the step `ack_all`; return the records, how many were NACKED, and how many were active.
-    """
+    """Make the step `ack_all`; return the records, and how many were NACKED and active."""
     done: list[Entry] = []
     nacked = active = 0
     for entry in entries:
@@ -345,7 +343,7 @@ def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
 
 
 def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
-    """Make the step `release_all`, unless FORWARDING; return the records, and keys of the QUEUED.
+    """Make the step `release_all`, unless FORWARDING; return the records, and keys of QUEUED ones.
     """
     done: list[Entry] = []
     queued: list[EntryKey] = []

@@ -96,6 +96,7 @@ class TopicRelease(TopicArrival):
         return released.bit_count()
 
     def request_failed(self, due: DueBatch, due_ms: int) -> None:
+        """Let released messages wait until `due_ms`."""
         for ledger, number, index in due:
             entry = self.table.find((ledger, number))
             if index >= 0 and (entry is None or entry.state[index] != AWAY):

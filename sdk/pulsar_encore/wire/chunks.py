@@ -366,8 +366,7 @@ def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
 
 
 def is_chunk(metadata: pb.MessageMetadata) -> bool:
-    """Return True if an entry is a part of a message. A message of one chunk is an ordinary entry.
-    """
+    """Return True if an entry is a part of a message. A message of one chunk is none."""
     return metadata.num_chunks_from_msg > 1
 
 
