@@ -70,7 +70,7 @@ class CumulativeAck:
         return last
 
     def retract(self, key: EntryKey) -> None:
-        """Forget a position after a delivery that it, but no uncertain position, covers.
+        """Forget a position that covers a delivered entry, after `covers` was False for the entry.
 
         An operator has reset the cursor, so acks from there on are new to the broker.
         """

@@ -343,8 +343,7 @@ def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
 
 
 def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
-    """Make the step `release_all`, unless FORWARDING; return the records, and keys of QUEUED ones.
-    """
+    """Make the step `release_all`; return the records, and the keys of those that were QUEUED."""
     done: list[Entry] = []
     queued: list[EntryKey] = []
     for entry in entries:

@@ -72,6 +72,7 @@ class EntryTable:
     # One record
 
     def find(self, key: EntryKey) -> Entry | None:
+        """Return the record of an entry; unpacks a packed batch."""
         entry = self.entries.get(key)
         if entry is None and len(self.packed):
             entry = self.packed.unpack(key)
@@ -161,6 +162,7 @@ class EntryTable:
         return None
 
     def end_all_but(self, rest: Sequence[Entry] = ()) -> None:
+        """End all records except some; each must be a single message."""
         self.live_alone.clear()
         self.live_alone = [True]
         for entry in rest:

@@ -80,6 +80,7 @@ class _Owed:
         self._at = 0
 
     def last(self) -> EntryKey:
+        """Return the last entry; only after `add_all`."""
         return self._keys[-1]
 
     def pop(self, key: EntryKey) -> int | None:

@@ -110,8 +110,8 @@ class TopicArrival(TopicTracking):
     def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
         """Record plain messages that the broker has never delivered before, in order.
 
-        Arrival, delivery and ack of a message take 1.1 us, against 2.5 us with a call of `arrive`
-        for each (Python 3.11).
+        Has the same effect as `arrive` for each message. Arrival, delivery and ack of a message
+        take 1.1 us, against 2.5 us with a call of `arrive` for each (Python 3.11).
 
         Returns:
             Records of the leading messages that need no checks, all QUEUED. Give the next message
@@ -230,9 +230,9 @@ class TopicArrival(TopicTracking):
     def _keep_waiting(self, due_key: MessageKey, now_ms: int) -> bool:
         """Return True if an unbatched message goes on waiting for its due time.
 
-        On Exclusive and Failover too, where Java's client delivers it at once. Delivered here, it
-        would cancel its rewind, which also brings the messages behind it that the application gave
-        back.
+        This holds on Exclusive and Failover too, where Java's client delivers it at once. Delivered
+        here, it would cancel its rewind, which also brings the messages behind it that the
+        application gave back.
         """
         if self.window.requested:
             if self._postpone_early_copy(due_key, now_ms):
