@@ -22,36 +22,14 @@ from typing import Final
 from ..values.message_id import MessageId
 from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
+from . import properties as names
 from .evidence import Evidence, evidence_of
 from .id_text import id_text
 from .letter_trust import is_letter
 from .original_message import OriginalMessage, keys_of
-from .properties import (
-    ATTEMPTS,
-    CONSUMER,
-    COUNTERS,
-    DELAY_TIME,
-    EVIDENCE,
-    FAILURE,
-    FINGERPRINT,
-    FIRST_TIME,
-    LAST_TIME,
-    ORIGIN_MESSAGE_ID,
-    ORIGIN_MESSAGE_ID_LEGACY,
-    PARKED,
-    PARKED_LOOKS,
-    PARKED_TIMES,
-    REAL_SUBSCRIPTION,
-    REAL_TOPIC,
-    RECONSUME_TIMES,
-    REPLAY_ID,
-    REPLAYED_FROM,
-    RESERVED,
-    VERSION,
-)
 
-_LETTERS_OWN: Final = RESERVED - {REPLAY_ID, REPLAYED_FROM}
-_RESET: Final = COUNTERS | EVIDENCE
+_LETTERS_OWN: Final = names.RESERVED - {names.REPLAY_ID, names.REPLAYED_FROM}
+_RESET: Final = names.COUNTERS | names.EVIDENCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +105,7 @@ def dead_letter_by_nack(
     """
     properties = _kept(original, author, from_retry_topic, with_partition=True)
     if first_failed is not None:
-        properties.setdefault(FIRST_TIME, str(first_failed))
+        properties.setdefault(names.FIRST_TIME, str(first_failed))
     _add_end(properties, author, evidence, reason, attempt, wall_now)
     return _copy(original, properties, author.refuse_byte_keys)
 
@@ -152,10 +130,10 @@ def overflowed_nack(
     if evidence is not None:
         _replace_failure(properties, evidence)
     if first_failed is not None:
-        properties.setdefault(FIRST_TIME, str(first_failed))
-    properties[PARKED_LOOKS] = str(attempt)
-    properties[PARKED_TIMES] = properties.get(RECONSUME_TIMES, "0")
-    properties[DELAY_TIME] = str(delay_ms)
+        properties.setdefault(names.FIRST_TIME, str(first_failed))
+    properties[names.PARKED_LOOKS] = str(attempt)
+    properties[names.PARKED_TIMES] = properties.get(names.RECONSUME_TIMES, "0")
+    properties[names.DELAY_TIME] = str(delay_ms)
     return _copy(original, properties, author.refuse_byte_keys, deliver_at)
 
 
@@ -173,8 +151,8 @@ def replayed_copy(
     properties = original.properties()
     if not keep_counters:
         properties = {name: value for name, value in properties.items() if name not in _RESET}
-    properties[REPLAY_ID] = replay_id
-    properties[REPLAYED_FROM] = id_text(original.message_id())
+    properties[names.REPLAY_ID] = replay_id
+    properties[names.REPLAYED_FROM] = id_text(original.message_id())
     return _copy(original, properties, refuse_byte_keys)
 
 
@@ -195,15 +173,15 @@ def letter_properties(
             copy.
     """
     if letter:
-        properties = {k: v for k, v in original.items() if k not in PARKED}
+        properties = {k: v for k, v in original.items() if k not in names.PARKED}
     else:
         properties = {k: v for k, v in original.items() if k not in _LETTERS_OWN}
-    origin = properties.get(ORIGIN_MESSAGE_ID)
+    origin = properties.get(names.ORIGIN_MESSAGE_ID)
     if origin is None:
-        origin = properties[ORIGIN_MESSAGE_ID] = id_text(message_id)
-    properties.setdefault(ORIGIN_MESSAGE_ID_LEGACY, origin)
-    properties.setdefault(REAL_TOPIC, real_topic)
-    properties.setdefault(REAL_SUBSCRIPTION, subscription)
+        origin = properties[names.ORIGIN_MESSAGE_ID] = id_text(message_id)
+    properties.setdefault(names.ORIGIN_MESSAGE_ID_LEGACY, origin)
+    properties.setdefault(names.REAL_TOPIC, real_topic)
+    properties.setdefault(names.REAL_SUBSCRIPTION, subscription)
     return properties
 
 
@@ -238,9 +216,9 @@ def _reconsumed(
     properties = _kept(original, author, from_retry_topic)
     if custom:
         properties.update(custom)
-    properties[RECONSUME_TIMES] = str(attempt)
-    properties[DELAY_TIME] = str(delay_ms)
-    properties.setdefault(FIRST_TIME, str(wall_now))
+    properties[names.RECONSUME_TIMES] = str(attempt)
+    properties[names.DELAY_TIME] = str(delay_ms)
+    properties.setdefault(names.FIRST_TIME, str(wall_now))
     return properties
 
 
@@ -252,17 +230,17 @@ def _add_end(
     attempt: int,
     wall_now: int,
 ) -> None:
-    if evidence is not None or FINGERPRINT not in properties:
+    if evidence is not None or names.FINGERPRINT not in properties:
         _replace_failure(properties, evidence or evidence_of(None, reason))
-    properties.setdefault(FIRST_TIME, str(wall_now))
-    properties[LAST_TIME] = str(wall_now)
-    properties[ATTEMPTS] = str(attempt)
-    properties[CONSUMER] = author.consumer_name
-    properties[VERSION] = author.version
+    properties.setdefault(names.FIRST_TIME, str(wall_now))
+    properties[names.LAST_TIME] = str(wall_now)
+    properties[names.ATTEMPTS] = str(attempt)
+    properties[names.CONSUMER] = author.consumer_name
+    properties[names.VERSION] = author.version
 
 
 def _replace_failure(properties: dict[str, str], evidence: Evidence) -> None:
-    for name in FAILURE:
+    for name in names.FAILURE:
         properties.pop(name, None)
     properties.update(evidence.properties())
 

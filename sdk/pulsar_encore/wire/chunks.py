@@ -192,7 +192,7 @@ class ChunkAssembler:
             return KEPT
         if not 0 <= chunk.index < chunk.count or chunk.total < 0:
             reason = f"chunk {chunk.index} of {chunk.count}, {chunk.total} bytes"
-            return _discard_one(chunk, ChunkFate.ACK, reason)
+            return _discarded(uuid, (chunk.place,), ChunkFate.ACK, reason)
         if chunk.total > self._max_bytes or uuid in self._refused:
             return self._refuse(chunk, now_ms)
         if pending is None:
@@ -204,7 +204,7 @@ class ChunkAssembler:
             arrival = self._keep(chunk, _Pending(chunk.count, chunk.total, now_ms), now_ms)
             return arrival._replace(discarded=(restarted, *arrival.discarded))
         elif chunk.index < len(pending.parts):
-            return _discard_one(chunk, ChunkFate.ACK, f"a copy of chunk {chunk.index}")
+            return _discarded(uuid, (chunk.place,), ChunkFate.ACK, f"a copy of chunk {chunk.index}")
         elif chunk.index > len(pending.parts):
             return self._gap(chunk, pending, now_ms)
         elif (chunk.count, chunk.total) != (pending.count, pending.total):
@@ -220,10 +220,7 @@ class ChunkAssembler:
         is_first = chunk.index == 0 or uuid not in self._refused
         _remember(self._refused, uuid, now_ms)
         reason = f"its chunks announce {chunk.total} bytes, {self._limit}"
-        places = (*held, chunk.place)
-        return ChunkArrival(
-            discarded=(DiscardedChunks(uuid, places, ChunkFate.REFUSE, reason, is_first),)
-        )
+        return _discarded(uuid, (*held, chunk.place), ChunkFate.REFUSE, reason, is_first)
 
     @property
     def _limit(self) -> str:
@@ -298,7 +295,7 @@ class ChunkAssembler:
             expected = len(pending.parts)
             places = (*self._remove(chunk.uuid).places, chunk.place)
         reason = f"chunk {expected} is missing before {chunk.index}"
-        return ChunkArrival(discarded=(DiscardedChunks(chunk.uuid, places, fate, reason),))
+        return _discarded(chunk.uuid, places, fate, reason)
 
     def expire(self, now_ms: int) -> list[DiscardedChunks]:
         """Discard the messages whose next chunk did not arrive in time.
@@ -354,8 +351,10 @@ class ChunkAssembler:
         return pending
 
 
-def _discard_one(chunk: Chunk, fate: ChunkFate, reason: str) -> ChunkArrival:
-    return ChunkArrival(discarded=(DiscardedChunks(chunk.uuid, (chunk.place,), fate, reason),))
+def _discarded(
+    uuid: str, places: tuple[Place, ...], fate: ChunkFate, reason: str, is_first: bool = True
+) -> ChunkArrival:
+    return ChunkArrival(discarded=(DiscardedChunks(uuid, places, fate, reason, is_first),))
 
 
 def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
