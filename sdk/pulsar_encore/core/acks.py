@@ -56,7 +56,7 @@ class Acks:
 
     @property
     def only_unsent(self) -> dict[EntryKey, None] | None:
-        """Entries whose ack waits, if `covers` depends on nothing else; otherwise None."""
+        """Unsent acks, if `covers` depends on nothing else; otherwise None."""
         if self.cumulative.last is not None or not self._window.covers_nothing:
             return None
         return self._whole
@@ -118,7 +118,6 @@ class Acks:
         self._window.connection_unclear()
 
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
-        """Make acks due again that may be lost, and the ack sets of unfinished batches."""
         self._window.reconnected(self._whole)
         self.cumulative.reconnected()
         for entry in unfinished:
@@ -131,7 +130,6 @@ class Acks:
         return self._window.lost + self.cumulative.lost
 
     def rewound(self) -> None:
-        """Expect copies of acked messages: everything is about to be requested."""
         self._window.rewound(self._whole)
 
     def clear(self) -> None:

@@ -158,7 +158,6 @@ class Attempts:
         return max(failed, self.remembered(entry.due_key(index))) + entry.redelivered
 
     def recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
-        """Take over stored attempts at messages of a batch, by index."""
         failed = {} if entry.failed is None else entry.failed
         for index, total in attempts.items():
             # Both the stored total and the broker's count include redeliveries that the earlier

@@ -23,8 +23,6 @@ class Position(NamedTuple):
 
 
 class CumulativeAck:
-    """The position of one topic, and the positions that were sent a moment ago."""
-
     __slots__ = ("_certain", "_sent", "_window", "due", "last")
 
     def __init__(self, window: DuplicateWindow) -> None:

@@ -6,15 +6,14 @@ A second copy of a message can be in flight for one of three reasons (`Cause`):
   the loss may not have arrived: a broker answers before it persists
   (`docs/notes/consumer-semantics.md#ack-receipts`). An ack without a receipt may be lost however
   old it is. The window covers these acks until they have been sent again and a while has passed.
-- REWIND: a redelivery of everything was requested. The request overtakes the acks of the last
+- REWIND: a redelivery of everything was requested, and the request overtakes the acks of the last
   moments.
 - REDELIVERY: a redelivery of one message was requested, and the message was acked meanwhile; or it
   was acked by id, or by an old delivery, while it was away. On Pulsar 4.2.4, 1 to 3 % of the
   messages redelivered under load arrive twice.
 
-The window forgets. If a message arrives that was acked longer ago, an operator has reset the
-cursor, and the application must see the message again. Forgetting too early costs a duplicate at
-the application.
+If a message arrives that was acked longer ago, an operator has reset the cursor, and the
+application must see the message again. Forgetting too early costs a duplicate at the application.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The interface between a topic's state and the durable state that outlives the process.
 
-A protocol, because the implementation lies above the core. Times are ms on the caller's clock
-unless stated otherwise. Waiting messages and attempts must be reported before they can have any
-effect. Acks may be reported late, because the broker does not send acked messages again.
+Times are ms on the caller's clock unless stated otherwise. Waiting messages and attempts must be
+reported before they can have any effect. Acks may be reported late, because the broker does not
+send acked messages again.
 """
 
 from __future__ import annotations

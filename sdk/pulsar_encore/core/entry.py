@@ -184,7 +184,6 @@ class Entry:
         return before
 
     def ack_held(self, indexes: Sequence[int]) -> int:
-        """Ack the HELD ones of several messages; return their number."""
         state, settled = self.state, 0
         for index in indexes:
             if state[index] == HELD:
@@ -195,7 +194,6 @@ class Entry:
         return settled
 
     def ack_all(self) -> int:
-        """Ack all messages; return how many were not acked."""
         settled = self.unacked
         self.state = bytearray((ACKED,)) * self.size
         self.unacked = self.active = 0
@@ -265,7 +263,6 @@ class Entry:
 
     @property
     def only_waits(self) -> bool:
-        """True if some messages are NACKED and all others ACKED or AWAY."""
         return self.active > 0 and self.state.count(NACKED) == self.active
 
     def to_packed(self) -> Packed:
@@ -296,7 +293,7 @@ class Entry:
         return self.size
 
     def remaining(self) -> int:
-        """Return the ack set as a bit mask: bit i is 1 while index i is unacked.
+        """Return the ack set: bit i is 1 while index i is unacked.
 
         On the wire: `docs/notes/wire-protocol.md#ack-sets`.
         """
@@ -313,7 +310,6 @@ class Entry:
         return came_as
 
     def due_key(self, index: int) -> tuple[int, int, int]:
-        """Return the `DueIndex` key of a message."""
         return (*self.key, index if self.size > 1 else -1)
 
     def _check(self) -> None:

@@ -210,7 +210,6 @@ class EntryTable:
         return [entry.key for entry in dead], queued
 
     def drop_queued_alone(self) -> int:
-        """End the QUEUED single-message records; return their number."""
         if self.many:
             queued = [entry for entry in self.entries.values() if entry.state[0] == QUEUED]
             if 2 * len(queued) > len(self.entries):

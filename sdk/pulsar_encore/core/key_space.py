@@ -3,8 +3,7 @@
 A *lane* holds the keys of one ledger of one kind: whole entries, or one page of batch indexes. Its
 keys have positions, and each block of positions in use gets a *slot*. The number of a key is its
 slot and its place in the block. Slots are numbered in order of first use, so that keys of many
-ledgers share Roaring containers, which would otherwise cost more than the ids inside them. An empty
-slot is free again.
+ledgers share Roaring containers, which would otherwise cost more than the ids inside them.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ WHOLE = -1  # the page of unbatched messages
 class Lane:
     """The keys of one ledger and page, and their current run.
 
-    The current run holds positions of one block that arrived in order and are due together. It
-    joins the other runs of the slot when it ends.
+    The current run holds positions of one block that arrived in order and are due together.
     """
 
     __slots__ = (
@@ -203,7 +201,6 @@ class KeySpace:
         return found
 
     def split(self, numbers: array[int]) -> list[Part]:
-        """Cut rising numbers into blocks, in order of ledger, page and position."""
         bits = self.block_bits
         owners, starts = self._owners, self._starts
         parts = []

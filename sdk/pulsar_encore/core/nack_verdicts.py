@@ -45,7 +45,7 @@ class Verdicts:
 
     Attributes:
         delay_of: Returns the delay in ms of a nack without one, by failed attempts before.
-        max_redeliver_count: Limit of the dead-letter policy; None without a policy.
+        max_redeliver_count: None without a dead-letter policy.
         overflow: None if all nacked messages wait here.
         revive_delay: The same as `delay_of` for an expired lease; None to redeliver at once.
     """

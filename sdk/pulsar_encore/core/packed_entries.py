@@ -37,8 +37,6 @@ class Packed(NamedTuple):
 
 
 class PackedEntries:
-    """A map from entry to `Packed`, in order of keys."""
-
     def __init__(self) -> None:
         self.clear()
 

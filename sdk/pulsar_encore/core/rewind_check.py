@@ -116,11 +116,7 @@ class _Owed:
 
 
 class Rewind:
-    """The rewinds of one topic.
-
-    Args:
-        contiguous: Entry ids are consecutive unless something is wrong; False on a compacted read.
-    """
+    """The rewinds of one topic. Entry ids are `contiguous`, but not on a compacted read."""
 
     __slots__ = (
         "_at",

@@ -36,8 +36,7 @@ class TimeBucketIndex:
 
     Args:
         open_buckets: How many buckets may stay bitmaps before idle ones are sealed.
-        block_bits: See `KeySpace`; small values are for tests.
-        page_bits: See `KeySpace`.
+        block_bits, page_bits: See `KeySpace`; small values are for tests.
     """
 
     def __init__(self, *, open_buckets: int = 2, block_bits: int = 13, page_bits: int = 6) -> None:
@@ -139,7 +138,7 @@ class TimeBucketIndex:
                         yield edge, keys.key_at(lane, number + shift)
 
     def _slots(self, lane: Lane, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield `KeySpace.slots`; the current run is ended first where a slot overlaps it."""
+        """Yield `KeySpace.slots`. A current run that they overlap is ended first."""
         for block, slot, low, high in self._keys.slots(lane, start, stop):
             if block == lane.block and lane.first < high:
                 self._end_run(lane)
@@ -162,7 +161,7 @@ class TimeBucketIndex:
         return batch
 
     def in_order(self, edge: int) -> Iterator[MessageKey]:
-        """Iterate over the keys that are due at exactly `edge`, lowest keys first.
+        """Yield the keys that are due at exactly `edge`, lowest keys first.
 
         The index must not change meanwhile.
         """

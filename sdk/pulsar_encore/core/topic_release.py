@@ -2,7 +2,7 @@
 
 On Shared and Key_Shared, single entries are requested again. On Exclusive and Failover the broker
 only rewinds: the topic gives everything unacked back at once, and `Rewind` sees to it that all of
-it is delivered again. Each public method is one synchronous step. The caller does the I/O.
+it is delivered again.
 """
 
 from __future__ import annotations
@@ -216,7 +216,6 @@ class TopicRelease(TopicArrival):
         self.acks.reconnected(parts)
 
     def sent(self, parts: Iterable[Entry]) -> None:
-        """Pack batches again after their partial acks were sent."""
         for entry in parts:
             self._pack(entry)
 

@@ -25,8 +25,6 @@ _LAST: Final = (1 << 63) - 1
 
 
 class TopicState(TopicRelease):
-    """State of one topic or partition."""
-
     # Acks
 
     def ack(self, entry: Entry, index: int) -> int:
@@ -278,7 +276,6 @@ class TopicState(TopicRelease):
         return True
 
     def requeue_unfailed(self, entry: Entry, index: int) -> bool:
-        """Queue a held message again without counting an attempt."""
         if not (entry.live and entry.state[index] == HELD):
             return False
         self._observer.returned(entry, (index,))
@@ -312,7 +309,6 @@ class TopicState(TopicRelease):
         return entry is not None and at < entry.size and entry.state[at] in (HELD, FORWARDING)
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
-        """Return the attempts at the held messages, the present one included."""
         entry = self.table.entries.get(key)
         if entry is None or HELD not in entry.state:
             return {}

@@ -142,7 +142,6 @@ class TopicTracking:
     # Tests
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the records as plain values, for tests and for debugging."""
         return {
             "entries": {key: bytes(entry.state) for key, entry in self.table.entries.items()},
             "away": list(self.table.away),

@@ -1,8 +1,7 @@
 """The event loop and process that an object belongs to, and the end of an event loop.
 
-Consumers, readers and producers keep timers and waiters on their loop. A call from another loop
-would wait for answers that arrive on the first one. A forked child has neither the connections nor
-the threads. Every call therefore checks its loop first.
+A call from another loop would wait for answers that arrive on the loop of the object. A forked
+child has neither the connections nor the threads. Every call therefore checks its loop first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Awaitables that calls of this package return instead of a plain coroutine.
 
-`acknowledge` and its siblings act when they are called, awaited or not. `Client.subscribe` and its
-siblings return `Opening`, which is awaited or entered. asyncio takes all of them for coroutines:
-`create_task`, `gather` and `wait_for` accept them.
+`acknowledge` and its siblings act when they are called, awaited or not. asyncio takes all of them
+for coroutines: `create_task`, `gather` and `wait_for` accept them.
 """
 
 from __future__ import annotations

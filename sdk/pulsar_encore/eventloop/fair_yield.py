@@ -1,8 +1,8 @@
 """Fairness between a busy receiver and the other tasks of its event loop.
 
 A call that takes queued messages never has to suspend. With a few milliseconds of work for each
-message it would starve every other task, timer and socket. All callers of one queue therefore share
-a time slice of `SLICE_S`. When it is over, the next call suspends for one pass of the loop.
+message it would starve every other task. All callers of one queue therefore share a time slice of
+`SLICE_S`. When it is over, the next call suspends for one pass of the loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hooks of the process: actions at the interpreter's exit, and the detection of forked children.
 
-Both hooks are installed when the package is imported. Exit handlers that the program registers
-afterwards therefore run before the actions given to `at_exit`.
+Exit handlers that the program registers after the import of this package run before the actions
+given to `at_exit`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Chunked messages: producers cut a large message into chunks, and consumers join them again.
 
-`ChunkAssembler` returns the entries to ack, the entries to request again and the permits to give
-back, and the caller acts on them. The chunks of one message arrive in order; chunks of several
-messages may be mixed.
-
-Every chunk is either held here or returned exactly once, in a joined message or as discarded. The
-held chunks are bounded by number of messages, bytes and age. A chunk is acked because of its age
-only after it was redelivered once, because brokers skip entries if a rewind comes during a read
+The chunks of one message arrive in order; chunks of several messages may be mixed. Every chunk is
+either held here or returned exactly once, in a joined message or as discarded. The held chunks are
+bounded by number of messages, bytes and age. A chunk is acked because of its age only after it was
+redelivered once, because brokers skip entries if a rewind comes during a read
 (`docs/notes/wire-protocol.md#rewind-during-a-read`).
 """
 
@@ -141,10 +138,10 @@ class ChunkAssembler:
         max_messages: Most incomplete messages, 0 for no limit (`max_pending_chunked_message`).
             Beyond it, the message whose newest chunk is the oldest is discarded.
         max_bytes: Most bytes of all messages together. A larger message is refused
-            (`max_uncompressed_size` of the client).
+            (`max_uncompressed_size`).
         expire_ms: How long an incomplete message waits for its next chunk.
-        ack_oldest: True to ack, and so lose, a message that is discarded because of a limit; else
-            it is redelivered (`auto_ack_oldest_chunked_message_on_queue_full`).
+        ack_oldest: True to ack, and so lose, a message that is discarded because of a limit
+            (`auto_ack_oldest_chunked_message_on_queue_full`).
     """
 
     def __init__(

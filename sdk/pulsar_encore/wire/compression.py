@@ -3,8 +3,7 @@
 The uncompressed size in the metadata is a claim of the publisher, so two checks come before the
 codec: the size must not exceed the caller's limit, nor the largest ratio that the codec's format
 can express. A large buffer is anonymous mapped memory, whose pages exist only once the codec has
-written to them. An output of any other size is an error. Formats:
-`docs/notes/wire-protocol.md#compression`.
+written to them. Formats: `docs/notes/wire-protocol.md#compression`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A body is ``[0e01 crc32c] md_size MessageMetadata payload``. A batch is n times ``size
 SingleMessageMetadata payload``. Decoded payloads are views of the input, and nothing is allocated
-by a size that the bytes only claim to have. A broken entry does not affect the connection.
+by a size that the bytes only claim to have.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class PublicKey(NamedTuple):
     """A recipient's public key.
 
     Attributes:
-        pem: RSA or EC, in PEM. Explicit curve parameters must be those of P-256, P-384 or P-521.
+        pem: RSA or EC. Explicit curve parameters must be those of P-256, P-384 or P-521.
         metadata: Sent with the wrapped data key, to help consumers find the private key.
     """
 

@@ -92,8 +92,7 @@ class FrameDecoder:
     Args:
         max_frame_size: Longest accepted frame in bytes, its own size field included. Assign
             ``max_message_size + FRAME_OVERHEAD`` after CONNECTED.
-        skip_unknown: True skips commands of an unknown type, as a client must, because brokers may
-            be newer. False makes them an error, as a broker does.
+        skip_unknown: True for a client, because brokers may be newer; False for a broker.
     """
 
     __slots__ = ("_buffer", "_failed", "max_frame_size", "skip_unknown")

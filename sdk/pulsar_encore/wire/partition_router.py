@@ -1,9 +1,8 @@
 """The partition of a message: by its key, else round robin or always the same one.
 
-Messages of one key go to one partition, as long as the number of partitions stays the same. A
-producer of batches stays with a partition until its batch there is full or due, as `pulsar-client`
-does: switching with each message would make batches of one message. (Java's client switches by time
-alone, every ten batch delays.)
+A producer of batches stays with a partition until its batch there is full or due, as
+`pulsar-client` does: switching with each message would make batches of one message. (Java's client
+switches by time alone, every ten batch delays.)
 """
 
 from __future__ import annotations
