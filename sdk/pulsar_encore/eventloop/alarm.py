@@ -1,7 +1,7 @@
 """One timer for many due times.
 
-A later due time never postpones an earlier one, as in the C++ client, where every nack restarts the
-only timer. While nothing is due, no timer runs.
+A later due time never postpones an earlier one. In the C++ client it does, because every nack
+restarts the only timer. While nothing is due, no timer runs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ class Alarm:
         self._closed = False
 
     def start(self, fire: Callable[[int], int | None]) -> None:
-        """Set the function to call with the time in ms. It returns the next due time in ms, or
-        None."""
+        """Set the function to call with the time in ms.
+
+        `fire` handles everything that is due and returns the next due time in ms, or None.
+        """
         self._fire = fire
 
     def at(self, due_ms: int | None) -> None:

@@ -83,7 +83,7 @@ class CryptoKeyReader:
 def key_reader_of(value: Any) -> CryptoKeyReader | None:
     """Return a `crypto_key_reader` whose keys Python can read, or None.
 
-    That of `pulsar-client` raises NotSupportedError: only the C++ client can read its paths.
+    A reader of `pulsar-client` raises NotSupportedError: only the C++ client can read its paths.
     """
     if value is None or isinstance(value, CryptoKeyReader):
         return value

@@ -100,7 +100,7 @@ class JoinedMessage(NamedTuple):
 class ChunkArrival(NamedTuple):
     """The result of adding one chunk.
 
-    `permits` are to be given back: 1, but 0 for the last chunk, whose permit counts for the
+    `permits` are to be given back: 1, but 0 for the last chunk, because its permit counts for the
     message.
     """
 
@@ -140,8 +140,8 @@ class ChunkAssembler:
         max_bytes: Most bytes of all messages together. A larger message is refused
             (`max_uncompressed_size`).
         expire_ms: How long an incomplete message waits for its next chunk.
-        ack_oldest: True to ack, and so lose, a message that is discarded because of a limit
-            (`auto_ack_oldest_chunked_message_on_queue_full`).
+        ack_oldest: True to ack, and so lose, a message that is discarded because of a limit; else
+            it is redelivered (`auto_ack_oldest_chunked_message_on_queue_full`).
     """
 
     def __init__(
@@ -362,7 +362,7 @@ def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
 
 
 def is_chunk(metadata: pb.MessageMetadata) -> bool:
-    """Return True if an entry is a part of a message. A message of one chunk is none."""
+    """Return True if an entry is one of several chunks of a message."""
     return metadata.num_chunks_from_msg > 1
 
 

@@ -92,7 +92,8 @@ class FrameDecoder:
     Args:
         max_frame_size: Longest accepted frame in bytes, its own size field included. Assign
             ``max_message_size + FRAME_OVERHEAD`` after CONNECTED.
-        skip_unknown: True for a client, because brokers may be newer; False for a broker.
+        skip_unknown: True for a client, because brokers may be newer. False makes commands of an
+            unknown type an error.
     """
 
     __slots__ = ("_buffer", "_failed", "max_frame_size", "skip_unknown")
