@@ -71,7 +71,7 @@ class Observer:
         return False
 
     def due(self, keys: Iterable[MessageKey]) -> None:
-        """Note that due times have come."""
+        """Note that the due times of these messages have come."""
 
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
         """Note that these messages wait no longer, though they may not be due."""

@@ -58,5 +58,5 @@ def differ(one: int, other: int) -> bool:
 
 
 def fuller(known: int, came: int) -> int:
-    """Return the one of two fingerprints of an entry that says more."""
+    """Return whichever of two fingerprints of an entry says more."""
     return known if known & _SEQUENCE_MASK or not came else came

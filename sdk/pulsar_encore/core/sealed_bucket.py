@@ -28,7 +28,7 @@ _STEPS = tuple(bytes([gap]) for gap in range(_SKIP))
 def seal(ids: BitMap64, tag: int) -> bytes | None:
     """Encode a bucket; return None if it should stay a bitmap. May run-optimise `ids` in place.
 
-    All ids are below 2**48, and `tag` is below 2**31.
+    There is at least one id, and all are below 2**48; `tag` is below 2**31.
     """
     size = len(ids)
     ids.run_optimize()
