@@ -125,7 +125,9 @@ class TimeBucketIndex:
     def _among(self, lane: Lane, start: int, stop: int) -> Iterator[tuple[int, MessageKey]]:
         keys = self._keys
         bits = keys.block_bits
-        for block, slot, low, high in self._slots(lane, start, stop):
+        for block, slot, low, high in keys.slots(lane, start, stop):
+            if block == lane.block and lane.first < high:
+                self._end_run(lane)
             runs = keys.runs[slot]
             if not runs:
                 continue
@@ -136,13 +138,6 @@ class TimeBucketIndex:
                 if held:
                     for number in _ids(held) & asked:
                         yield edge, keys.key_at(lane, number + shift)
-
-    def _slots(self, lane: Lane, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield `KeySpace.slots`. A current run that they overlap is ended first."""
-        for block, slot, low, high in self._keys.slots(lane, start, stop):
-            if block == lane.block and lane.first < high:
-                self._end_run(lane)
-            yield block, slot, low, high
 
     def next_due(self) -> int | None:
         heap = self._heap
@@ -334,7 +329,9 @@ class TimeBucketIndex:
     def _strip(self, lane: Lane, start: int, stop: int) -> int:
         removed = 0
         bits = self._keys.block_bits
-        for _, slot, low, high in self._slots(lane, start, stop):
+        for block, slot, low, high in self._keys.slots(lane, start, stop):
+            if block == lane.block and lane.first < high:
+                self._end_run(lane)
             runs = self._keys.runs[slot]
             base = slot << bits
             gone = 0
