@@ -48,7 +48,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("letters/", "wire/"),
     ("core/",),
     # Durable state
-    ("state/directory_advice.py", "state/blobs/blob_store.py"),
+    ("state/directory_advice.py", "state/little_endian.py", "state/blobs/blob_store.py"),
     ("state/directory_lock.py",),
     ("state/blobs/",),
     ("state/spilling/",),

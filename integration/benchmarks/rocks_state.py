@@ -181,7 +181,7 @@ def waits(count: int, spread_ms: int, mixed: bool) -> Iterator[tuple[MessageKey,
 
 def fill(store: RocksStore, source: TopicStore, count: int, spread_ms: int, mixed: bool) -> None:
     """Add pending messages, 100 in a write."""
-    nack, rows = source.records.waits, waits(count, spread_ms, mixed)
+    nack, rows = source.records.record_nack, waits(count, spread_ms, mixed)
     while some := list(islice(rows, 100)):
         with store.batched_writes():
             for key, due_ms, bits in some:
@@ -202,9 +202,9 @@ def expiry(path: Path, scale: float) -> Figures:
     keys = [key for key, *_ in waits(count, 60_000, mixed=False)]
 
     def settled(some: list[MessageKey]) -> None:
-        records.passed(some)
+        records.record_due(some)
         for ledger, entry, _ in some:
-            records.settled(ledger, entry)
+            records.record_ack(ledger, entry)
 
     for at in range(0, count, BURST):
         watch(lambda at=at: settled(keys[at : at + BURST]))
@@ -255,7 +255,7 @@ def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
     store, source = opened(path)
     fill(store, source, count, 3_600_000, mixed)
     moves = moves_of(count, mixed)
-    watch, nack = Stopwatch(), source.records.waits
+    watch, nack = Stopwatch(), source.records.record_nack
 
     def some(at: int) -> None:
         with store.batched_writes():
@@ -323,9 +323,9 @@ def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
             settle.setdefault(now + (30_000 if slow else 2_000), []).append(entry)
         if not ends:
             handed = [DeliveredRecord(1, e, size, mask) for e in range(at, min(at + turn, entries))]
-            watch(lambda: records.started(handed, now))
+            watch(lambda: records.record_deliveries(handed, now))
         for entry in settle.pop(now, ()):
-            watch(lambda entry=entry: records.settled(1, entry))
+            watch(lambda entry=entry: records.record_ack(1, entry))
         watch(lambda: records.flush(now))
 
     now = NOW
@@ -353,12 +353,14 @@ def questions(path: Path, scale: float) -> Figures:
     count = int(CHANGES * scale)
     store, source = opened(path)
     for at in range(0, 2 * count, 200):
-        source.records.started([DeliveredRecord(1, entry) for entry in range(at, at + 200, 2)], NOW)
+        source.records.record_deliveries(
+            [DeliveredRecord(1, entry) for entry in range(at, at + 200, 2)], NOW
+        )
     figures = {}
     for name, first in (("new_ns", 1), ("known_ns", 0)):
         start = thread_time()
         for entry in range(first, 2 * count, 2):
-            source.records.recall(1, entry)
+            source.records.recall_entry(1, entry)
         figures[name] = (thread_time() - start) / count * 1e9
     store.close()
     return figures

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_encore import cli
 from pulsar_encore.cli.login import Login, access
-from pulsar_encore.cli.spark import said_by, source_options
+from pulsar_encore.cli.spark import source_options, spark_error_text
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.source_options import read_options
 from pulsar_encore.spark.triage import job
@@ -391,17 +391,17 @@ def test_tls_files_become_options(tmp_path: Path) -> None:
 def test_the_cause_is_extracted_from_a_spark_error() -> None:
     inner = "pulsar_encore.errors.ConfigurationError: there is no topic t: check"
     spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\n{inner}\n SQLSTATE: 38000"
-    assert said_by(ConfigurationError(spark_says)) == "there is no topic t: check"
+    assert spark_error_text(ConfigurationError(spark_says)) == "there is no topic t: check"
     spark_says = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed to plan: pulsar_encore.errors.ConfigurationError: "
         "there is no topic t: check\n SQLSTATE: 38000"
     )
-    assert said_by(ConfigurationError(spark_says)) == "there is no topic t: check"
+    assert spark_error_text(ConfigurationError(spark_says)) == "there is no topic t: check"
     java_error = (
         "An error occurred while calling o50.start.\n: java.io.IOException: full\n\tat x.y\n"
     )
-    assert said_by(ValueError(java_error)) == "java.io.IOException: full"
+    assert spark_error_text(ValueError(java_error)) == "java.io.IOException: full"
     spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\npy4j.Py4JJavaError: {java_error}\n"
-    assert said_by(ValueError(spark_says)) == "java.io.IOException: full"
-    assert said_by(ValueError("\n[NO_PATH] gone \x1b\nmore")) == "[NO_PATH] gone \\x1b"
-    assert said_by(KeyError()) == "KeyError"
+    assert spark_error_text(ValueError(spark_says)) == "java.io.IOException: full"
+    assert spark_error_text(ValueError("\n[NO_PATH] gone \x1b\nmore")) == "[NO_PATH] gone \\x1b"
+    assert spark_error_text(KeyError()) == "KeyError"

@@ -51,8 +51,7 @@ def _scenario(title: str = "what", **changes: Any) -> Scenario:
     settings: dict[str, Any] = {
         "labels": tuple(SIDES),
         "measure": all_sides("it", within_s=5),
-        "stock": lambda figures: f"{figures['stock']['it']:.0f}",
-        "ours": lambda figures, label: f"{figures[label]['it']:.0f}",
+        "cell": lambda figures, column: f"{figures[column]['it']:.0f}",
     }
     return Scenario(title=title, **{**settings, **changes})
 

@@ -88,8 +88,7 @@ def test_a_row_that_cannot_run_is_a_line_below_the_table_and_no_failure() -> Non
             title=title,
             labels=("native",),
             measure=measured,
-            stock=lambda _: "",
-            ours=lambda *_: f"row of {title}",
+            cell=lambda _, column: f"row of {title}" if column == "native" else "",
             missing=lambda: what,
         )
 

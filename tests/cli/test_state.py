@@ -31,10 +31,10 @@ def state(tmp_path: Path) -> Path:
     path = tmp_path / "state"
     store = RocksStore(path, wall_now_ms=1_000)
     orders = store.topic_store(ORDERS, "billing")
-    orders.records.waits((7, 5, 0), DUE_MS, 3, 1_000, size=2)
-    orders.records.waits((7, 5, 1), DUE_MS + 1_000, 1, 1_000, size=2)
+    orders.records.record_nack((7, 5, 0), DUE_MS, 3, 1_000, size=2)
+    orders.records.record_nack((7, 5, 1), DUE_MS + 1_000, 1, 1_000, size=2)
     refunds = store.topic_store(REFUNDS, "audit", "a")
-    refunds.records.waits((8, 0, -1), DUE_MS - 1_000, 1, 1_000)
+    refunds.records.record_nack((8, 0, -1), DUE_MS - 1_000, 1, 1_000)
     store.close()
     return path
 
@@ -177,9 +177,7 @@ def test_a_dry_run_contacts_no_broker_and_moves_nothing(
     assert f"    to {ORDERS}-billing-RETRY\n" in out
     found = json.loads(run_command(capsys, *words, "--json", "--retry-topic", "late")[1])
     assert found["waiting"] == 3
-    assert {each["retry_topic"] for each in found["topics"]} == {
-        "persistent://public/default/late"
-    }
+    assert {each["retry_topic"] for each in found["topics"]} == {"persistent://public/default/late"}
 
 
 def test_evacuate_moves_existing_messages_and_reports_missing_ones(

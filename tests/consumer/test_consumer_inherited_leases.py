@@ -465,7 +465,7 @@ async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
     for lease in leases:
         await lease.extend(2 * LEASE)
     written, most = 0, 0
-    write = AttemptRecords.leased
+    write = AttemptRecords.record_lease
 
     def counted(*args: Any, **options: Any) -> None:
         nonlocal written, most
@@ -479,7 +479,7 @@ async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
             written = 0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(AttemptRecords, "leased", counted)
+    monkeypatch.setattr(AttemptRecords, "record_lease", counted)
     counting = asyncio.ensure_future(turns())
     await consumer.close()
     counting.cancel()

@@ -135,9 +135,9 @@ async def test_messages_missing_on_their_topic_are_reported_and_their_records_re
     put_numbers(transport, 3)
     await host.leave_waiting(3, {0, 2})
     with opened(host.path) as source:
-        source.records.waits((77, 5, -1), 10**15, 3, 0)
-        source.records.waits((77, 5, -1), 10**15, 3, 0)
-        source.records.waits((77, 6, 4), 10**15, 3, 0, size=5)
+        source.records.record_nack((77, 5, -1), 10**15, 3, 0)
+        source.records.record_nack((77, 5, -1), 10**15, 3, 0)
+        source.records.record_nack((77, 6, 4), 10**15, 3, 0, size=5)
     report = await evacuate(client, host.path)
     assert (report.waiting, report.moved, report.gone, report.refused) == (4, 2, 2, 0)
     assert [each.message_id for each in report.missing] == ["77:5:-1", "77:6:-1:4"]
@@ -148,7 +148,7 @@ async def test_records_of_a_missing_topic_stay_until_forgetting_is_allowed(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     with opened(host.path, topic="persistent://public/default/gone-partition-3") as source:
-        source.records.waits((7, 5, -1), 10**15, 3, 0)
+        source.records.record_nack((7, 5, -1), 10**15, 3, 0)
     report = await evacuate(client, host.path)
     assert (report.waiting, report.gone, report.refused) == (1, 0, 1)
     assert "--forget-missing" in report.refusals[0].reason
@@ -167,7 +167,7 @@ async def test_records_of_an_empty_topic_stay_until_forgetting_is_allowed(
     put_numbers(transport, 1, topic=topic)
     with opened(host.path, topic=topic) as source:
         for entry in range(5):
-            source.records.waits((777, entry, -1), 10**15, 3, 0, fingerprint=fingerprint)
+            source.records.record_nack((777, entry, -1), 10**15, 3, 0, fingerprint=fingerprint)
     report = await evacuate(client, host.path)
     assert (report.waiting, report.gone, report.refused) == (5, 0, 5)
     assert waiting_in(host.path) == 5
@@ -184,7 +184,7 @@ async def test_many_records_are_released_in_small_steps(
         put_numbers(transport, 1, topic=topic)
     with opened(host.path, topic=topic) as source:
         for entry in range(3_000):
-            source.records.waits((7, entry, -1), 10**15, 3, 0)
+            source.records.record_nack((7, entry, -1), 10**15, 3, 0)
     seen, most = 0, 0
 
     def counted(report: EvacuationReport) -> None:

@@ -77,7 +77,7 @@ async def killed_at(
     [
         (NativeProducer, "publish", 3),
         (Consumer, "acknowledge", 4),
-        (AttemptRecords, "settled", 4),
+        (AttemptRecords, "record_ack", 4),
     ],
 )
 async def test_a_killed_evacuation_continues_later_and_loses_nothing(
@@ -169,7 +169,7 @@ async def test_a_cluster_lost_during_the_evacuation_is_reported_and_loses_nothin
     put_numbers(transport, 40)
     await host.leave_waiting(40, WHICH)
     calls = 0
-    read = moving.TopicEntries.of
+    read = moving.TopicEntries.read
 
     async def of(self: Any, *args: Any) -> Any:
         nonlocal calls
@@ -178,7 +178,7 @@ async def test_a_cluster_lost_during_the_evacuation_is_reported_and_loses_nothin
             raise TransportError("nobody answers", result="Timeout")
         return await read(self, *args)
 
-    monkeypatch.setattr(moving.TopicEntries, "of", of)
+    monkeypatch.setattr(moving.TopicEntries, "read", of)
     with pytest.raises(EvacuationStoppedError, match="after 3 messages, 4 are left: nobody"):
         await evacuate(client, host.path)
     monkeypatch.undo()

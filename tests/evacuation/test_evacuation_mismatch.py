@@ -95,24 +95,24 @@ async def test_records_without_a_fingerprint_are_moved(
 
 def test_no_record_is_released_before_one_entry_matches() -> None:
     comparison = Comparison[int]("t", 4)
-    assert comparison.missing(1, "gone", other=False) == []
-    assert comparison.missing(2, "other", other=True) == []
-    assert comparison.same() == [(1, "gone"), (2, "other")]
-    assert comparison.missing(4, "other", other=True) == [(4, "other")]
+    assert comparison.note_missing(1, "gone", other=False) == []
+    assert comparison.note_missing(2, "other", other=True) == []
+    assert comparison.note_same() == [(1, "gone"), (2, "other")]
+    assert comparison.note_missing(4, "other", other=True) == [(4, "other")]
 
 
 def test_without_an_entry_to_compare_no_message_counts_as_deleted() -> None:
     comparison = Comparison[int]("t", 2)
-    assert comparison.missing(1, "gone", other=False) == []
-    assert comparison.missing(2, "gone", other=False) == []
+    assert comparison.note_missing(1, "gone", other=False) == []
+    assert comparison.note_missing(2, "gone", other=False) == []
     assert comparison.undecided() == [1, 2]
-    assert comparison.same() == [(1, "gone"), (2, "gone")]
+    assert comparison.note_same() == [(1, "gone"), (2, "gone")]
     assert comparison.undecided() == []
 
 
 def test_a_hundred_mismatches_are_enough() -> None:
     comparison = Comparison[int]("t", 1000)
     for at in range(99):
-        comparison.missing(at, "other", other=True)
+        comparison.note_missing(at, "other", other=True)
     with pytest.raises(StateMismatchError):
-        comparison.missing(99, "other", other=True)
+        comparison.note_missing(99, "other", other=True)

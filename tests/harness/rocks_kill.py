@@ -26,6 +26,8 @@ from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, TopicStore
 
+from .recalled_attempts import recall
+
 BATCH = 50
 START_S = 60
 
@@ -62,11 +64,11 @@ class Observed:
         """Return the reports that are missing from the directory."""
         missing = []
         for (ledger, entry, index), attempts in self.attempts.items():
-            found = source.records.recall(ledger, entry, index)
+            found = recall(source.records, ledger, entry, index)
             if found is None or found.attempts < attempts:
                 missing.append(f"{ledger}:{entry}:{index} was delivered {attempts} times: {found}")
         for key, due_ms in self.waiting.items():
-            found = source.records.recall(*key)
+            found = recall(source.records, *key)
             if found is None or found.due_ms != due_ms:
                 missing.append(f"{key} waits until {due_ms}: {found}")
         self.found += len(self.attempts) + len(self.waiting)
@@ -119,7 +121,7 @@ class Child:
             keys = [(self.ledger, self.entry + i, -1) for i in range(count)]
             handed = [DeliveredRecord(ledger, entry) for ledger, entry, _ in keys]
             self.entry += count
-        self.source.records.started(handed, self.now)
+        self.source.records.record_deliveries(handed, self.now)
         self.held |= dict.fromkeys(keys, 1)
         report("handed", ((key, 1) for key in keys))
 
@@ -134,7 +136,7 @@ class Child:
         report("acks", ((key, 0) for key in keys))
         for ledger, entry, index in keys:
             del self.held[ledger, entry, index]
-            self.source.records.settled(ledger, entry, 1 << index if index >= 0 else None)
+            self.source.records.record_ack(ledger, entry, 1 << index if index >= 0 else None)
 
     def nack(self) -> None:
         """Nack some of the held messages."""
@@ -145,7 +147,7 @@ class Child:
             due_ms = self.now + self.rng.randrange(1, 2_000)
             attempts = self.held.pop(key)
             size = BATCH if key[2] >= 0 else 1
-            self.source.records.waits(key, due_ms, attempts, self.now, size=size)
+            self.source.records.record_nack(key, due_ms, attempts, self.now, size=size)
             self.due.move(key, due_ms, 0)
             waits.append((key, due_ms))
         report("waits", waits)
@@ -154,13 +156,13 @@ class Child:
         """Deliver due messages again."""
         keys = list(self.due.pop_due(self.now, 50))
         report("done", ((key, 0) for key in keys))
-        self.source.records.passed(keys)
+        self.source.records.record_due(keys)
         taken = []
         for key in keys:
-            found = self.source.records.recall(*key)
+            found = recall(self.source.records, *key)
             attempt = 1 + (0 if found is None else found.attempts)
             size, mask = (BATCH, 1 << key[2]) if key[2] >= 0 else (1, 1)
-            self.source.records.started(
+            self.source.records.record_deliveries(
                 [DeliveredRecord(key[0], key[1], size, mask, attempt)], self.now
             )
             self.held[key] = attempt

@@ -154,7 +154,7 @@ def test_an_attempt_that_hangs_times_out_and_reports_the_previous_error() -> Non
 def test_an_attempt_that_declares_itself_slow_has_no_time_limit() -> None:
     async def main() -> None:
         async def long() -> None:
-            thing.attachment.take_time()
+            thing.attachment.remove_time_limit()
             await asyncio.sleep(500)
 
         thing = Thing(long)

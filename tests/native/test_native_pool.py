@@ -71,14 +71,14 @@ def test_a_service_url_is_parsed_into_addresses() -> None:
 def test_a_failed_address_is_avoided_for_longer_each_time() -> None:
     one, two = parse("pulsar://one,two")
     addresses = Addresses([one, two], Random(3))
-    addresses.failed(one, 0)
+    addresses.quarantine(one, 0)
     assert {addresses.next(now) for now in (1, 30_000, 59_999)} == {two}
     assert {addresses.next(60_000), addresses.next(60_000)} == {one, two}
-    addresses.failed(one, 60_000)
+    addresses.quarantine(one, 60_000)
     assert {addresses.next(now) for now in (60_001, 179_999)} == {two}
-    addresses.failed(two, 60_001)
+    addresses.quarantine(two, 60_001)
     assert {addresses.next(60_002), addresses.next(60_002)} == {one, two}, "better than none"
-    addresses.worked(one)
+    addresses.end_quarantine(one)
     assert {addresses.next(60_003), addresses.next(60_003)} == {one}
 
 

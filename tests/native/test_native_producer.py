@@ -296,7 +296,7 @@ async def test_an_invalid_text_is_an_error_of_its_message_only(
     assert isinstance(refused, ConfigurationError) and "cannot be sent" in str(refused)
     assert isinstance(first, MessageId) and isinstance(last, MessageId)
     assert network.payloads() == [b"1", b"3"]
-    assert producer.parts[0].under_way == 0
+    assert producer.parts[0].pending_slots == 0
 
 
 # Sequence ids
@@ -728,7 +728,7 @@ async def test_a_send_can_wait_for_a_full_queue_and_a_cancelled_wait_sends_nothi
     results = await outcomes(waiting)
     assert [at for at, each in enumerate(results) if isinstance(each, BaseException)] == [2, 20]
     assert network.payloads() == [b"%d" % each for each in range(23) if each != 20]
-    assert producer.parts[0].under_way == 0
+    assert producer.parts[0].pending_slots == 0
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
@@ -859,7 +859,7 @@ async def test_random_histories_lose_nothing_and_keep_the_order() -> None:
         entries = network.service.catalogue.topic(TOPIC).log.entries
         stored = {(entry.ledger, entry.entry) for entry in entries}
         assert {(each.ledger_id(), each.entry_id()) for each in ids} <= stored, f"seed {seed}"
-        assert producer.parts[0].under_way == 0
+        assert producer.parts[0].pending_slots == 0
         await producer.close()
 
 
@@ -1006,7 +1006,7 @@ async def test_the_queue_limit_covers_all_partitions() -> None:
         batching_enabled=False,
     )
     waiting = [producer.publish(message(each)) for each in range(30)]
-    assert sum(part.under_way for part in producer.parts) == 3
+    assert sum(part.pending_slots for part in producer.parts) == 3
     ok(await outcomes(waiting))
 
 

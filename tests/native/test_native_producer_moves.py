@@ -29,7 +29,7 @@ def publish(
 ) -> asyncio.Future[MessageId]:
     """Publish to one partition, like the producer for a message that the router sends to it."""
     waiter: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
-    producer._admit(part, message(number), waiter)
+    producer._queue.put(part, message(number), waiter)
     return waiter
 
 
@@ -160,7 +160,7 @@ def test_an_error_in_a_callback_leaves_no_message_unreported() -> None:
         rig.dialer.drop()
         await asyncio.sleep(0.1)
         part = producer.parts[0]
-        leave, calls = part._on_left, 0
+        leave, calls = part._release_slots, 0
 
         def failing(room: int) -> None:
             nonlocal calls
@@ -169,7 +169,7 @@ def test_an_error_in_a_callback_leaves_no_message_unreported() -> None:
                 raise ValueError("e.g. of the application's key reader")
             leave(room)
 
-        part._on_left = failing
+        part._release_slots = failing
         sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(3_000)]
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         await asyncio.sleep(10)
@@ -227,7 +227,7 @@ def test_growth_ignores_an_answer_from_before_the_topic_was_recreated() -> None:
         rig.service.delete(TOPIC)
         rig.service.catalogue.create_partitioned(TOPIC, 2)
         producer._shape.partitions = 2
-        producer._fit(2)
+        producer._fit_parts(2)
         answered.set()
         assert not await growing, "asked again"
         assert len(producer.parts) == 2

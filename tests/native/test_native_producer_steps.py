@@ -12,12 +12,12 @@ from producer_kit import Network, message, outcomes, virtual
 from pulsar_encore import ClosedError, MessageId
 from pulsar_encore.errors import TransportTimeout
 from pulsar_encore.transport.native.connection import session as session_module
-from pulsar_encore.transport.native.producer import native_producer as link
 from pulsar_encore.transport.native.producer import partition_producer as part
-from pulsar_encore.transport.native.producer.pending_sends import PendingSend, PendingSends
+from pulsar_encore.transport.native.producer.send_results import FAILURES_PER_STEP
+from pulsar_encore.transport.native.producer.unconfirmed_frames import SendFrame, UnconfirmedFrames
 
 UNBATCHED = {"batching_enabled": False}
-COUNT = 4 * part._FAILURES_PER_STEP
+COUNT = 4 * FAILURES_PER_STEP
 WAYS = pytest.mark.parametrize(
     "batching",
     [{"batching_enabled": False}, {"batching_max_messages": 100}],
@@ -53,11 +53,11 @@ async def test_sends_that_fail_with_the_producer_are_reported_in_parts(batching:
     producer, sends = await offline(send_timeout_millis=0, **batching)
     closing = asyncio.ensure_future(producer.close())
     steps = await completed_per_pass(sends)
-    assert max(steps) <= part._FAILURES_PER_STEP + 100
+    assert max(steps) <= FAILURES_PER_STEP + 100
     await closing
     results = await outcomes(sends)
     assert all(isinstance(each, ClosedError) for each in results)
-    assert producer.parts[0].under_way == producer._pending == 0
+    assert producer.parts[0].pending_slots == producer._queue.pending_slots == 0
 
 
 @WAYS
@@ -70,10 +70,10 @@ async def test_sends_that_time_out_together_are_reported_in_parts(batching: Any)
     producer.parts[0]._expire()
     first = sum(each.done() for each in sends)
     steps = await completed_per_pass(sends)
-    assert first < COUNT and max(steps) <= part._FAILURES_PER_STEP + 100
+    assert first < COUNT and max(steps) <= FAILURES_PER_STEP + 100
     results = await outcomes(sends)
     assert all(isinstance(each, TransportTimeout) for each in results)
-    assert producer.parts[0].under_way == producer._pending == 0
+    assert producer.parts[0].pending_slots == producer._queue.pending_slots == 0
     await producer.close()
 
 
@@ -85,7 +85,7 @@ async def test_queued_callers_are_told_in_parts_that_the_producer_was_closed() -
     await asyncio.sleep(0)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     closing = asyncio.ensure_future(producer.close())
-    assert max(await completed_per_pass(sends)) <= link._FAILURES_PER_STEP + 1
+    assert max(await completed_per_pass(sends)) <= FAILURES_PER_STEP + 1
     await closing
     assert all(isinstance(each, ClosedError) for each in await outcomes(sends))
 
@@ -105,9 +105,8 @@ async def test_a_client_shutdown_fails_all_callers_at_once() -> None:
 
 
 def test_the_number_of_frames_also_limits_a_write() -> None:
-    pending: PendingSends[int] = PendingSends()
-    for number in range(10):
-        pending.add(PendingSend(b"%d" % number, number, [number], since=0.0))
+    pending = UnconfirmedFrames()
+    pending.add([SendFrame(b"%d" % each, each, [], since=0.0, last=each) for each in range(10)])
     assert pending.to_write(1_000, 4) == [b"0", b"1", b"2", b"3"]
     assert pending.to_write(1_000, 4) == [b"4", b"5", b"6", b"7"]
     assert pending.to_write(1_000, 4) == [b"8", b"9"]

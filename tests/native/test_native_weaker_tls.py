@@ -28,9 +28,9 @@ from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.clusters import OneCluster
 from pulsar_encore.transport.native.connection.addresses import (
     Address,
+    broker_address,
     parse,
-    redirected,
-    referred,
+    redirect_target,
 )
 from pulsar_encore.transport.native.connection.attachment import Attachment
 from pulsar_encore.transport.native.connection.cluster_service import ClusterService
@@ -52,7 +52,7 @@ _Type = pb.BaseCommand
 @pytest.mark.parametrize("url", ["pulsar://b:6650", "http://b:80", "pulsar://asked:6651"])
 def test_an_address_without_tls_is_refused_and_both_addresses_are_named(url: str) -> None:
     with pytest.raises(TopicLookupError) as caught:
-        referred(url, "pulsar://b:6650", asked=ASKED, secure=True, doing="t")
+        broker_address(url, "pulsar://b:6650", asked=ASKED, secure=True, purpose="t")
     text = str(caught.value)
     assert not caught.value.retryable
     assert ASKED in text and url in text
@@ -62,7 +62,9 @@ def test_an_address_without_tls_is_refused_and_both_addresses_are_named(url: str
 def test_an_answer_without_a_tls_address_is_refused_and_says_what_to_change() -> None:
     for proxied in (False, True):
         with pytest.raises(TopicLookupError) as caught:
-            referred("", "pulsar://b:1", asked=ASKED, secure=True, doing="t", proxied=proxied)
+            broker_address(
+                "", "pulsar://b:1", asked=ASKED, secure=True, purpose="t", proxied=proxied
+            )
         text = str(caught.value)
         assert not caught.value.retryable
         assert ASKED in text and "pulsar://b:1" in text
@@ -71,24 +73,24 @@ def test_an_answer_without_a_tls_address_is_refused_and_says_what_to_change() ->
 
 @pytest.mark.parametrize("url", ["pulsar+ssl://b:6651", "pulsar+ssl://b", "pulsar+ssl://b,c"])
 def test_an_address_with_tls_is_accepted(url: str) -> None:
-    address = referred(url, asked=ASKED, secure=True, doing="t")
+    address = broker_address(url, asked=ASKED, secure=True, purpose="t")
     assert address == Address("pulsar+ssl", "b", 6651)
 
 
 @pytest.mark.parametrize("url", ["pulsar://b:6650", "pulsar+ssl://b:6651"])
 def test_a_client_without_tls_accepts_both_kinds_of_address(url: str) -> None:
-    assert str(referred(url, asked="pulsar://h:6650", secure=False, doing="t")) == url
+    assert str(broker_address(url, asked="pulsar://h:6650", secure=False, purpose="t")) == url
 
 
 def test_a_proxy_may_reach_its_broker_without_tls() -> None:
-    address = referred("pulsar://b:1", asked=ASKED, secure=True, doing="t", proxied=True)
+    address = broker_address("pulsar://b:1", asked=ASKED, secure=True, purpose="t", proxied=True)
     assert address.host_port == "b:1"
 
 
 @pytest.mark.parametrize("url", ["https://b", "PULSAR+SSL://b", "b:6651", "pulsar+ssl://u@b"])
 def test_a_malformed_address_is_refused(url: str) -> None:
     with pytest.raises(TopicLookupError, match="is malformed"):
-        referred(url, asked=ASKED, secure=True, doing="t")
+        broker_address(url, asked=ASKED, secure=True, purpose="t")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_a_malformed_address_is_refused(url: str) -> None:
     [("http://a/x", "http://b/x"), ("http://a", "https://b"), ("https://a", "https://b:1/x?y=z")],
 )
 def test_a_redirect_that_does_not_weaken_tls_is_followed(asked: str, to: str) -> None:
-    assert redirected(to, asked=asked, doing="t") == to
+    assert redirect_target(to, asked=asked, purpose="t") == to
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_a_redirect_that_weakens_tls_is_refused_and_both_addresses_are_named(
     asked: str, to: str, named: str
 ) -> None:
     with pytest.raises(TopicLookupError) as caught:
-        redirected(to, asked=asked, doing="t")
+        redirect_target(to, asked=asked, purpose="t")
     assert not caught.value.retryable
     assert "a:1" in str(caught.value) and named in str(caught.value)
     assert "pass" not in str(caught.value)
@@ -124,7 +126,7 @@ def test_a_redirect_that_weakens_tls_is_refused_and_both_addresses_are_named(
 def test_the_error_for_an_address_of_any_length_is_short() -> None:
     for url, plain in (("pulsar+ssl://" + "h" * 5_000_000, ""), ("", "\n" * 5_000_000)):
         with pytest.raises(TopicLookupError) as caught:
-            referred(url, plain, asked=ASKED, secure=True, doing="t")
+            broker_address(url, plain, asked=ASKED, secure=True, purpose="t")
         assert len(str(caught.value)) < 3_000
         assert "\n" not in str(caught.value)
 

@@ -27,7 +27,7 @@ def topic_store_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> Top
 def nack(source: TopicStore, key: MessageKey, due_ms: int, bits: int = 0) -> None:
     """Nack a message without a recorded delivery."""
     size = 1 if key[2] < 0 else max(key[2] + 1, 2)
-    source.records.waits(key, due_ms, 0, 0, bits=bits, size=size)
+    source.records.record_nack(key, due_ms, 0, 0, bits=bits, size=size)
 
 
 def waiting(source: TopicStore) -> list[tuple[int, MessageKey]]:

@@ -18,6 +18,7 @@ from rocks_kit import killed
 from pulsar_encore.errors import StateDamagedError, StoreError
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.state.rocks import RocksBlobs, RocksStore
+from tests.harness.recalled_attempts import recall
 
 ENTRIES = 600
 NOT_STATE = ("LOG", "LOCK", "IDENTITY", "OPTIONS", "rocksdict")
@@ -37,14 +38,14 @@ class Engine:
 
     def add(self, entry: int) -> None:
         if self.store is not None:
-            self.records.waits((1, entry, -1), 1000 + entry, 1, 0)
+            self.records.record_nack((1, entry, -1), 1000 + entry, 1, 0)
         else:
             self.spilling.add((1, entry, -1), 1000 + entry, 0)
 
     def entries(self) -> list[int]:
         if self.store is None:
             return sorted(entry for _, entry, _ in self.spilling.pop_due(10**9))
-        known = ((entry, self.records.recall(1, entry)) for entry in range(ENTRIES))
+        known = ((entry, recall(self.records, 1, entry)) for entry in range(ENTRIES))
         return [entry for entry, each in known if each is not None and each.due_ms == 1000 + entry]
 
     def flush_tables(self) -> None:

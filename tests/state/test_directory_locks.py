@@ -40,7 +40,7 @@ else:
 def take(kind: str, path: Path) -> RocksStore | RocksBlobs | DirectoryBlobs:
     if kind == "RocksStore":
         store = RocksStore(path, wall_now_ms=0)
-        store.topic_store("t", "s").records.waits((1, 1, -1), 5, 1, 0)
+        store.topic_store("t", "s").records.record_nack((1, 1, -1), 5, 1, 0)
         return store
     blobs = (RocksBlobs if kind == "RocksBlobs" else DirectoryBlobs)(path)
     blobs.open()

@@ -17,6 +17,7 @@ from pulsar_encore.errors import StoreError
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.state.rocks import RocksBlobs
 from pulsar_encore.state.rocks.database import Database
+from tests.harness.recalled_attempts import recall
 
 FULL = """
 import os, resource, signal, sys
@@ -90,10 +91,10 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
     """The retry needs no other write, and the failure is reported meanwhile."""
     monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
     store = opened(tmp_path / "s", durability="power")
-    topic_store_of(store).records.waits((1, 1, -1), 100, 1, 0)
+    topic_store_of(store).records.record_nack((1, 1, -1), 100, 1, 0)
     await store.synced()
     monkeypatch.setattr(Database, "sync", fsync_fails(times))
-    topic_store_of(store).records.waits((1, 2, -1), 100, 1, 0)
+    topic_store_of(store).records.record_nack((1, 2, -1), 100, 1, 0)
     with pytest.raises(StoreError, match="Input/output"):
         await store.synced()
     assert "Input/output" in str(store.failure)
@@ -103,7 +104,7 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
         await store.synced()
     assert store.statistics().syncs >= times + 2
     with after_kill(tmp_path / "s") as found:
-        assert all(found.records.recall(1, entry) for entry in (1, 2))
+        assert all(recall(found.records, 1, entry) for entry in (1, 2))
     store.close()
 
 
@@ -117,21 +118,21 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
         patch.setattr(Database, "sync", fsync_fails(1))
         syncer = store._opened.syncer
         assert syncer is not None
-        records.waits((1, 2, -1), 100, 1, 0)
+        records.record_nack((1, 2, -1), 100, 1, 0)
         with pytest.raises(StoreError):
-            syncer.point().result(20)
+            syncer.next_sync().result(20)
         assert store.failure is not None
         assert store.reopen()
-        syncer.point().result(20)
+        syncer.next_sync().result(20)
         assert store.failure is None
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fsync_fails(1))
-        records.waits((1, 3, -1), 100, 1, 0)
+        records.record_nack((1, 3, -1), 100, 1, 0)
         with pytest.raises(StoreError):
-            syncer.point().result(20)
+            syncer.next_sync().result(20)
         store.close()
     store = opened(tmp_path / "s")
-    assert all(topic_store_of(store).records.recall(1, entry) for entry in (2, 3))
+    assert all(recall(topic_store_of(store).records, 1, entry) for entry in (2, 3))
     store.close()
 
 

@@ -160,13 +160,13 @@ def test_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.Mon
             sync(database)
 
         patch.setattr(Database, "sync", syncs)
-        records.started([DeliveredRecord(1, 1)], 0)
+        records.record_deliveries([DeliveredRecord(1, 1)], 0)
         assert gate.reached.wait(LONG_S)
         core.syncer.failure = StoreError("the fsync before failed")
         assert not store.reopen()
         gate.open()
         patch.setattr(Database, "sync", sync)
-    core.syncer.point().result(LONG_S)
+    core.syncer.next_sync().result(LONG_S)
     core.syncer.failure = StoreError("the fsync before failed")
     assert store.reopen()
     core.syncer.failure = None

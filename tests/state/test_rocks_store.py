@@ -31,8 +31,9 @@ from pulsar_encore.errors import (
 )
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, StateReader, TopicStore
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.store_keys import FORMAT_KEY, entry_key, number
+from pulsar_encore.state.rocks.store_keys import FORMAT_KEY, entry_key, number_bytes
 from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
+from tests.harness.recalled_attempts import recall
 from tests.harness.rocks_kill import kill_again_and_again
 
 ALL = 2**62
@@ -47,7 +48,7 @@ def filled(path: Path, entries: int = 50) -> None:
     """Make a directory that was closed in order."""
     store = opened(path)
     source = topic_store_of(store)
-    source.records.started([DeliveredRecord(1, entry) for entry in range(entries)], 0)
+    source.records.record_deliveries([DeliveredRecord(1, entry) for entry in range(entries)], 0)
     for entry in range(entries):
         nack(source, (1, entry, -1), 1000 + entry)
     store.close()
@@ -66,7 +67,7 @@ OWNER = """
 import sys, time
 from pulsar_encore.state.rocks import RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=1_800_000_000_000)
-store.topic_store("t", "s").records.waits((1, 1, -1), 5, 0, 0)
+store.topic_store("t", "s").records.record_nack((1, 1, -1), 5, 0, 0)
 print(flush=True)
 time.sleep(60)
 """
@@ -163,7 +164,7 @@ def test_a_deleted_subscription_is_forgotten(path: Path) -> None:
     store = opened(path)
     for topic in (TOPIC, f"{TOPIC}-partition-1", "persistent://public/default/u"):
         source = topic_store_of(store, topic)
-        source.records.waits((1, 1, -1), 50, 1, 0)
+        source.records.record_nack((1, 1, -1), 50, 1, 0)
         if topic != TOPIC:
             source.close()
     store.forget("s", lambda topic: topic.startswith(TOPIC))
@@ -183,7 +184,7 @@ def entries_known_at(path: Path, now: int, entries: range = range(1, 5)) -> list
     """Return the entries that have a record when the directory is opened."""
     store = opened(path, now=now)
     records = topic_store_of(store).records
-    known = [entry for entry in entries if records.recall(1, entry) is not None]
+    known = [entry for entry in entries if recall(records, 1, entry) is not None]
     store.close()
     return known
 
@@ -191,9 +192,9 @@ def entries_known_at(path: Path, now: int, entries: range = range(1, 5)) -> list
 def test_records_of_messages_that_never_come_are_removed(path: Path) -> None:
     store = opened(path)
     records = topic_store_of(store).records
-    records.started([DeliveredRecord(1, 1), DeliveredRecord(1, 2)], 0)
-    records.waits((1, 3, -1), 90 * DAY, 1, 0)
-    records.started([DeliveredRecord(1, 4)], 20 * DAY)
+    records.record_deliveries([DeliveredRecord(1, 1), DeliveredRecord(1, 2)], 0)
+    records.record_nack((1, 3, -1), 90 * DAY, 1, 0)
+    records.record_deliveries([DeliveredRecord(1, 4)], 20 * DAY)
     store.close()
     for day in range(21, 52):  # its owner ended before day 21
         assert entries_known_at(path, day * DAY) == [1, 2, 3, 4]
@@ -207,25 +208,25 @@ def test_a_message_redelivered_for_months_keeps_its_count(path: Path) -> None:
     for day in range(1, 30):
         store = opened(path, now=now)
         source = topic_store_of(store)
-        known = source.records.recall(1, 1)
+        known = recall(source.records, 1, 1)
         assert (known.attempts if known is not None else 0) == day - 1
-        source.records.started([DeliveredRecord(1, 1, attempt=day)], now)
+        source.records.record_deliveries([DeliveredRecord(1, 1, attempt=day)], now)
         if day % 2:
-            source.records.waits((1, 1, -1), now + DAY, day, now)
-            source.records.passed([(1, 1, -1)])  # redelivered
+            source.records.record_nack((1, 1, -1), now + DAY, day, now)
+            source.records.record_due([(1, 1, -1)])  # redelivered
         now += DAY if day < 10 else 10 * DAY
         store.close()
 
 
 def test_a_message_that_waited_for_months_keeps_its_count(path: Path) -> None:
     store = opened(path)
-    topic_store_of(store).records.waits((1, 1, -1), 60 * DAY, 7, 0)
+    topic_store_of(store).records.record_nack((1, 1, -1), 60 * DAY, 7, 0)
     store.close()
     store = opened(path, now=DAY)
     source = topic_store_of(store)
     source.records.flush(61 * DAY)
-    assert source.records.recall(1, 1) is not None
-    source.records.passed([(1, 1, -1)])  # queued, and not delivered yet
+    assert recall(source.records, 1, 1) is not None
+    source.records.record_due([(1, 1, -1)])  # queued, and not delivered yet
     store.flush()
     left = killed(path)
     store.close()
@@ -239,12 +240,12 @@ def test_due_times_of_deleted_topics_are_removed(
     store = opened(path)
     gone = topic_store_of(store)
     for entry in range(1_500):
-        gone.records.waits((1, entry, -1), DAY, 1, 0)
+        gone.records.record_nack((1, entry, -1), DAY, 1, 0)
     for each in range(50):
         daily = topic_store_of(store, f"persistent://public/default/daily-{each}")
-        daily.records.waits((9, each, -1), DAY, 1, 0)
+        daily.records.record_nack((9, each, -1), DAY, 1, 0)
     late = topic_store_of(store, "persistent://public/default/late")
-    late.records.waits((3, 3, -1), 100 * DAY, 1, 0)
+    late.records.record_nack((3, 3, -1), 100 * DAY, 1, 0)
     store.close()
 
     def left(now: int, **options: Any) -> tuple[int, int, int]:
@@ -261,7 +262,7 @@ def test_due_times_of_deleted_topics_are_removed(
     store = opened(path, now=63 * DAY)
     again = topic_store_of(store)
     assert again.records.waiting == 0 and not again.records
-    again.records.waits((1, 1, -1), 90 * DAY, 1, 62 * DAY)
+    again.records.record_nack((1, 1, -1), 90 * DAY, 1, 62 * DAY)
     store.close()
     assert left(63 * DAY) == (2, 2, 2)
     assert left(140 * DAY) == (2, 2, 2)
@@ -274,14 +275,14 @@ def test_a_clock_ahead_at_some_openings_removes_nothing(path: Path, ahead: int) 
     now = 1_700_000_000_000
     store = opened(path, now=now)
     records = topic_store_of(store).records
-    records.waits((1, 1, -1), now + HOUR, 3, now)
-    records.started([DeliveredRecord(1, 2, attempt=3)], now)
+    records.record_nack((1, 1, -1), now + HOUR, 3, now)
+    records.record_deliveries([DeliveredRecord(1, 2, attempt=3)], now)
     store.close()
     for _ in range(3):
         assert entries_known_at(path, now + ahead) == [1, 2]
     store = opened(path, now=now)
     for entry in (1, 2):
-        found = topic_store_of(store).records.recall(1, entry)
+        found = recall(topic_store_of(store).records, 1, entry)
         assert found is not None and found.attempts == 3
         assert found.due_ms == (now + HOUR if entry == 1 else None)
     store.close()
@@ -373,7 +374,7 @@ def test_a_directory_with_other_files_is_not_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "match"), [(number(99), "format 99"), (b"?", "cannot be decoded")]
+    ("value", "match"), [(number_bytes(99), "format 99"), (b"?", "cannot be decoded")]
 )
 def test_an_unknown_format_raises(path: Path, value: bytes, match: str) -> None:
     filled(path)
@@ -413,13 +414,13 @@ def test_an_unreadable_record_does_not_affect_others(path: Path) -> None:
     store = opened(path)
     source = topic_store_of(store)
     assert store.statistics().unreadable == 2
-    assert source.records.recall(1, 3) is None
+    assert recall(source.records, 1, 3) is None
     assert len(keys_of(source)) == 49
-    found = source.records.recall(1, 4)
+    found = recall(source.records, 1, 4)
     assert found is not None and found.attempts == 1
     assert store.statistics().unreadable == 4  # one of the records is read twice
-    source.records.started([DeliveredRecord(1, 3, attempt=9), DeliveredRecord(1, 60)], 0)
-    found = source.records.recall(1, 3)
+    source.records.record_deliveries([DeliveredRecord(1, 3, attempt=9), DeliveredRecord(1, 60)], 0)
+    found = recall(source.records, 1, 3)
     assert found is not None and found.attempts == 9
     store.close()
 
@@ -509,7 +510,7 @@ def test_everything_can_be_salvaged_if_only_the_manifest_is_corrupted(
     store = opened(path, salvage=True)
     source = topic_store_of(store)
     assert [entry for _, entry, _ in keys_of(source)] == list(range(3000))
-    assert all(source.records.recall(1, entry) is not None for entry in range(0, 3000, 100))
+    assert all(recall(source.records, 1, entry) is not None for entry in range(0, 3000, 100))
     store.close()
     assert {each.name for each in path.iterdir()} == {
         "db",
@@ -685,21 +686,21 @@ def test_failed_writes_stay_in_memory(path: Path, caplog: pytest.LogCaptureFixtu
     with full_disk(store):
         nack(source, (1, 0, -1), 700)
         nack(source, (1, 20, -1), 200)
-        source.records.ends_waiting((1, entry, -1) for entry in range(1, 20))
+        source.records.cancel_due_times((1, entry, -1) for entry in range(1, 20))
         with pytest.raises(StoreError, match="in memory only"):
-            source.records.started([DeliveredRecord(1, 1, attempt=3)], 0)
-        found = source.records.recall(1, 1)
+            source.records.record_deliveries([DeliveredRecord(1, 1, attempt=3)], 0)
+        found = recall(source.records, 1, 1)
         assert found is not None and found.attempts == 3
         assert isinstance(store.failure, StoreError)
         assert store.statistics().unwritten > 0 and store.statistics().failures == 4
         assert len(caplog.records) == 1  # not for each
         with after_kill(path) as old:
             assert old.records.waiting == 20
-    source.records.started([DeliveredRecord(1, 2)], 0)  # any write retries the others
+    source.records.record_deliveries([DeliveredRecord(1, 2)], 0)  # any write retries the others
     assert store.failure is None and store.statistics().unwritten == 0
     with after_kill(path) as new:
         assert sorted(keys_of(new)) == [(1, 0, -1), (1, 20, -1)]
-        kept = new.records.recall(1, 1)
+        kept = recall(new.records, 1, 1)
         assert kept is not None and kept.attempts == 3
     store.close()
 
@@ -791,13 +792,13 @@ _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, most))
 entry = 0
 while store.failure is None:
-    source.records.waits((1, entry, -1), 100 + entry, 0, 0)
+    source.records.record_nack((1, entry, -1), 100 + entry, 0, 0)
     entry += 1
 for _ in range(100):
-    source.records.waits((1, entry, -1), 100 + entry, 0, 0)
+    source.records.record_nack((1, entry, -1), 100 + entry, 0, 0)
     entry += 1
 try:
-    source.records.started([DeliveredRecord(2, 1)], 0)
+    source.records.record_deliveries([DeliveredRecord(2, 1)], 0)
 except StoreError:
     entry += 1_000_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -816,7 +817,7 @@ def test_mend_recovers_from_a_full_disk(path: Path) -> None:
     store = opened(path)
     source = topic_store_of(store)
     assert source.records.waiting == int(entries) - 1_000_000 > 1000
-    found = source.records.recall(2, 1)
+    found = recall(source.records, 2, 1)
     assert found is not None and found.attempts == 1
     store.close()
 
@@ -831,7 +832,7 @@ def test_a_failed_mend_can_be_retried(path: Path, monkeypatch: pytest.MonkeyPatc
             with pytest.raises(TypeError):
                 store.reopen()
         nack(source, (1, 2, -1), 100)
-        assert source.records.recall(1, 1) is not None
+        assert recall(source.records, 1, 1) is not None
     assert store.reopen()
     with after_kill(path) as found:
         assert found.records.waiting == 2
@@ -870,20 +871,20 @@ from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=0)
 source = store.topic_store(sys.argv[2], "s")
 for entry in range(1000):
-    source.records.started([DeliveredRecord(1, entry, 10, 0b11, 5)], 0)
+    source.records.record_deliveries([DeliveredRecord(1, entry, 10, 0b11, 5)], 0)
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
 failed = 0
 for call in (
-    lambda: source.records.started([DeliveredRecord(1, 8, 10, 1, 6)], 0),
+    lambda: source.records.record_deliveries([DeliveredRecord(1, 8, 10, 1, 6)], 0),
     store.reopen,
-    lambda: source.records.started([DeliveredRecord(1, 7, 10, 1, 6)], 0),
+    lambda: source.records.record_deliveries([DeliveredRecord(1, 7, 10, 1, 6)], 0),
 ):
     try:
         call()
     except StoreError:
         failed += 1
-counts = [source.records.recall(1, 9, index).attempts for index in (0, 1)]
+counts = [source.records.recall_entry(1, 9).attempts_of(index) for index in (0, 1)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 print(failed, store.reopen(), *counts, flush=True)
 import os, signal
@@ -913,7 +914,9 @@ def test_a_database_that_cannot_be_reopened_is_readable_and_locked(
 ) -> None:
     store = opened(path)
     source = topic_store_of(store)
-    source.records.started([DeliveredRecord(1, entry, 2, 0b11, 5) for entry in range(1000)], 0)
+    source.records.record_deliveries(
+        [DeliveredRecord(1, entry, 2, 0b11, 5) for entry in range(1000)], 0
+    )
     begin = Database.__init__
 
     def to_read_only(database: Database, path: Path, **options: Any) -> None:
@@ -931,7 +934,9 @@ def test_a_database_that_cannot_be_reopened_is_readable_and_locked(
             with python(OWNER, path) as other:
                 assert b"StateInUseError" in other.communicate()[1]
         assert "too many open" in str(store.failure)
-    source.records.started([DeliveredRecord(1, 7, 2, 0b1, 6)], 0) if store.reopen() else None
+    source.records.record_deliveries(
+        [DeliveredRecord(1, 7, 2, 0b1, 6)], 0
+    ) if store.reopen() else None
     assert store.failure is None and counts_of(source, 7) == [6, 5]
     with after_kill(path) as found:
         assert counts_of(found, 7) == [6, 5] and found.records.waiting == 1
@@ -951,7 +956,7 @@ def unreadable(text: str = "Input/output error") -> Iterator[None]:
 @pytest.mark.parametrize("count_attempts", ["before", "lazy"])
 def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attempts: str) -> None:
     store = opened(path)
-    topic_store_of(store).records.started(
+    topic_store_of(store).records.record_deliveries(
         [DeliveredRecord(1, entry, 3, 0b111, 5) for entry in range(8)], 1000
     )
     store.close()
@@ -960,18 +965,18 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attem
     records = source.records
     with unreadable():
         for entry in range(7):
-            assert records.recall(1, entry) is None
+            assert recall(records, 1, entry) is None
             with (
                 pytest.raises(StoreError, match="in memory only")
                 if (count_attempts == "before")
                 else nullcontext()
             ):
-                records.started([DeliveredRecord(1, entry, 3, 0b1, 1)], 50_000)
+                records.record_deliveries([DeliveredRecord(1, entry, 3, 0b1, 1)], 50_000)
         assert "Input/output" in str(store.failure)
-        records.waits((1, 1, 1), 70_000, 7, 50_000, size=3)
-        records.settled(1, 2, 0b10)
-        records.settled(1, 3)
-        records.settled(1, 4, 0b111)
+        records.record_nack((1, 1, 1), 70_000, 7, 50_000, size=3)
+        records.record_ack(1, 2, 0b10)
+        records.record_ack(1, 3)
+        records.record_ack(1, 4, 0b111)
         records.flush(90_000)
         assert records.buffered > 0
     records.flush(91_000)
@@ -981,7 +986,7 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attem
             assert counts_of(found, 0) == counts_of(found, 5) == counts_of(found, 7) == [5, 5]
             assert counts_of(found, 1) == [5, 7]
             assert counts_of(found, 2) == [5, 0]
-            assert found.records.recall(1, 3) is None and found.records.recall(1, 4) is None
+            assert recall(found.records, 1, 3) is None and recall(found.records, 1, 4) is None
     records._check()
     store.close()
 
@@ -992,7 +997,7 @@ def test_a_record_unreadable_until_close_keeps_its_count(path: Path) -> None:
     source = topic_store_of(store)
     with unreadable():
         with pytest.raises(StoreError):
-            source.records.started([DeliveredRecord(1, 1, attempt=7)], 0)
+            source.records.record_deliveries([DeliveredRecord(1, 1, attempt=7)], 0)
         source.close()
         assert store.statistics().lost == 1
     store.close()
@@ -1111,9 +1116,9 @@ async def test_synced_does_not_wait_with_durability_kill(path: Path) -> None:
 def test_a_reader_sees_a_directory_in_use(path: Path) -> None:
     store = opened(path, now=1_800_000_000_000)
     source, other = topic_store_of(store), topic_store_of(store, "persistent://public/default/u")
-    source.records.started([DeliveredRecord(1, 1, 10, 0b11), DeliveredRecord(2, 1)], 7)
-    source.records.waits((2, 1, -1), 500, 1, 7)
-    other.records.waits((3, 1, -1), 400, 2, 7)
+    source.records.record_deliveries([DeliveredRecord(1, 1, 10, 0b11), DeliveredRecord(2, 1)], 7)
+    source.records.record_nack((2, 1, -1), 500, 1, 7)
+    other.records.record_nack((3, 1, -1), 400, 2, 7)
     with StateReader(path) as reader:
         assert [each[1:] for each in reader.topics()] == [
             (TOPIC, "s", ""),

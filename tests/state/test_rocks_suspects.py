@@ -12,6 +12,7 @@ from rocks_kit import after_kill, opened, topic_store_of
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks.database import Database
+from tests.harness.recalled_attempts import recall
 
 OLD, NEW, NEWEST = 7 << 24 | 1, 9 << 24 | 5, 11 << 24 | 3
 HOUR = 3_600_000
@@ -24,7 +25,7 @@ def path(tmp_path: Path) -> Path:
     store = opened(path)
     records = topic_store_of(store).records
     for entry in range(10):
-        records.waits((1, entry, -1), HOUR, 5, 0, fingerprint=OLD)
+        records.record_nack((1, entry, -1), HOUR, 5, 0, fingerprint=OLD)
     store.close()
     return path
 
@@ -51,7 +52,7 @@ KEPT = dict.fromkeys(range(10), (OLD, 5, HOUR))
 
 
 def delivered(records: AttemptRecords, entry: int, attempt: int = 1) -> None:
-    records.started([DeliveredRecord(1, entry, attempt=attempt, fingerprint=NEW)], 1)
+    records.record_deliveries([DeliveredRecord(1, entry, attempt=attempt, fingerprint=NEW)], 1)
 
 
 @pytest.mark.parametrize("count_attempts", ["before", "lazy"])
@@ -61,19 +62,19 @@ def test_a_suspect_record_is_not_used_and_not_changed(
     records = topic_store_of(store, count_attempts=count_attempts).records
     for entry in range(6):
         assert not records.compare(1, entry, NEW)
-        assert records.recall(1, entry) is None
+        assert recall(records, 1, entry) is None
         delivered(records, entry)
     assert records.mismatched == 6 and records.matched == 0
-    records.waits((1, 1, -1), 5000, 1, 1, fingerprint=NEW)
-    records.leased((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
-    records.waits((1, 3, -1), 5000, 1, 1, fingerprint=NEW)
-    records.passed([(1, 3, -1)])
-    records.settled(1, 4)
-    records.given_back(1, 5, 1, 1)
+    records.record_nack((1, 1, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_lease((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_nack((1, 3, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_due([(1, 3, -1)])
+    records.record_ack(1, 4)
+    records.end_attempts(1, 5, 1, 1)
     records.flush(HOUR // 2)
     store.flush()
     assert on_disk(path) == KEPT
-    found = {entry: records.recall(1, entry) for entry in range(6)}
+    found = {entry: recall(records, 1, entry) for entry in range(6)}
     counts = {entry: (each.attempts, each.due_ms) for entry, each in found.items() if each}
     assert counts == {0: (1, None), 1: (1, 5000), 2: (1, 5000), 3: (1, None), 5: (1, None)}
     assert records.buffered == 0 and records.unmerged == 0
@@ -86,8 +87,8 @@ def test_a_match_deletes_suspect_records_that_are_as_new(store: RocksStore, path
     for entry in range(3):
         assert not records.compare(1, entry, NEW)
         delivered(records, entry)
-    records.settled(1, 1)
-    records.waits((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
+    records.record_ack(1, 1)
+    records.record_nack((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
     assert on_disk(path) == KEPT
     assert records.compare(1, 9, OLD)
     expected = {**KEPT, 0: (NEW, 1, None), 2: (NEW, 1, 5000)}
@@ -121,7 +122,7 @@ def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
     records = topic_store_of(store).records
     assert records.compare(1, 20, NEW) and records.matched == 1
     assert not records.compare(1, 0, NEW)
-    assert records.trusts((1, 1)) is False
+    assert records.is_trusted((1, 1)) is False
     store.flush()
     assert on_disk(path) == KEPT
     store.close()
@@ -129,9 +130,9 @@ def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
     store = opened(path)
     records = topic_store_of(store).records
     assert not records.compare(1, 20, OLD)
-    assert records.knows((1, 20))
+    assert records.has_record((1, 20))
     assert records.compare(1, 0, OLD)
-    assert not records.knows((1, 20))
+    assert not records.has_record((1, 20))
     store.close()
 
 
@@ -139,12 +140,12 @@ def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> 
     """Records of format 1, and of messages that are nacked by id, have no fingerprint."""
     store = opened(path)
     records = topic_store_of(store).records
-    records.waits((1, 20, -1), HOUR, 3, 0)
+    records.record_nack((1, 20, -1), HOUR, 3, 0)
     assert records.compare(1, 20, OLD) and records.matched == 0
     store.close()
     store = opened(path)
     records = topic_store_of(store).records
-    found = records.recall(1, 20)
+    found = recall(records, 1, 20)
     assert found is not None and (found.attempts, found.due_ms) == (3, HOUR)
     assert not records.compare(1, 20, NEW)
     store.close()
@@ -172,7 +173,7 @@ def test_the_next_owner_of_the_process_has_suspect_records_again(store: RocksSto
     source = topic_store_of(store)
     assert source.records.waiting == 10
     assert all(source.records.compare(1, entry, OLD) for entry in range(10))
-    found = source.records.recall(1, 0)
+    found = recall(source.records, 1, 0)
     assert found is not None and (found.attempts, found.due_ms) == (5, HOUR)
     source.records._check()
     assert store.statistics().lost == 0
@@ -186,11 +187,11 @@ def test_a_cumulative_ack_keeps_suspect_records(
     assert not records.compare(1, 3, NEW)
     delivered(records, 3)
     delivered(records, 20)
-    records.settled_through(1, 9)
+    records.record_ack_through(1, 9)
     store.flush()
     assert on_disk(path).keys() == KEPT.keys()
     assert on_disk(path)[3] == KEPT[3]
-    assert records.recall(1, 3) is None
+    assert recall(records, 1, 3) is None
     records.clear()
     assert not on_disk(path)
 
@@ -199,14 +200,14 @@ def test_a_hundred_suspect_records_are_another_cluster(tmp_path: Path) -> None:
     store = opened(tmp_path / "state")
     records = topic_store_of(store).records
     for entry in range(2 * MAX_DIFFERENT):
-        records.waits((1, entry, -1), HOUR, 1, 0, fingerprint=OLD)
+        records.record_nack((1, entry, -1), HOUR, 1, 0, fingerprint=OLD)
     store.close()
     store = opened(tmp_path / "state")
     records = topic_store_of(store).records
     for entry in range(MAX_DIFFERENT):
         assert not records.foreign
         records.compare(1, entry, NEW)
-        records.settled(1, entry)
+        records.record_ack(1, entry)
     assert records.foreign
     store.close()
     store = opened(tmp_path / "state")
@@ -240,7 +241,7 @@ def test_an_unread_record_is_not_merged_with_another_message(
             delivered(records, 0)
     records.flush(2)
     assert records.mismatched == 1 and store.failure is None
-    found = records.recall(1, 0)
+    found = recall(records, 1, 0)
     assert found is not None and (found.attempts, found.due_ms) == (1, None)
     assert on_disk(path) == {**KEPT, 0: KEPT[0] if decided == "no" else (NEW, 1, None)}
 
@@ -253,7 +254,7 @@ def test_an_unread_record_keeps_the_fuller_fingerprint(
     with unreadable(monkeypatch):
         assert records.compare(1, 0, bare)
         with pytest.raises(StoreError):
-            records.started([DeliveredRecord(1, 0, attempt=6, fingerprint=bare)], 1)
+            records.record_deliveries([DeliveredRecord(1, 0, attempt=6, fingerprint=bare)], 1)
     records.flush(2)
     assert on_disk(path)[0][:2] == (OLD, 6)
 
@@ -263,9 +264,9 @@ def test_a_due_time_that_passed_does_not_come_back_while_the_disk_cannot_be_read
 ) -> None:
     records = topic_store_of(store).records
     with unreadable(monkeypatch):
-        records.recall(1, 0)
-        records.waits((1, 0, -1), 5000, 1, 1, fingerprint=OLD)
-        records.passed([(1, 0, -1)])
+        recall(records, 1, 0)
+        records.record_nack((1, 0, -1), 5000, 1, 1, fingerprint=OLD)
+        records.record_due([(1, 0, -1)])
         records.flush(60_000)
-        found = records.recall(1, 0)
+        found = recall(records, 1, 0)
         assert found is not None and found.due_ms is None

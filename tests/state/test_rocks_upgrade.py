@@ -19,12 +19,13 @@ from pulsar_encore.state.rocks.store_keys import (
     OPENINGS_KEY,
     due_key,
     entry_key,
-    number,
-    openings,
+    number_bytes,
+    openings_bytes,
     read_number,
     source_key,
 )
 from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
+from tests.harness.recalled_attempts import recall
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -65,10 +66,10 @@ def path(tmp_path: Path) -> Path:
     path.mkdir()
     database = Database(path / "db")
     writes = WriteBatch()
-    writes.put(META, FORMAT_KEY, number(1))
-    writes.put(META, EPOCH_KEY, number(1))
-    writes.put(META, OPENINGS_KEY, openings([(1, NOW)]))
-    writes.put(META, source_key(TOPIC, "s", ""), number(0))
+    writes.put(META, FORMAT_KEY, number_bytes(1))
+    writes.put(META, EPOCH_KEY, number_bytes(1))
+    writes.put(META, OPENINGS_KEY, openings_bytes([(1, NOW)]))
+    writes.put(META, source_key(TOPIC, "s", ""), number_bytes(0))
     writes.put(STATE, entry_key(0, 1, 1), old_record(1, 3, ALONE))
     writes.put(STATE, entry_key(0, 1, 3), old_record(10, 2, FIRST_THREE, held=True))
     writes.put(STATE, entry_key(0, 1, 9), old_record(1, 7, ALONE, held=True))
@@ -85,7 +86,7 @@ def check(path: Path) -> None:
     source = topic_store_of(store)
     assert waiting(source) == WAITING
     assert store.statistics().waiting == 4 and store.statistics().unreadable == 0
-    found = {entry: source.records.recall(1, entry) for entry in (1, 2, 9)}
+    found = {entry: recall(source.records, 1, entry) for entry in (1, 2, 9)}
     counts = {entry: each.attempts for entry, each in found.items() if each is not None}
     assert counts == {1: 3, 2: 0, 9: 7}
     batch = source.records.recall_entry(1, 3)
@@ -93,12 +94,12 @@ def check(path: Path) -> None:
     # The record matches any message, and takes its fingerprint with the next write.
     assert source.records.compare(1, 1, 1 << 24 | 1)
     assert source.records.matched == 0
-    source.records.waits((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
+    source.records.record_nack((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
     store.close()
     store = opened(path, now=NOW)
     records = topic_store_of(store).records
     assert not records.compare(1, 1, 2 << 24 | 1) and records.mismatched == 1
-    assert records.recall(1, 1) is None
+    assert recall(records, 1, 1) is None
     store.close()
     database = Database(path / "db", read_only=True)
     data = database.get(META, FORMAT_KEY)

@@ -10,6 +10,7 @@ import pytest
 from rocks_kit import opened, topic_store_of
 
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
+from tests.harness.recalled_attempts import recall
 
 GENERATIONS, EACH = 2, 60
 
@@ -50,9 +51,11 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         entries = range(generation, GENERATIONS * EACH, GENERATIONS)
         for each in (source, other):
-            each.records.started([DeliveredRecord(1, entry, attempt=2) for entry in entries], 0)
+            each.records.record_deliveries(
+                [DeliveredRecord(1, entry, attempt=2) for entry in entries], 0
+            )
             for entry in entries:
-                each.records.waits((1, entry, -1), 1000 + entry, 2, 0)
+                each.records.record_nack((1, entry, -1), 1000 + entry, 2, 0)
         store.close()
     return path
 
@@ -62,7 +65,7 @@ def generations_lost(store: RocksStore) -> set[int]:
     for topic in ("persistent://public/default/t", "persistent://public/default/u"):
         source = topic_store_of(store, topic)
         for entry in range(GENERATIONS * EACH):
-            known = source.records.recall(1, entry)
+            known = recall(source.records, 1, entry)
             if known is None or (known.attempts, known.due_ms) != (2, 1000 + entry):
                 lost.add(entry % GENERATIONS)
     return lost

@@ -1,8 +1,4 @@
-"""`pulsar-encore bench`: run the benchmarks of a checkout and print one table.
-
-The installed package does not contain the benchmarks: they need a checkout and a machine of their
-own.
-"""
+"""`pulsar-encore bench`: run the benchmarks of a checkout and print one table."""
 
 from __future__ import annotations
 
@@ -40,11 +36,6 @@ BENCHMARKS: Final = (
 
 
 def checkout() -> Path:
-    """Return the root of the checkout: that of this package, else the working directory.
-
-    Raises:
-        ConfigurationError: if neither has the benchmarks.
-    """
     for root in (Path(__file__).resolve().parents[3], Path.cwd()):
         if (root / "integration" / "benchmarks" / "pending_set.py").is_file():
             return root
@@ -61,19 +52,10 @@ def run_bench(
     *,
     console: Console | None = None,
 ) -> int:
-    """Run benchmarks one after the other.
+    """Run benchmarks one after the other; all if `only` is empty.
 
-    Args:
-        only: Their names; None or empty runs all.
-        url: A broker for the benchmarks that can use any.
-        json_file: Also write the rows to this file.
-        console: Where to print.
-
-    Returns:
-        0, or 1 if a bar was missed or a benchmark failed.
-
-    Raises:
-        ConfigurationError: if there is no checkout, or no benchmark of that name.
+    `url` is a broker for the benchmarks that can use any. Returns 1 if a bar was missed or a
+    benchmark failed, else 0.
     """
     console = console or wide_console()
     names = list(only or BENCHMARKS)
@@ -105,7 +87,6 @@ def run_bench(
 
 
 def _values(row: Any) -> dict[str, Any]:
-    """Convert a row. The compared figure is `other`, or `plain` in `pending_set`."""
     other = row.other if hasattr(row, "other") else row.plain
     return {
         "what": row.what,

@@ -16,16 +16,7 @@ from ..devbroker.main import serve
 
 
 def run_broker(*, until_eof: bool = False, **settings: Any) -> int:
-    """Serve until interrupted.
-
-    Args:
-        until_eof: Also end when stdin ends.
-        settings: Fields of `BrokerSettings`. Commands are not recorded.
-
-    Raises:
-        ConfigurationError: if a setting is out of range.
-        TransportError: if the broker cannot listen on the address.
-    """
+    """Serve until interrupted, or until stdin ends with `until_eof`. Commands are not recorded."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     # The process may be restarted. If it used the same ids again, clients would take new messages
     # for those that they acked before.

@@ -17,14 +17,7 @@ STOP_S: Final = 5.0
 
 @contextmanager
 def broker_process(options: Sequence[str] = ()) -> Iterator[str]:
-    """Run `pulsar-encore broker` on a free loopback port; yield its address.
-
-    Args:
-        options: More options of that command.
-
-    Raises:
-        ConnectError: if the broker did not start.
-    """
+    """Run `pulsar-encore broker` with more options on a free loopback port; yield its address."""
     command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", "--until-eof"]
     with child([*command, *options]) as process:
         yield first_line(process)
@@ -54,11 +47,7 @@ def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def first_line(process: subprocess.Popen[str], timeout_s: float = START_S) -> str:
-    """Return the next line that a child prints.
-
-    Raises:
-        ConnectError: if the child ended, or printed nothing in time.
-    """
+    """Return the next line that a child prints, or raise ConnectError."""
     out: IO[str] | None = process.stdout
     assert out is not None  # created with a pipe
     with selectors.DefaultSelector() as ready:

@@ -1,12 +1,10 @@
-"""Print tables as wide as the terminal, or wide enough for a file or a build log."""
-
 from __future__ import annotations
 
 from typing import Final
 
 from rich.console import Console
 
-_FILE_COLUMNS: Final = 110
+_FILE_COLUMNS: Final = 110  # of a file or a build log
 
 
 class _Console(Console):

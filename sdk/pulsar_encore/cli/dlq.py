@@ -1,7 +1,7 @@
 """`pulsar-encore dlq`: list, show and replay the letters of a dead letter topic.
 
-The texts of letters are not trusted and are printed escaped. `ls` and `show` change nothing.
-`replay` without a selection needs `--all`, so that a forgotten option sends nothing.
+The texts of letters are not trusted and are printed escaped. `replay` without a selection needs
+`--all`, so that a forgotten option sends nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
+from .progress import run_to_safe_end
 
 app: App = App(name="dlq", help="Dead letters: list, show and replay them.")
 
 _BYTES: Final = 2000
-_NOTICE_DELAY_S: Final = 1.0
 _TIMEOUT_S: Final = 10  # a user waits at the prompt
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -204,34 +204,17 @@ def replay(
         chosen = selection
         if target is None and not dry_run and output.is_interactive():
             chosen = await _with_confirmed_topics(dead, selection)
-        replaying = asyncio.ensure_future(
-            dead.replay(
-                chosen,
-                dry_run=dry_run,
-                rate=rate,
-                limit=limit,
-                keep_counters=keep_counters,
-                replay_id=replay_id,
-                target=target,
-                on_progress=progress,
-            )
+        replaying = dead.replay(
+            chosen,
+            dry_run=dry_run,
+            rate=rate,
+            limit=limit,
+            keep_counters=keep_counters,
+            replay_id=replay_id,
+            target=target,
+            on_progress=progress,
         )
-        try:
-            return await asyncio.shield(replaying)
-        except asyncio.CancelledError:
-            # The replay waits for copies in flight. If the broker is down that takes long: tell the
-            # user.
-            replaying.cancel()
-            if not (await asyncio.wait([replaying], timeout=_NOTICE_DELAY_S))[0]:
-                progress.waiting()
-            await asyncio.wait([replaying])
-            if not replaying.cancelled():
-                # marks the exception as retrieved; the interruption is reported instead
-                replaying.exception()
-            progress.interrupted()
-            raise
-        finally:
-            progress.close()
+        return await run_to_safe_end(replaying, progress)
 
     try:
         report = _run(access(url, login), topic, subscription, work, text_keys=text_keys)
@@ -326,11 +309,7 @@ def _selection(
 def moment(text: str | None, name: str) -> float | None:
     """Parse a time: a duration before now, or a date and time, local unless it has an offset.
 
-    Returns:
-        Seconds since the epoch.
-
-    Raises:
-        ConfigurationError: if the text is neither.
+    Returns seconds since the epoch.
     """
     if text is None:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -12,11 +11,12 @@ from base64 import b64encode
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from .. import FileLogger, LoggerLevel, UnreadableError, letters
 from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
+from .progress import Progress
+from .value_text import json_text, time_text
 
 _MAX_TEXT: Final = 500
 _MAX_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one need not be complete
@@ -31,24 +31,12 @@ def silent_logger() -> Any:
     return FileLogger(LoggerLevel.Error, os.devnull)
 
 
-def when(ms: int) -> str:
-    """Format a time in UTC, to the second."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # out of the range of dates: print the number in the letter
-
-
 def groups_json(groups: Iterable[LetterGroup]) -> str:
-    return _json([asdict(group) for group in groups])
+    return json_text([asdict(group) for group in groups])
 
 
 def letter_json(letter: Letter, most_bytes: int | None) -> str:
-    """Return a letter as a JSON object.
-
-    Args:
-        most_bytes: Maximum payload bytes; None for no limit.
-    """
+    """Return a letter as a JSON object, with at most `most_bytes` of its payload."""
     message = letter.message
     data = b"" if message.has_null_value() else message.data()
     cut = data if most_bytes is None else data[:most_bytes]
@@ -60,7 +48,7 @@ def letter_json(letter: Letter, most_bytes: int | None) -> str:
         encoding, payload = "base64", b64encode(cut).decode()
     if message.has_null_value():
         encoding = payload = None
-    return _json(
+    return json_text(
         {
             "id": letter.id,
             "topic": message.topic_name(),
@@ -85,12 +73,7 @@ def letter_json(letter: Letter, most_bytes: int | None) -> str:
 
 
 def report_json(report: ReplayReport) -> str:
-    return _json(asdict(report))
-
-
-def _json(value: Any) -> str:
-    """Encode as JSON in printable ASCII."""
-    return json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n"
+    return json_text(asdict(report))
 
 
 def _key(read: Callable[[], str]) -> str | None:
@@ -101,13 +84,11 @@ def _key(read: Callable[[], str]) -> str | None:
 
 
 def _encrypted(letter: Letter) -> bool:
-    """Return True if the payload could not be decrypted."""
     context = letter.message.encryption_context()
     return context is not None and context.is_decryption_failed()
 
 
 def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
-    """Print a table, or a line on stderr if no letter was selected."""
     from rich.box import HORIZONTALS
     from rich.table import Table
     from rich.text import Text
@@ -131,7 +112,7 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
         row = (
             f"{group.count}\n{group.again or ''}",
             f"{printable(group.fingerprint, _MAX_FINGERPRINT)}\n{group.sample_id}",
-            f"{when(group.first_ms)}\n{when(group.last_ms)}",
+            f"{time_text(group.first_ms)}\n{time_text(group.last_ms)}",
             f"{printable(why, 120)}\n{real_topic}",
         )
         table.add_row(*map(Text, row))  # text, not markup
@@ -141,9 +122,9 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
 def letter_text(letter: Letter, most_bytes: int) -> str:
     message = letter.message
     lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MAX_TEXT)}"]
-    lines.append(f"written      {when(letter.written_ms)}")
+    lines.append(f"written      {time_text(letter.written_ms)}")
     if message.event_timestamp() > 0:
-        lines.append(f"event time   {when(message.event_timestamp())}")
+        lines.append(f"event time   {time_text(message.event_timestamp())}")
     for label, read in (("key", message.partition_key), ("ordering key", message.ordering_key)):
         try:
             text = printable(read(), _MAX_TEXT)
@@ -189,11 +170,7 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
 
 
 def _decoded(cut: bytes) -> str:
-    """Decode text without the character that the cut split.
-
-    Raises:
-        UnicodeDecodeError: if it is not text.
-    """
+    """Decode text without the character that the cut split, or raise UnicodeDecodeError."""
     return getincrementaldecoder("utf-8")().decode(cut)
 
 
@@ -202,7 +179,6 @@ def is_interactive() -> bool:
 
 
 async def confirm_topics(dead_topic: str, other_topics: Mapping[str, int]) -> bool:
-    """Ask the user whether letters may go to other topics than their dead letter topic implies."""
     sys.stderr.write(
         f"Some letters name topics that {printable(dead_topic, _MAX_TEXT)} is not named after. "
         "Their publishers may have forged the names. Letters, with those replayed before:\n"
@@ -217,7 +193,6 @@ async def confirm_topics(dead_topic: str, other_topics: Mapping[str, int]) -> bo
 
 
 async def _read_line() -> str:
-    """Read a line from the terminal; "" at its end."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
 
@@ -230,7 +205,7 @@ async def _read_line() -> str:
             # Not sys.stdin: its lock would be held when the process ends.
             text = os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
         except OSError:
-            text = ""
+            text = ""  # as at the end of the terminal
         with contextlib.suppress(RuntimeError):  # interrupted meanwhile, and the loop is closed
             loop.call_soon_threadsafe(answered, text)
 
@@ -267,36 +242,17 @@ def report_text(report: ReplayReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-class ReplayProgress:
-    """Shows the count on one line of stderr, if that is a terminal."""
+class ReplayProgress(Progress):
+    in_flight = "letters in flight, up to half a minute; after a kill, some may be sent again"
 
     def __init__(self) -> None:
-        self._shows_progress = sys.stderr.isatty()
+        super().__init__()
         self.report: ReplayReport | None = None  # the running report, the same object each time
 
     def __call__(self, report: ReplayReport) -> None:
         self.report = report
-        if self._shows_progress:
-            sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
-            sys.stderr.flush()
+        self.show(f"{report.replayed} sent, {report.passed} not selected")
 
-    def waiting(self) -> None:
-        """Tell the user why an interruption takes long."""
-        self.close()
-        sys.stderr.write(
-            "interrupted: waiting for letters in flight, up to half a minute; after a kill, some "
-            "may be sent again\n"
-        )
-        sys.stderr.flush()
-
-    def interrupted(self) -> None:
-        self.close()
+    def summary(self) -> str:
         replayed = 0 if self.report is None else self.report.replayed
-        sys.stderr.write(
-            f"interrupted: {replayed} letters were sent and acked; run it again to continue\n"
-        )
-
-    def close(self) -> None:
-        if self._shows_progress and self.report is not None:
-            sys.stderr.write("\n")
-            self._shows_progress = False
+        return f"{replayed} letters were sent and acked"

@@ -1,5 +1,3 @@
-"""Exit codes of the commands."""
-
 from __future__ import annotations
 
 from typing import Final
@@ -15,6 +13,5 @@ WRONG: Final = 2
 
 
 def exit_code(error: EncoreError) -> int:
-    """Return the exit code of a command that ended with an error."""
     missing = isinstance(error, TransportError) and error.result == "TopicNotFound"
     return NOTHING_THERE if missing or isinstance(error, NoLettersError) else WRONG

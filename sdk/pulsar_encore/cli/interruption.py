@@ -1,8 +1,7 @@
 """End work at Ctrl-C or SIGTERM without cutting it off in the middle.
 
 A signal handler that raises would do so anywhere, also inside a library's call to another process.
-The work therefore has its own thread, and the main thread waits for the work and for signals. A
-second signal shortens the wait, so that no work holds a terminal for ever.
+The work therefore has its own thread, and the main thread waits for the work and for signals.
 """
 
 from __future__ import annotations
@@ -25,18 +24,14 @@ T = TypeVar("T")
 GRACE_S: Final = 30.0
 """Seconds that interrupted work may take; Spark starts within 10 s, and stops within 3."""
 SOON_S: Final = 3.0
-"""The same after a second signal."""
+"""After a second signal."""
 _ASK_INTERVAL_S: Final = 0.5  # the work may have begun something new before it saw the last request
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptedWork(Exception):
-    """A signal came before the work was done.
-
-    Args:
-        number: Number of the signal.
-    """
+    """A signal came before the work was done."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -52,17 +47,16 @@ def until_interrupted(
 ) -> T:
     """Do work in a thread, and ask it to end at SIGINT or SIGTERM.
 
-    Outside the main thread, where no handler can be set, the work is just done.
+    Outside the main thread, where no handler can be set, the work is just done. If the work
+    succeeds in spite of a signal, its result is returned.
 
     Args:
-        work: Ends soon after it was asked to. An exception that it then raises is dropped, because
-            it comes from the interruption. If the work succeeds nevertheless, its result is
-            returned.
-        ask: Asks the work to end. It is called from another thread, repeatedly until the work has
-            ended. Its exceptions are dropped, because the object that it asks may be gone.
+        ask: Asks the work to end. Called repeatedly from another thread. Its exceptions are
+            dropped, because the object that it asks may be gone, and so are those of interrupted
+            work.
         grace_s: How long interrupted work may take. Later it is left alone in its thread, which
             does not keep the process alive.
-        soon_s: The same after a second signal.
+        soon_s: The same after a second signal, so that no work holds a terminal for ever.
 
     Raises:
         InterruptedWork: if a signal came first.
@@ -102,7 +96,6 @@ def until_interrupted(
 def _wait(
     events: SimpleQueue[int | None], ask: Callable[[], None], grace_s: float, soon_s: float
 ) -> None:
-    """Wait until the work has ended, or its time is over."""
     ended = threading.Event()
 
     def ask_repeatedly() -> None:

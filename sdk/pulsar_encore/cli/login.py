@@ -1,8 +1,7 @@
 """How a command logs in to a cluster: options, environment variables and files.
 
 No option takes a secret: secrets are in files or in the environment, where other users of the
-machine cannot see them. Before any connection, an invalid file raises an error that names its
-option. Errors never show the content of a file.
+machine cannot see them. Errors never show the content of a file.
 """
 
 from __future__ import annotations
@@ -77,12 +76,9 @@ class ClusterAccess:
     """A service URL, and a login with its files read.
 
     Attributes:
-        url: `pulsar://` or `pulsar+ssl://`.
-        hosts: Hosts of the URL, each with its port.
         method: Pulsar's name of the login: token, basic, tls or none.
         secret: Returns the secret. Called for each connection.
         keywords: Keywords of the login, for `Client` and for the stock client.
-        tls: None for a URL without TLS.
     """
 
     url: str
@@ -94,15 +90,7 @@ class ClusterAccess:
 
 
 def access(url: str, login: Login, environment: Mapping[str, str] | None = None) -> ClusterAccess:
-    """Read and check a login.
-
-    Args:
-        environment: Environment with the token; None for that of the process.
-
-    Raises:
-        ConfigurationError: if the URL is invalid, a file cannot be used, or options contradict each
-            other.
-    """
+    """Read and check a login. An error names the option that is wrong."""
     url = url or DEFAULT_URL
     hosts = _hosts(url)
     tls = _tls(url, login)
@@ -270,8 +258,4 @@ def _no_password() -> str:
 
 
 def _option(field: str) -> str:
-    return f"--{field.replace('_', '-')} ({_variable(field)})"
-
-
-def _variable(field: str) -> str:
-    return _PREFIX + field.upper()
+    return f"--{field.replace('_', '-')} ({_PREFIX}{field.upper()})"

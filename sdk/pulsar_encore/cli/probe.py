@@ -1,8 +1,7 @@
 """Check the cluster, the login and the topic over one connection, before the client connects.
 
 The client cannot ask for a topic without creating it if topic auto-creation is on. It also takes a
-refused login for a lost connection, and retries until its time is up. The probe asks the broker not
-to create the topic, and reports the broker's answer as the error.
+refused login for a lost connection, and retries until its time is up.
 """
 
 from __future__ import annotations
@@ -30,11 +29,7 @@ _EXPIRED: Final = frozenset({9, 10})  # not yet valid, expired
 
 
 async def probe(access: ClusterAccess, topic: str | None, *, timeout_s: float) -> None:
-    """Connect, log in, and ask for a topic without creating it.
-
-    Args:
-        topic: Full name; None asks for no topic.
-        timeout_s: Maximum time in s, with retries.
+    """Connect, log in, and ask for a topic without creating it; None asks for no topic.
 
     Raises:
         TransportError: with the remedy in its text. `result` is TopicNotFound if the topic does not
@@ -148,8 +143,8 @@ class _ProbeConnection:
         raise self._disconnected()
 
     def _broker_text(self, text: str) -> str:
-        """Return the broker's text on one line. It may repeat the secret, which is removed."""
-        # the password of user:password alone as well
+        """Return the broker's text on one line, without the secret, which it may repeat."""
+        # also without the user of user:password
         for secret in (self._secret, self._secret.partition(":")[2]):
             if secret:
                 text = text.replace(secret, "***")

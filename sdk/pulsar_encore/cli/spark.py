@@ -1,8 +1,7 @@
 """`pulsar-encore spark`: jobs on PySpark.
 
-PySpark and matplotlib come with the extra `triage` and are imported when a job runs. Secrets are
-read from files or the environment. They become options of Spark only in memory, never in a command
-line or a configuration.
+PySpark and matplotlib come with the extra `triage` and are imported when a job runs. Secrets become
+options of Spark only in memory, never in a command line or a configuration.
 """
 
 from __future__ import annotations
@@ -179,12 +178,7 @@ class _Outcome:
         self._fail_if_empty = fail_if_empty
 
     def show(self, spark: SparkSession, report: TriageReport) -> int:
-        """Draw, print, and return the exit code.
-
-        Raises:
-            NoLettersError: if there are no letters, and no checkpoint is used.
-            ConfigurationError: if the chart cannot be written.
-        """
+        """Draw, print, and return the exit code. Raises NoLettersError if there are none."""
         from ..spark.triage import empty_text
 
         self.print(report)
@@ -248,37 +242,33 @@ def _triage(
 def _work(
     existing: SparkSession | None, master: str | None, outcome: _Outcome, arguments: Any
 ) -> int:
-    """Do the work that needs Spark; at the end stop Spark if it was started here."""
     from ..spark.triage import triage
     from ..spark.triage.output_files import check_remote_file
 
     halt: Halt = arguments["halt"]
+    spark = None
     try:
         spark = existing or _session(master)
-    except Exception as error:
-        if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
-            raise
-        sys.stderr.write(
-            f"pulsar-encore: Spark did not start: {said_by(error)} It needs Java 17 or later: "
-            "install it or set JAVA_HOME. If Java is there, its own message is above\n"
-        )
-        return WRONG
-    try:
         if outcome.chart is not None:
             check_remote_file(spark, outcome.chart, "--chart")
         return outcome.show(spark, triage(spark, **arguments))
     except Exception as error:
         if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
-        sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
+        text = spark_error_text(error)
+        if spark is None:
+            text = (
+                f"Spark did not start: {text} It needs Java 17 or later: install it or set "
+                "JAVA_HOME. If Java is there, its own message is above"
+            )
+        sys.stderr.write(f"pulsar-encore: {text}\n")
         return WRONG
     finally:
-        if existing is None:
+        if spark is not None and existing is None:  # it was started here
             spark.stop()
 
 
 def _check_chart(path: str) -> None:
-    """Check that the name is that of a PNG file."""
     name = path.rstrip().rpartition("/")[2]
     if not name or name in (".", ".."):
         raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
@@ -291,7 +281,6 @@ def _check_chart(path: str) -> None:
 
 
 def _folder_will_exist(plan: TriagePlan, chart: str) -> bool:
-    """Return True if the chart's folder does not exist yet and the triage will create it."""
     if plan.out is None or plan.dry_run or "://" in chart:
         return False
     parquet_folder = os.path.realpath(plan.out.removeprefix("file://"))
@@ -315,10 +304,7 @@ def source_options(
 ) -> dict[str, str]:
     """Return the options with which the Spark source logs in like the command.
 
-    Args:
-        cluster: The login with its files read. A token is read once, now.
-        login: The login as given. The executors must have TLS files under the same names.
-        admin_url: URL of the web service.
+    A token is read once, now. The executors must have TLS files under the same names.
     """
     options = {"service.url": cluster.url}
     if admin_url is not None:
@@ -384,7 +370,7 @@ def _session(master: str | None) -> SparkSession:
     return spark
 
 
-def said_by(error: Exception) -> str:
+def spark_error_text(error: Exception) -> str:
     """Return the error's text on one line.
 
     For an error of this package it is its own text without Spark's around it; for an error of Java

@@ -1,8 +1,4 @@
-"""`pulsar-encore state`: inspect, export and evacuate a state directory.
-
-`inspect` and `export` change nothing and may run beside a live owner. `evacuate` needs a directory
-without an owner.
-"""
+"""`pulsar-encore state`: inspect, export and evacuate a state directory."""
 
 from __future__ import annotations
 
@@ -25,15 +21,15 @@ from ..evacuation import (
     evacuate as evacuate_state,
 )
 from ..evacuation.evacuation_run import check_unused
-from ..evacuation.state_inspection import inspect_state, waiting_messages
+from ..evacuation.state_inspection import WaitingMessages, inspect_state
 from . import state_output as output
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
+from .progress import run_to_safe_end
 
 app: App = App(name="state", help="State directories: inspect, export and evacuate them.")
 
 _TIMEOUT_S: Final = 10  # a user waits at the prompt
-_NOTICE_DELAY_S: Final = 1.0
 
 Json = Annotated[bool, Parameter(negative="")]
 
@@ -68,7 +64,7 @@ def export(directory: Path, *, topic: str | None = None, subscription: str | Non
         topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
     """
-    with waiting_messages(directory, topic=topic, subscription=subscription) as waiting:
+    with WaitingMessages(directory, topic=topic, subscription=subscription) as waiting:
         for each in waiting:
             sys.stdout.write(output.waiting_line(each))
         if waiting.unreadable:
@@ -156,28 +152,5 @@ async def _evacuate(
     async with Client(
         cluster.url, operation_timeout_seconds=_TIMEOUT_S, transport="native", **cluster.keywords
     ) as client:
-        moving = asyncio.ensure_future(
-            evacuate_state(
-                client,
-                directory,
-                report=report,
-                on_progress=progress,
-                **options,
-            )
-        )
-        try:
-            await asyncio.shield(moving)
-        except asyncio.CancelledError:
-            # The run waits for messages in flight. If the broker is down that takes long: tell the
-            # user.
-            moving.cancel()
-            if not (await asyncio.wait([moving], timeout=_NOTICE_DELAY_S))[0]:
-                progress.waiting()
-            await asyncio.wait([moving])
-            if not moving.cancelled():
-                # marks the exception as retrieved; the interruption is reported instead
-                moving.exception()
-            progress.interrupted()
-            raise
-        finally:
-            progress.close()
+        moving = evacuate_state(client, directory, report=report, on_progress=progress, **options)
+        await run_to_safe_end(moving, progress)

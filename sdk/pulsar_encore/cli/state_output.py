@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from ..deadletters import printable
 from ..evacuation import EvacuationReport, NotMoved, TopicPlan
-from ..evacuation.state_inspection import StateFound, WaitingMessage
+from ..evacuation.state_inspection import StateSummary, WaitingMessage
+from .progress import Progress
+from .value_text import json_text, time_text
 
 _MAX_TEXT: Final = 500
 _MAX_IDS: Final = 5  # listed for each reason
 
 
-def when(ms: int | None) -> str:
-    """Format a time in UTC, to the second; "-" for None."""
-    if ms is None:
-        return "-"
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # out of the range of dates: print the number in the state
+def _when(ms: int | None) -> str:
+    return "-" if ms is None else time_text(ms)
 
 
 def waiting_line(waiting: WaitingMessage) -> str:
-    return _line(
-        {
-            "topic": waiting.topic,
-            "subscription": waiting.subscription,
-            "consumer": waiting.consumer,
-            "message_id": waiting.message_id,
-            "due": _iso(waiting.due_ms),
-            "attempts": waiting.attempts,
-        }
-    )
+    fields = {
+        "topic": waiting.topic,
+        "subscription": waiting.subscription,
+        "consumer": waiting.consumer,
+        "message_id": waiting.message_id,
+        "due": _iso(waiting.due_ms),
+        "attempts": waiting.attempts,
+    }
+    return json_text(fields, indent=None)
 
 
 def _iso(ms: int) -> str:
@@ -47,10 +40,14 @@ def _iso(ms: int) -> str:
         return "9999-12-31T23:59:59.999+00:00"  # later than ISO 8601 can express
 
 
-def found_json(found: StateFound) -> str:
-    return _json(
+def found_json(found: StateSummary) -> str:
+    owner = None if found.owner is None else asdict(found.owner)
+    if owner is not None:
+        del owner["sequence"]  # of RocksDB, and of no use to a reader
+    return json_text(
         {
             **asdict(found),
+            "owner": owner,
             "topics": [
                 {**asdict(each), "attempts": dict(sorted(each.attempts.items()))}
                 for each in found.topics
@@ -61,7 +58,7 @@ def found_json(found: StateFound) -> str:
     )
 
 
-def found_text(found: StateFound) -> str:
+def found_text(found: StateSummary) -> str:
     lines = [f"state      {printable(found.path, _MAX_TEXT)}", f"owner      {_owner(found)}"]
     lines.append(f"waiting    {found.waiting}")
     lines.append(f"records    {found.records} entries")
@@ -69,7 +66,7 @@ def found_text(found: StateFound) -> str:
         lines.append(f"unreadable {found.unreadable}: keys or records that are corrupted")
     for each in found.topics:
         lines += ["", _source(each.topic, each.subscription, each.consumer)]
-        due = f", due {when(each.earliest_ms)} to {when(each.latest_ms)}" if each.waiting else ""
+        due = f", due {_when(each.earliest_ms)} to {_when(each.latest_ms)}" if each.waiting else ""
         lines.append(f"  {each.waiting} waiting{due}")
         counts = ", ".join(f"{n}: {count}" for n, count in sorted(each.attempts.items()))
         lines.append(
@@ -78,11 +75,11 @@ def found_text(found: StateFound) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _owner(found: StateFound) -> str:
+def _owner(found: StateSummary) -> str:
     owner = found.owner
     if owner is None:
         return "unknown"
-    who = f"process {owner.pid} on {printable(owner.host, 200)}, since {when(owner.since_ms)}"
+    who = f"process {owner.pid} on {printable(owner.host, 200)}, since {_when(owner.since_ms)}"
     return f"none; the last was {who}" if owner.closed else f"{who}, unless it was killed"
 
 
@@ -92,7 +89,7 @@ def _source(topic: str, subscription: str, consumer: str) -> str:
 
 
 def plan_json(plan: Sequence[TopicPlan]) -> str:
-    return _json(
+    return json_text(
         {
             "waiting": sum(each.waiting for each in plan),
             "topics": [asdict(each) for each in plan],
@@ -106,14 +103,14 @@ def plan_text(plan: Sequence[TopicPlan]) -> str:
         if each.waiting:
             lines.append(
                 f"  {each.waiting} of {_source(each.topic, each.subscription, each.consumer)}, due "
-                f"{when(each.earliest_ms)} to {when(each.latest_ms)}"
+                f"{_when(each.earliest_ms)} to {_when(each.latest_ms)}"
             )
             lines.append(f"    to {printable(each.retry_topic, _MAX_TEXT)}")
     return "\n".join(lines) + "\n"
 
 
 def report_json(report: EvacuationReport) -> str:
-    return _json({**asdict(report), "left": report.left})
+    return json_text({**asdict(report), "left": report.left})
 
 
 def report_text(report: EvacuationReport) -> str:
@@ -142,50 +139,15 @@ def _reason_lines(reason: str, among: Sequence[NotMoved]) -> list[str]:
     return [f"  {printable(reason)}:", f"    {ids}{dots} of {topics}"] if chosen else []
 
 
-def _json(value: Any) -> str:
-    """Encode as JSON in printable ASCII."""
-    return json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n"
-
-
-def _line(value: Any) -> str:
-    return json.dumps(value).replace("\x7f", "\\u007f") + "\n"
-
-
-class EvacuationProgress:
-    """Shows the count on one line of stderr, if that is a terminal.
-
-    Args:
-        report: The running report.
-    """
+class EvacuationProgress(Progress):
+    in_flight = "messages in flight, up to a minute; after a kill, some may be there twice"
 
     def __init__(self, report: EvacuationReport) -> None:
-        self._shows_progress = sys.stderr.isatty()
-        self._has_output = False
+        super().__init__()
         self._report = report
 
     def __call__(self, report: EvacuationReport) -> None:
-        if self._shows_progress:
-            self._has_output = True
-            sys.stderr.write(f"\r{report.moved} of {report.waiting} moved")
-            sys.stderr.flush()
+        self.show(f"{report.moved} of {report.waiting} moved")
 
-    def waiting(self) -> None:
-        """Tell the user why an interruption takes long."""
-        self.close()
-        sys.stderr.write(
-            "interrupted: waiting for messages in flight, up to a minute; after a kill, some may "
-            "be there twice\n"
-        )
-        sys.stderr.flush()
-
-    def interrupted(self) -> None:
-        self.close()
-        sys.stderr.write(
-            f"interrupted: {self._report.moved} messages were moved, {self._report.left} are left; "
-            "run it again to continue\n"
-        )
-
-    def close(self) -> None:
-        if self._has_output:
-            sys.stderr.write("\n")
-        self._shows_progress = self._has_output = False
+    def summary(self) -> str:
+        return f"{self._report.moved} messages were moved, {self._report.left} are left"

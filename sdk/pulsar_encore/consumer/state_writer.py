@@ -182,7 +182,7 @@ class StateWriter:
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
             state.special = True
-            durable.started(entry, state, indexes)
+            durable.record_deliveries(entry, state, indexes)
 
     def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
         """Notify the other consumers of this process of a delivery (`count_attempts="lazy"`)."""
@@ -243,7 +243,7 @@ class StateWriter:
                     still = [index for index in set_bits(mask) if entry.state[index] == HELD]
                     if still:
                         state.special = True
-                        state.durable.started(entry, state, still)
+                        state.durable.record_deliveries(entry, state, still)
         if burst:
             self._loop.call_soon(self._write_held, held)
         else:
@@ -338,7 +338,7 @@ class StateWriter:
                 for state, entry in burst:
                     held = [at for at, what in enumerate(entry.state) if what == HELD]
                     if held and isinstance(state.durable, TopicStateWriter):
-                        state.durable.started(entry, state, held)
+                        state.durable.record_deliveries(entry, state, held)
             yield
             if self._store is None:
                 return
@@ -386,12 +386,12 @@ class TopicStateWriter:
     def __bool__(self) -> bool:
         return bool(self._records)
 
-    def knows(self, key: EntryKey) -> bool:
-        if self._records.knows(key):
+    def has_record(self, key: EntryKey) -> bool:
+        if self._records.has_record(key):
             return True
         return any(each.held_attempts(key) for each in self._sharers())
 
-    def is_of(self, key: EntryKey, fingerprint: int) -> bool:
+    def compare(self, key: EntryKey, fingerprint: int) -> bool:
         same = self._records.compare(*key, fingerprint)
         self._topic_store.wake()
         if same:
@@ -425,13 +425,13 @@ class TopicStateWriter:
         record = self._records.recall_entry(*key)
         return None if record is None else record.first_ms
 
-    def started(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
+    def record_deliveries(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
         ledger, number = entry.key
         wall = wall_now_ms(self._loop)
         for attempt, mask in self._masks(entry, state, indexes).items():
             handed = DeliveredRecord(ledger, number, entry.size, mask, attempt, entry.fingerprint())
             try:
-                self._records.started((handed,), wall)
+                self._records.record_deliveries((handed,), wall)
             except StoreError:
                 pass  # counted in memory, retried, and reported in the statistics
         self.tell_attempts(entry, state, indexes)
@@ -464,7 +464,7 @@ class TopicStateWriter:
                 masks[attempt] = masks.get(attempt, 0) | 1 << index
         return masks
 
-    def waits(
+    def record_nack(
         self,
         key: MessageKey,
         due_ms: int,
@@ -473,7 +473,7 @@ class TopicStateWriter:
         size: int,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        self._records.waits(
+        self._records.record_nack(
             key,
             self._to_wall_ms(due_ms),
             attempts,
@@ -484,7 +484,7 @@ class TopicStateWriter:
         )
         self._changed()
 
-    def leased(
+    def record_lease(
         self,
         key: MessageKey,
         due_ms: int,
@@ -494,8 +494,8 @@ class TopicStateWriter:
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
         for each in self._sharers():
-            each.moved(key, due_ms, bits)  # otherwise their copy would end at the earlier time
-        self._records.leased(
+            each.change_due(key, due_ms, bits)  # otherwise their copy would end at the earlier time
+        self._records.record_lease(
             key,
             self._to_wall_ms(due_ms),
             attempt,
@@ -509,14 +509,14 @@ class TopicStateWriter:
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         if any(each.is_held(key) for each in self._topic_store.users):
             return None
-        due_ms = self._records.leased_until(key, attempt) if self.trusts(key[:2]) else None
+        due_ms = self._records.leased_until(key, attempt) if self.is_trusted(key[:2]) else None
         wall, now = wall_now_ms(self._loop), now_ms(self._loop)
         return None if due_ms is None or due_ms <= wall else due_ms - wall + now + 1
 
-    def trusts(self, key: EntryKey) -> bool | None:
-        return self._records.trusts(key)
+    def is_trusted(self, key: EntryKey) -> bool | None:
+        return self._records.is_trusted(key)
 
-    def compared(self) -> asyncio.Future[None]:
+    def next_comparison(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
         self._topic_store.waiters.add(future)
         future.add_done_callback(self._topic_store.waiters.discard)
@@ -526,21 +526,21 @@ class TopicStateWriter:
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
         comes_ms = due_ms + (self._revive_ms(key) if leased else 0)
-        self.moved(key, comes_ms, bits)
+        self.change_due(key, comes_ms, bits)
         for each in self._sharers():
-            each.moved(key, comes_ms, bits)
+            each.change_due(key, comes_ms, bits)
         wall, until = wall_now_ms(self._loop), self._to_wall_ms(due_ms)
         if leased:
-            self._records.moved(key, until, bits)
+            self._records.change_due(key, until, bits)
         else:
-            self._records.waits(key, until, 0, wall, bits=bits, size=size)
+            self._records.record_nack(key, until, 0, wall, bits=bits, size=size)
         self._changed()
 
     def _sharers(self) -> list[StoreUser]:
         users = self._topic_store.users
         return [each for each in users if each is not self] if len(users) > 1 else []
 
-    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
+    def change_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """Change the due time of a message that waits at this consumer."""
         state = self._topic_state()
         if state is not None:
@@ -586,40 +586,40 @@ class TopicStateWriter:
     def one_write(self) -> AbstractContextManager[object]:
         return self._writer.one_write()
 
-    def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
-        self._records.returned(*key, attempts, wall_now_ms(self._loop))
+    def record_return(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
+        self._records.record_return(*key, attempts, wall_now_ms(self._loop))
         self._changed()
 
-    def passed(self, keys: Iterable[MessageKey]) -> None:
-        self._records.passed(keys)
+    def record_due(self, keys: Iterable[MessageKey]) -> None:
+        self._records.record_due(keys)
         self._changed()
 
-    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
-        self._records.ends_waiting(keys)
+    def cancel_due_times(self, keys: Iterable[MessageKey]) -> None:
+        self._records.cancel_due_times(keys)
 
-    def settled(self, key: EntryKey, mask: int | None = None) -> None:
+    def record_ack(self, key: EntryKey, mask: int | None = None) -> None:
         if mask is None and key in self._dead_lettered:
             self._dead_lettered.remove(key)
             self._arriving[key] = now_ms(self._loop) + _ARRIVED_MS
         else:
-            self._records.settled(*key, mask)
+            self._records.record_ack(*key, mask)
         if mask is not None:
             self._changed()
         self._removed()
 
-    def letters_stored(self, key: EntryKey, mask: int, whole: bool) -> None:
-        if not self._records.knows(key):
+    def record_dead_lettered(self, key: EntryKey, mask: int, whole: bool) -> None:
+        if not self._records.has_record(key):
             return
         self._dead_lettered.add(key)
-        self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
+        self._records.end_attempts(*key, mask, wall_now_ms(self._loop))  # the count stays
         if whole:
-            self.settled(key)
+            self.record_ack(key)
         else:  # a leased message
-            self._records.passed((*key, index) for index in set_bits(mask))
+            self._records.record_due((*key, index) for index in set_bits(mask))
         self._changed()
 
-    def settled_through(self, key: EntryKey) -> None:
-        self._records.settled_through(*key)
+    def record_ack_through(self, key: EntryKey) -> None:
+        self._records.record_ack_through(*key)
         self._removed()
 
     def clear(self) -> None:
@@ -662,7 +662,7 @@ class TopicStateWriter:
             if acks is not None and acks.covers(key):
                 self._arriving[key] = now + _ARRIVED_MS
             else:
-                self._records.settled(*key)
+                self._records.record_ack(*key)
 
     @property
     def unwritten(self) -> bool:

@@ -35,10 +35,10 @@ class Durable(Protocol):
     def __bool__(self) -> bool:
         """Return True if anything is remembered."""
 
-    def knows(self, key: EntryKey) -> bool:
+    def has_record(self, key: EntryKey) -> bool:
         """Return True if an entry has records. Called for every entry."""
 
-    def is_of(self, key: EntryKey, fingerprint: int) -> bool:
+    def compare(self, key: EntryKey, fingerprint: int) -> bool:
         """Return True if the records are of the entry that arrived; if not, drop them.
 
         Ids begin again in another cluster, and in a topic that was created again.
@@ -50,7 +50,7 @@ class Durable(Protocol):
     def first_ms(self, key: EntryKey) -> int | None:
         """Return the time of an entry's first delivery, in ms since the epoch; None if unknown."""
 
-    def waits(
+    def record_nack(
         self,
         key: MessageKey,
         due_ms: int,
@@ -61,7 +61,7 @@ class Durable(Protocol):
     ) -> None:
         """Remember that a message waits until `due_ms`. A higher count of attempts stays."""
 
-    def leased(
+    def record_lease(
         self,
         key: MessageKey,
         due_ms: int,
@@ -79,18 +79,18 @@ class Durable(Protocol):
         """Return the end of a lease with that attempt.
 
         Returns:
-            None if the message was settled or delivered since, the lease is over, or `trusts` is
-            not True.
+            None if the message was settled or delivered since, the lease is over, or `is_trusted`
+            is not True.
         """
 
-    def trusts(self, key: EntryKey) -> bool | None:
+    def is_trusted(self, key: EntryKey) -> bool | None:
         """Return True if records may be used for their id alone, before the entry has arrived.
 
         None until a message has shown whether the records belong to this cluster.
         """
 
-    def compared(self) -> Awaitable[None]:
-        """Return an awaitable that ends when `trusts` may have changed, or on close."""
+    def next_comparison(self) -> Awaitable[None]:
+        """Return an awaitable that ends when `is_trusted` may have changed, or on close."""
 
     def set_due_at_owner(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
@@ -103,22 +103,22 @@ class Durable(Protocol):
     def ack_at_owner(self, message_id: MessageId) -> None:
         """Ack a message by id, at whichever consumer it waits."""
 
-    def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
+    def record_return(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         """Remember that messages went back to the broker without a failure.
 
         `attempts` are the failed ones before the present one, by index.
         """
 
-    def passed(self, keys: Iterable[MessageKey]) -> None:
+    def record_due(self, keys: Iterable[MessageKey]) -> None:
         """Remember that the due times of these messages have come."""
 
-    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+    def cancel_due_times(self, keys: Iterable[MessageKey]) -> None:
         """Remember that these messages wait no longer, though they may not be due."""
 
-    def settled(self, key: EntryKey, mask: int | None = None) -> None:
+    def record_ack(self, key: EntryKey, mask: int | None = None) -> None:
         """Remember that messages of an entry are acked: all of them if `mask` is None."""
 
-    def letters_stored(self, key: EntryKey, mask: int, whole: bool) -> None:
+    def record_dead_lettered(self, key: EntryKey, mask: int, whole: bool) -> None:
         """Remember that letters of messages are stored; `whole` if that acks the whole entry.
 
         If the ack is lost with the process, the redelivered messages must not be attempted again.
@@ -127,7 +127,7 @@ class Durable(Protocol):
     def one_write(self) -> AbstractContextManager[object]:
         """Return a context in which all reports become one write."""
 
-    def settled_through(self, key: EntryKey) -> None:
+    def record_ack_through(self, key: EntryKey) -> None:
         """Remember that an entry and all entries before it are acked."""
 
     def clear(self) -> None:

@@ -106,13 +106,13 @@ class DurableObserver(Observer):
         return bool(self._durable)
 
     def knows(self, key: EntryKey) -> bool:
-        return self._durable.knows(key)
+        return self._durable.has_record(key)
 
     def arrived(
         self, key: EntryKey, came_as: Identified | int
     ) -> tuple[Identified | int, Recall | None]:
         fingerprint = came_as if isinstance(came_as, int) else fingerprint_of(came_as)
-        same = self._durable.is_of(key, fingerprint)
+        same = self._durable.compare(key, fingerprint)
         return fingerprint, self._durable.recall(key) if same else None
 
     def recall_attempts(self, key: EntryKey) -> int:
@@ -121,43 +121,43 @@ class DurableObserver(Observer):
     def acked(self, entry: Entry, index: int, before: int) -> None:
         mask = 1 << index if entry.unacked else None
         if before == FORWARDING:
-            self._durable.letters_stored(entry.key, 1 << index, mask is None)
+            self._durable.record_dead_lettered(entry.key, 1 << index, mask is None)
         else:
-            self._durable.settled(entry.key, mask)
+            self._durable.record_ack(entry.key, mask)
 
     def acked_entry(self, key: EntryKey) -> None:
-        self._durable.settled(key)
+        self._durable.record_ack(key)
 
     def acked_through(self, key: EntryKey) -> None:
-        self._durable.settled_through(key)
+        self._durable.record_ack_through(key)
 
     def note_wait(
         self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False
     ) -> bool:
         attempts = self._attempts.ended(entry, index) if failed else 0
         key = entry.due_key(index)
-        self._durable.waits(key, due_ms, bits, attempts, entry.size, entry.fingerprint())
+        self._durable.record_nack(key, due_ms, bits, attempts, entry.size, entry.fingerprint())
         return True
 
     def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        self._durable.waits(key, due_ms, bits, 0, 1, NO_FINGERPRINT)
+        self._durable.record_nack(key, due_ms, bits, 0, 1, NO_FINGERPRINT)
         return True
 
     def leased(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> bool:
         key = entry.due_key(index)
-        self._durable.leased(key, due_ms, bits, attempt, entry.size, entry.fingerprint())
+        self._durable.record_lease(key, due_ms, bits, attempt, entry.size, entry.fingerprint())
         return True
 
     def due(self, keys: Iterable[MessageKey]) -> None:
         if self._durable:
-            self._durable.passed(keys)
+            self._durable.record_due(keys)
 
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
-        self._durable.ends_waiting(keys)
+        self._durable.cancel_due_times(keys)
 
     def returned(self, entry: Entry, indexes: Sequence[int]) -> None:
         counts = {index: self._attempts.count(entry, index) for index in indexes}
-        self._durable.returned(entry.key, counts)
+        self._durable.record_return(entry.key, counts)
 
     def rewinds(
         self,
@@ -168,7 +168,7 @@ class DurableObserver(Observer):
     ) -> bool:
         durable = self._durable
         if durable and held_back:
-            durable.ends_waiting(list(held_back))
+            durable.cancel_due_times(list(held_back))
         if not durable:
             return False
         leased: list[MessageKey] = []
@@ -181,9 +181,9 @@ class DurableObserver(Observer):
             elif held:  # a rewind is no failure: the broker counts nothing there either
                 self.returned(entry, held)
         if leased:
-            durable.ends_waiting(leased)
+            durable.cancel_due_times(leased)
         if durable and len(nacks):
-            durable.ends_waiting(nacks.pop_due(_LAST))
+            durable.cancel_due_times(nacks.pop_due(_LAST))
         return True
 
     def one_write(self) -> AbstractContextManager[object]:

@@ -139,7 +139,7 @@ class TopicArrival(TopicTracking):
         rising = table.rising or not entries
         table.alone = table.alone or not entries
         for key in keys:
-            if key in entries or key in unsent or (durable is not None and durable.knows(key)):
+            if key in entries or key in unsent or (durable is not None and durable.has_record(key)):
                 break
             entries[key] = entry = Entry.alone(self, key, era, live, causes)
             arrived.append(entry)

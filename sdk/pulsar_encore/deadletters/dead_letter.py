@@ -1,8 +1,4 @@
-"""A letter of a dead letter topic, and the topic to which a replay sends it.
-
-A publisher may have forged the target topic, and a replay has the operator's rights, so
-`Letter.target` checks it.
-"""
+"""A letter of a dead letter topic, and the topic to which a replay sends it."""
 
 from __future__ import annotations
 

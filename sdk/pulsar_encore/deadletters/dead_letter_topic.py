@@ -5,7 +5,7 @@ Reading needs no subscription and changes nothing: it uses one reader per partit
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
@@ -289,9 +289,8 @@ class DeadLetters:
     async def _last(self, partition: str) -> MessageId | None:
         """Return the id of the last letter; None if the partition is empty.
 
-        Raises:
-            ReceiveTimeout: if the last letter is chunked: a reader that starts at its last chunk
-                gets no message.
+        Raises ReceiveTimeout if the last letter is chunked: a reader that starts at its last chunk
+        gets no message.
         """
         async with await self._reader(partition, MessageId.latest) as reader:
             if not await reader.has_message_available():
@@ -323,8 +322,7 @@ class DeadLetters:
     async def _check_letters(self, *, any_message: bool) -> None:
         """Raise `NoLettersError` unless the topic holds a letter.
 
-        Args:
-            any_message: Accept any message as a letter, because a target topic was given.
+        With `any_message`, any message counts, because a target topic was given.
         """
         messages = 0
         async with aclosing(self.letters()) as scan:
@@ -366,18 +364,17 @@ class DeadLetters:
             if each not in fingerprints:
                 return self._unknown(each, groups)
         if selection.ids:
-            missing = [str(each) for each in sorted(selection.ids, key=str)]
-            return f"{self.topic} has no letter {', '.join(missing[:_MAX_NAMED])}" + (
-                "" if len(missing) <= _MAX_NAMED else f" and {len(missing) - _MAX_NAMED} more"
-            )
+            return f"{self.topic} has no letter {_names(sorted(map(str, selection.ids)))}"
         return f"none of the {sum(group.count for group in groups)} letters of {self.topic} matches"
 
     def _unknown(self, fingerprint: str, groups: Any) -> str:
         # Fingerprints come from the letters and are not trusted. Their reprs are safe to print.
-        known = list(dict.fromkeys(group.fingerprint for group in groups))
-        names = ", ".join(repr(each) for each in known[:_MAX_NAMED]) or "none"
-        more = "" if len(known) <= _MAX_NAMED else f" and {len(known) - _MAX_NAMED} more"
-        return f"{self.topic} has no letter with fingerprint {fingerprint!r}; it has {names}{more}"
+        known = _names(
+            [repr(each) for each in dict.fromkeys(group.fingerprint for group in groups)]
+        )
+        return (
+            f"{self.topic} has no letter with fingerprint {fingerprint!r}; it has {known or 'none'}"
+        )
 
 
 class _KnownEnd:
@@ -394,8 +391,8 @@ class _KnownEnd:
 class _UnknownEnd:
     """The end of a partition with a chunked last letter, which cannot be read alone.
 
-    A second reader was opened at the end when the reading started. The end is before the first
-    message that this reader gets.
+    A second reader was opened at the end when the reading started. Its first message is behind the
+    end.
     """
 
     last: MessageId | None = None
@@ -412,6 +409,11 @@ class _UnknownEnd:
                 return False  # a chunked message that is not complete yet
             self._first = first.message_id()
         return self._first is not None and position >= self._first
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _number(partition: str) -> int:

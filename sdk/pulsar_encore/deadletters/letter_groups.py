@@ -1,7 +1,6 @@
 """Count letters by failure and topic.
 
-The number of groups is bounded, so that a topic with a new fingerprint on every letter does not
-fill the memory.
+The number of groups is bounded: each letter could have a new fingerprint.
 """
 
 from __future__ import annotations
@@ -56,11 +55,7 @@ class LetterGroup:
 
 
 class Grouping:
-    """Groups letters and counts them.
-
-    Args:
-        most: Maximum number of groups. Letters of further groups are counted under "(others)".
-    """
+    """Groups letters. Letters of further groups than `most` are counted under "(others)"."""
 
     def __init__(self, most: int = MAX_GROUPS) -> None:
         self._max_groups = most

@@ -6,8 +6,7 @@ where the first one was interrupted. A letter that is not selected stays unacked
 until the replay ends.
 
 Invariant: a letter is acked after the receipt of its copy. A cancelled or failed `Replay` waits for
-the copies in flight, so only a kill can leave a copy stored and its letter unacked. A letter that
-cannot be sent is reported by its id and delays no other letter.
+the copies in flight, so only a kill can leave a copy stored and its letter unacked.
 """
 
 from __future__ import annotations
@@ -45,15 +44,9 @@ _MAX_ID_LENGTH: Final = 200
 
 
 class RateLimit:
-    """Limits the rate of letters by the event loop's clock.
+    """Limits the rate of letters, in letters per second; None for no limit.
 
     The letters are spaced evenly. After a delay no burst follows to catch up.
-
-    Args:
-        rate: Letters per second; None for no limit.
-
-    Raises:
-        ConfigurationError: if the rate is not a number above 0.
     """
 
     def __init__(self, rate: Any) -> None:
@@ -118,12 +111,7 @@ class Replay:
         )
 
     async def run(self, partitions: Sequence[str]) -> None:
-        """Replay one partition after the other.
-
-        Raises:
-            ReplayStoppedError: if the client was closed.
-            TransportError: if the subscription fails.
-        """
+        """Replay one partition after the other, or raise ReplayStoppedError."""
         ended = []
         try:
             for partition in partitions:
@@ -276,7 +264,6 @@ class Replay:
 
 
 def checked_replay_id(replay_id: Any) -> str:
-    """Return the given id after a check, or a new one for None."""
     if replay_id is None:
         return uuid.uuid4().hex[:12]
     checked = text(replay_id, "replay_id")

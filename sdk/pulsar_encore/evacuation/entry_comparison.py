@@ -21,7 +21,6 @@ class Comparison(Generic[P]):
     record. In the wrong cluster every entry is missing or different.
 
     Args:
-        topic: Full name.
         count: Number of entries with a fingerprint in their record. They are read first.
 
     Attributes:
@@ -35,26 +34,20 @@ class Comparison(Generic[P]):
         self._others = 0
         self._undecided: list[tuple[P, str]] = []
 
-    def same(self) -> list[tuple[P, str]]:
+    def note_same(self) -> list[tuple[P, str]]:
         """Note an entry that matches its record.
 
-        Returns:
-            Missing entries that may be removed from the state now, with reasons.
+        Returns missing entries that may be removed from the state now, with reasons.
         """
         self._remaining -= 1
         self.sure = True
         return self._take_undecided()
 
-    def missing(self, entry: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
-        """Note an entry that is missing; return as `same` does.
+    def note_missing(self, entry: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
+        """Note an entry that is missing; return as `note_same` does.
 
-        Args:
-            entry: The waiting messages of the entry.
-            reason: Why it is missing.
-            other: True if another entry has its id.
-
-        Raises:
-            StateMismatchError: if all compared entries are different ones.
+        `other` is True if another entry has its id. Raises StateMismatchError if all compared
+        entries are different ones.
         """
         self._remaining -= 1
         self._others += other

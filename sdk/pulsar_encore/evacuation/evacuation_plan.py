@@ -94,8 +94,7 @@ def choose(
 ) -> list[FoundTopic]:
     """Return the topics in the state that match the topic and the subscription; None matches all.
 
-    Raises:
-        ConfigurationError: if none matches.
+    Raises ConfigurationError if none matches.
     """
     chosen = list(sources)
     if topic is not None:

@@ -1,8 +1,7 @@
 """Move the waiting messages of a state directory to retry letter topics.
 
-The steps for each message are: read it, publish a copy, ack the original, remove its record from
-the state. Invariants: an ack follows the receipt of the copy, and a record is removed after the ack
-is confirmed. A crash between two steps leaves at worst a duplicate, and the next run continues. A
+Invariants: an ack follows the receipt of the copy, and a record is removed after the ack is
+confirmed. A crash between two steps leaves at worst a duplicate, and the next run continues. A
 cancelled or failed run waits for the copies in flight.
 
 The acks are sent by a Shared consumer that requests no messages. It acks by id messages that the
@@ -158,12 +157,14 @@ async def evacuate(
                     await _Evacuation(client, store, topic_store, plan, report, options).run()
                 finally:
                     topic_store.close()
-    except TransportError as error:
-        if not report.moved and not report.gone:
+    except (TransportError, ClosedError) as error:
+        if isinstance(error, TransportError) and not report.moved and not report.gone:
             raise
-        raise _stopped(error, report) from error
-    except ClosedError as error:
-        raise _stopped(error, report) from error
+        raise EvacuationStoppedError(
+            f"stopped after {report.moved} messages, {report.left} are left: {error}. Run it again "
+            "to go on",
+            report,
+        ) from error
     finally:
         await to_its_end(store.aclose())
     return report
@@ -185,9 +186,8 @@ class _WaitingEntry:
     """The waiting messages of one entry.
 
     Attributes:
-        key: The entry.
         dues: Due times of its messages by batch index; -1 stands for all of them.
-        fingerprint: Of the entry (`core.fingerprint`); 0 if unknown.
+        fingerprint: 0 if unknown.
     """
 
     key: EntryKey
@@ -214,9 +214,7 @@ class _WaitingEntry:
 async def check_unused(path: str | os.PathLike[str]) -> None:
     """Check that no process uses a directory; its owner could nack although nothing waits yet.
 
-    Raises:
-        StateInUseError: This or another live process uses the directory.
-        StoreError: The directory cannot be opened; see `evacuate`.
+    Raises StateInUseError if this or another live process uses the directory.
     """
     now = wall_now_ms(asyncio.get_running_loop())
     store = await RocksStore.open(path, wall_now_ms=now, remove_stale=False)
@@ -268,13 +266,6 @@ class _Evacuation:
         )
 
     async def run(self) -> None:
-        """Move every message that can be moved.
-
-        Raises:
-            TransportError: The cluster cannot be reached.
-            ClosedError: The client was closed.
-            StoreError: The state cannot be written.
-        """
         waiting_entries = await to_its_end(asyncio.to_thread(_waiting_entries, self._topic_store))
         if await self._topic_exists():
             await self._move(waiting_entries)
@@ -309,19 +300,19 @@ class _Evacuation:
                         # The records without a fingerprint begin here. Their ids start from the
                         # lowest again, and a reader cannot go back.
                         await entries.close()
-                    messages = await entries.of(
+                    messages = await entries.read(
                         waiting.key, partial(_run_length, waiting_entries, at)
                     )
                     other = bool(messages) and waiting.is_other(messages or ())
                     if other or messages == []:
                         reason = _DIFFERENT_MESSAGE if other else _GONE
-                        for gone, why in comparison.missing(waiting, reason, other=other):
+                        for gone, why in comparison.note_missing(waiting, reason, other=other):
                             self._drop(gone, why)
                         if comparison.sure:
                             done = at + 1
                         continue
                     if messages:
-                        for gone, why in comparison.same():
+                        for gone, why in comparison.note_same():
                             self._drop(gone, why)
                     if not messages or messages[0].message_id().first_chunk:
                         done = at + 1
@@ -416,14 +407,15 @@ class _Evacuation:
         assert index is not None
         due_ms = waiting.dues[index]
         now = wall_now_ms(self._loop)
-        known = self._topic_store.records.recall(*waiting.key, message.message_id().batch_index())
+        record = self._topic_store.records.recall_entry(*waiting.key)
+        attempts = 0 if record is None else record.attempts_of(message.message_id().batch_index())
         return overflowed_nack(
             message,
             self._author,
-            attempt=max(1, known.attempts if known is not None else 0),
+            attempt=max(1, attempts),
             delay_ms=max(0, due_ms - now),
             deliver_at=max(due_ms, now),
-            first_failed=known.first_ms if known is not None and known.attempts else None,
+            first_failed=record.first_ms if record is not None and attempts else None,
             from_retry_topic=self._plan.from_retry_topic,
         )
 
@@ -448,11 +440,11 @@ class _Evacuation:
     def _forget(self, waiting: _WaitingEntry, indexes: Sequence[int]) -> None:
         ledger, entry = waiting.key
         if -1 in indexes:
-            self._topic_store.records.settled(ledger, entry)
+            self._topic_store.records.record_ack(ledger, entry)
             self._store.flush()
         else:
-            self._topic_store.records.ends_waiting((ledger, entry, each) for each in indexes)
-            self._topic_store.records.settled(ledger, entry, sum(1 << each for each in indexes))
+            self._topic_store.records.cancel_due_times((ledger, entry, each) for each in indexes)
+            self._topic_store.records.record_ack(ledger, entry, sum(1 << each for each in indexes))
         if self._store.failure is not None:
             raise StoreError(
                 f"the state cannot be written: {self._store.failure}. The next run may move "
@@ -525,11 +517,3 @@ def _run_length(waiting_entries: Sequence[_WaitingEntry], at: int) -> int:
             break
         last = waiting.key
     return last[1] - first[1] + 1
-
-
-def _stopped(error: EncoreError, report: EvacuationReport) -> EvacuationStoppedError:
-    return EvacuationStoppedError(
-        f"stopped after {report.moved} messages, {report.left} are left: {error}. Run it again to "
-        "go on",
-        report,
-    )

@@ -1,8 +1,4 @@
-"""Inspect the waiting messages of a state directory.
-
-Both functions change nothing, work beside a live owner, and keep only one summary per topic in
-memory.
-"""
+"""Inspect the waiting messages of a state directory, even beside a live owner."""
 
 from __future__ import annotations
 
@@ -10,25 +6,22 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from ..core.message_key import MessageKey
-from ..state.rocks import FoundTopic, StateReader
+from ..state.rocks import FoundTopic, Owner, StateReader
 from ..values.topic_names import partition_of
 from .evacuation_plan import choose
 
 
 @dataclass(kw_only=True, slots=True)
-class TopicFound:
+class TopicSummary:
     """The state of one topic and subscription.
 
     Attributes:
         topic: Full name, of the partition if any.
         consumer: Name of the consumer, if consumers are kept apart; else "".
-        waiting: Number of waiting messages.
         earliest_ms: First due time, in ms since the epoch; None if no message waits.
-        latest_ms: Last due time.
         records: Number of entries with known attempts.
         attempts: Number of messages by delivery attempts.
     """
@@ -44,35 +37,17 @@ class TopicFound:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnerFound:
-    """The current or last owner of a state directory.
-
-    Attributes:
-        since_ms: When the process opened the directory, in ms since the epoch.
-        epoch: Number of this opening.
-        closed: True if the owner closed the directory cleanly.
-    """
-
-    pid: int
-    host: str
-    since_ms: int
-    epoch: int
-    closed: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateFound:
+class StateSummary:
     """The content of a state directory.
 
     Attributes:
-        owner: The owner; None if unknown.
-        topics: The topics, ordered by their number in the state.
+        owner: The present or last owner; None if unknown.
         unreadable: Number of keys and records that are corrupted or belong to no topic.
     """
 
     path: str
-    owner: OwnerFound | None
-    topics: list[TopicFound]
+    owner: Owner | None
+    topics: list[TopicSummary]
     unreadable: int
 
     @property
@@ -89,11 +64,8 @@ class WaitingMessage:
     """A waiting message.
 
     Attributes:
-        topic: Full name, of the partition if any.
-        consumer: Name of the consumer, if consumers are kept apart; else "".
         message_id: `ledger:entry:partition`, and `:index` in a batch.
         due_ms: Due time, in ms since the epoch.
-        attempts: Delivery attempts.
     """
 
     topic: str
@@ -104,17 +76,11 @@ class WaitingMessage:
     attempts: int
 
 
-def inspect_state(path: str | os.PathLike[str]) -> StateFound:
-    """Return a summary of a state directory. Blocks.
-
-    Raises:
-        StateFormatError: if the directory has no state, or the state of a newer version.
-        StateDamagedError: if files are missing or corrupted.
-        ConfigurationError: if `rocksdict` is not installed.
-    """
+def inspect_state(path: str | os.PathLike[str]) -> StateSummary:
+    """Return a summary of a state directory. Blocks."""
     with StateReader(path) as state:
         found = {
-            each.number: TopicFound(
+            each.number: TopicSummary(
                 topic=each.topic, subscription=each.subscription, consumer=each.consumer
             )
             for each in state.topics()
@@ -135,18 +101,9 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
             found_topic.records += 1
             for attempts, mask in record.record.groups:
                 found_topic.attempts[attempts] += mask.bit_count()
-        owner = state.owner
-        return StateFound(
+        return StateSummary(
             path=os.fspath(path),
-            owner=None
-            if owner is None
-            else OwnerFound(
-                pid=owner.pid,
-                host=owner.host,
-                since_ms=owner.since_ms,
-                epoch=owner.epoch,
-                closed=owner.closed,
-            ),
+            owner=state.owner,
             topics=list(found.values()),
             unreadable=state.unreadable + unknown,
         )
@@ -155,22 +112,16 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
 class WaitingMessages:
     """The waiting messages of a state directory, the earliest due first.
 
-    Use it as a context manager and iterate once.
-
-    Args:
-        path: The state directory.
-        topic: Only this topic with its partitions, or this partition.
-        subscription: Only this subscription.
-
-    Raises:
-        StateFormatError: if the directory has no state, or the state of a newer version.
-        StateDamagedError: if files are missing or corrupted.
-        ConfigurationError: if the state has nothing of the topic or subscription, or `rocksdict` is
-            not installed.
+    Use it as a context manager and iterate once. Raises ConfigurationError if the state has nothing
+    of the topic (also a partition) or subscription.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], topic: str | None, subscription: str | None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        topic: str | None = None,
+        subscription: str | None = None,
     ) -> None:
         self._state = StateReader(path)
         try:
@@ -178,16 +129,15 @@ class WaitingMessages:
         except BaseException:
             self._state.close()
             raise
-        self._sources = {each.number: each for each in chosen}
+        self._topics = {each.number: each for each in chosen}
 
     @property
     def unreadable(self) -> int:
-        """Keys and records so far that are corrupted."""
         return self._state.unreadable
 
     def __iter__(self) -> Iterator[WaitingMessage]:
         for due_ms, number, key in self._state.waiting():
-            found_topic = self._sources.get(number)
+            found_topic = self._topics.get(number)
             if found_topic is not None:
                 yield self._waiting(found_topic, due_ms, key)
 
@@ -206,20 +156,8 @@ class WaitingMessages:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._state.close()
-
-
-def waiting_messages(
-    path: str | os.PathLike[str], *, topic: str | None = None, subscription: str | None = None
-) -> WaitingMessages:
-    """Return the waiting messages of a state directory; see `WaitingMessages`."""
-    return WaitingMessages(path, topic, subscription)
 
 
 def waiting_id(topic: str, key: MessageKey) -> str:

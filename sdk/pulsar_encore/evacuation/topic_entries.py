@@ -1,10 +1,10 @@
 """Read chosen entries of a topic in order.
 
 A reader reads on to a near entry. A far entry gets a new reader, so that a few messages of a long
-backlog do not cost reading the whole backlog. An entry is reported as missing only if a later entry
-or the end of the topic was read instead, never because of a timeout. Topics are trimmed by whole
-ledgers. If a later entry of the same ledger was read, the entry exists but cannot be read alone,
-like the last chunk of a message.
+backlog do not cost reading all of it. An entry is reported as missing only if a later entry or the
+end of the topic was read instead, never because of a timeout. Topics are trimmed by whole ledgers.
+If a later entry of the same ledger was read, the entry exists but cannot be read alone, like the
+last chunk of a message.
 """
 
 from __future__ import annotations
@@ -28,13 +28,7 @@ _MAX_READS: Final = 6
 
 
 class TopicEntries:
-    """Reads entries of one topic or partition, in ascending order.
-
-    Args:
-        client: Open.
-        topic: Full name.
-        crypto_key_reader: For encrypted messages, or None.
-    """
+    """Reads entries of one topic or partition, in ascending order."""
 
     def __init__(self, client: Client, topic: str, crypto_key_reader: Any) -> None:
         self._client = client
@@ -45,20 +39,16 @@ class TopicEntries:
         self._read_ahead: list[Message] = []  # read and not requested yet
         self._ended = False
 
-    async def of(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
+    async def read(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
         """Return all messages of an entry.
 
         Args:
-            key: The entry.
             run: Returns about how many entries from this one on will be requested. No more are
                 fetched ahead. Called when a reader is opened.
 
         Returns:
             The messages; [] if the topic no longer has the entry; None if the entry exists and
             cannot be read alone.
-
-        Raises:
-            TransportError: if the topic cannot be read.
         """
         if self._read_ahead and _key(self._read_ahead[0]) < key:
             self._read_ahead = []
@@ -98,12 +88,8 @@ class TopicEntries:
     async def _next(self) -> list[Message] | None:
         """Return the messages of the next entry.
 
-        Returns:
-            The messages; [] at the end of the topic; None if the topic has only entries that are no
-            messages.
-
-        Raises:
-            TransportError: if the connection is lost and does not come back.
+        Returns [] at the end of the topic, and None if the topic has only entries that are no
+        messages.
         """
         assert self._reader is not None
         for _ in range(_MAX_READS):
@@ -121,7 +107,7 @@ class TopicEntries:
         )
 
     async def close(self) -> None:
-        """Close the reader. A later `of` opens a new one, and may request lower ids."""
+        """Close the reader. A later `read` opens a new one, and may request lower ids."""
         reader, self._reader = self._reader, None
         self._position, self._read_ahead, self._ended = (-1, -1), [], False
         if reader is not None:

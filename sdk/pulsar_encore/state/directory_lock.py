@@ -1,9 +1,9 @@
 """The exclusive lock of a state directory: `flock` on a small file of its own.
 
-`flock` belongs to an open file and not to a process. It therefore survives when the owner copies
-its own directory: a POSIX lock (`lockf`, and RocksDB's `LOCK`) is dropped as soon as the owner
-opens and closes the locked file once. It also refuses a second opening in the same process, by
-whatever name the directory is reached: a symbolic link, a bind mount or hard-linked files.
+`flock` belongs to an open file and not to a process. A POSIX lock (`lockf`, and RocksDB's `LOCK`)
+is dropped as soon as the owner opens and closes the locked file once, as when it copies its own
+directory. `flock` also refuses a second opening in the same process, even through a symbolic link,
+a bind mount or a hard link.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ class DirectoryLock:
 
     Attributes:
         file: The descriptor of the lock file, -1 after `release` and in a forked child.
-
-    Raises:
-        StateInUseError: if another process, or this one, holds the lock.
-        StoreError: if the file cannot be opened, or its file system has no locks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +54,6 @@ class DirectoryLock:
         _locks.add(self)
 
     def release(self) -> None:
-        """Release the lock. A second call does nothing."""
         file, self.file = self.file, -1
         _locks.discard(self)
         if file < 0:

@@ -12,16 +12,14 @@ EVERY_S = 0.1
 FOR_S = 6.0
 
 
-def _stock(figures: Mapping[str, Figures]) -> str:
-    first, stopped = figures["stock"]["first_s"], figures["stock"]["stopped_s"]
+def _cell(figures: Mapping[str, Figures], column: str) -> str:
+    first = figures[column]["first_s"]
     text = f"after {seconds(first)}" if first is not None else seconds(first)
+    if column != "stock":
+        return text
+    stopped = figures[column]["stopped_s"]
     late = first is None or (stopped is not None and first > stopped)
     return f"{text} (nothing until nacking stopped)" if late else text
-
-
-def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    first = figures[label]["first_s"]
-    return f"after {seconds(first)}" if first is not None else seconds(first)
 
 
 SCENARIO = Scenario(
@@ -37,7 +35,6 @@ SCENARIO = Scenario(
         every_s=EVERY_S,
         for_s=FOR_S,
     ),
-    stock=_stock,
-    ours=_ours,
+    cell=_cell,
     seconds=11,
 )

@@ -1,7 +1,4 @@
-"""Measurements of this SDK, with the same workloads as `stock_side`.
-
-The environment selects the transport (see `measure`).
-"""
+"""Measurements of this SDK, with the same workloads as `stock_side`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from typing import Any
 
 from ... import (
     Client,
-    Consumer,
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
@@ -23,7 +19,7 @@ from ... import (
 from ...deadletters import DeadLetters, Selection
 from ...values.message_id import MessageId
 from .killed_nack import killed_after
-from .stock_side import publish
+from .stock_side import next_at, publish
 from .workload import (
     ENTRIES_PER_LEDGER,
     LOGIN,
@@ -57,7 +53,7 @@ async def continuous_nacks(
     ):
         messages = [await consumer.receive() for _ in range(count)]
         clock = Stopwatch()
-        back = asyncio.ensure_future(_next_at(consumer, clock))
+        back = asyncio.ensure_future(next_at(consumer, clock))
         for number, message in enumerate(messages):
             await asyncio.sleep(number * every_s - clock())
             await consumer.negative_acknowledge(message)
@@ -67,11 +63,6 @@ async def continuous_nacks(
             back.cancel()
             return {"first_s": None, "stopped_s": stopped}
         return {"first_s": back.result(), "stopped_s": stopped}
-
-
-async def _next_at(consumer: Consumer, clock: Stopwatch) -> float:
-    await consumer.receive()
-    return clock()
 
 
 async def timed_out_receives(
@@ -162,7 +153,6 @@ async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) ->
 
 
 async def poison_message(url: str, topic: str, *, most: int) -> Figures:
-    """Nack one message until it is dead-lettered, read its letter, and replay it."""
     policy = DeadLetterPolicy(max_redeliver_count=most, dead_letter_topic=f"{topic}-DLQ")
     async with (
         _client(url) as client,

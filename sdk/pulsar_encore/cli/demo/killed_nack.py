@@ -22,9 +22,6 @@ def killed_after(work: Callable[[], object]) -> None:
     """Do work in another process, and kill that process (SIGKILL) when the work is done.
 
     The process is forked, so call this before a client exists.
-
-    Raises:
-        RuntimeError: if the process ended before the work was done.
     """
     reading, writing = os.pipe()
     process = os.fork()
@@ -60,21 +57,18 @@ async def _measure(run: MeasuredRun) -> Outcomes:
     return dict(zip(pending, await asyncio.gather(*pending.values()), strict=True))  # type: ignore[arg-type]
 
 
-def _cell(figures: Figures) -> str:
+def _redelivery(figures: Figures) -> str:
     if figures["back_s"] is None:
         return "not while we waited"
     return f"after {seconds(figures['back_s'])}, as attempt {figures['attempt']:.0f}"
 
 
-def _stock(figures: Mapping[str, Figures]) -> str:
-    return _cell(figures["stock"])
-
-
-def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    with_state = f"with a state {_cell(figures[label])}"
-    if label != "native":
-        return with_state
-    return f"{with_state}; without {_cell(figures[WITHOUT_STATE])}"
+def _cell(figures: Mapping[str, Figures], column: str) -> str:
+    text = _redelivery(figures[column])
+    if column == "stock":
+        return text
+    without = f"; without {_redelivery(figures[WITHOUT_STATE])}" if column == "native" else ""
+    return f"with a state {text}{without}"
 
 
 def _missing() -> str | None:
@@ -88,8 +82,7 @@ SCENARIO = Scenario(
     ),
     labels=(*SIDES, WITHOUT_STATE),
     measure=_measure,
-    stock=_stock,
-    ours=_ours,
+    cell=_cell,
     seconds=8,
     missing=_missing,
 )

@@ -21,7 +21,6 @@ _REMOVE_TIMEOUT_S: Final = 10.0
 
 
 async def stream(run: MeasuredRun, *, count: int, batches: int) -> Outcomes:
-    """Measure the stream in a temporary folder, which is removed even after an interruption."""
     folder = tempfile.mkdtemp(prefix="encore-demo-")
     try:
         work = run(
@@ -49,14 +48,10 @@ async def _measure(run: MeasuredRun) -> Outcomes:
     return await stream(run, count=COUNT, batches=BATCHES)
 
 
-def _stock(figures: Mapping[str, Figures]) -> str:
-    return "no Spark source in Python"
-
-
-def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    if label != "native":
-        return "not measured"
-    ours = {name: value or 0.0 for name, value in figures[label].items()}
+def _cell(figures: Mapping[str, Figures], column: str) -> str:
+    if column != "native":
+        return "no Spark source in Python" if column == "stock" else "not measured"
+    ours = {name: value or 0.0 for name, value in figures[column].items()}
     count = ours["count"]
     once = ours["rows"] == ours["distinct"] == count and ours["greatest"] == count - 1
     found = f"{ours['rows']:,.0f} rows, {ours['distinct']:,.0f} distinct"
@@ -75,8 +70,7 @@ SCENARIO = Scenario(
     ),
     labels=("native",),
     measure=_measure,
-    stock=_stock,
-    ours=_ours,
+    cell=_cell,
     alone=True,
     seconds=55,
     missing=missing,

@@ -1,6 +1,6 @@
 """Run one measurement in a process of its own, with a time limit.
 
-A measurement may crash, grow or block its process without an effect on others. Usage of the child::
+It may crash, grow or block its process without an effect on others. Usage of the child::
 
   python -m pulsar_encore.cli.demo.measurement SIDE MEASUREMENT URL TOPIC JSON
 """
@@ -30,9 +30,7 @@ class MeasurementError(EncoreError):
     """A measurement failed.
 
     Args:
-        message: The reason.
-        lost: True if the process was killed by a signal or took too long, so that a retry may
-            succeed.
+        lost: True if a signal killed the process or it took too long. A retry may succeed then.
     """
 
     def __init__(self, message: str, *, lost: bool = False) -> None:
@@ -56,13 +54,10 @@ async def measure(
     Args:
         side: ``"stock"`` or ``"encore"``, or the full name of another module with measurements.
         name: A function of that module.
-        within_s: Time limit in s.
         transport: Transport of this package's clients; without effect on the stock client.
-        login: Login for the broker. The process reads its files.
-        parameters: Keywords of the function.
 
     Raises:
-        MeasurementError: if the measurement failed or took too long.
+        MeasurementError: if the measurement failed or took longer than `within_s`.
     """
     if login is not None:
         parameters["login"] = asdict(login)
@@ -103,7 +98,7 @@ async def _awaited(result: Any) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one measurement in the child; print its figures as JSON on the last line of stdout."""
+    """Print the figures as JSON on the last line of stdout."""
     side, name, url, topic, rest = arguments
     parameters = json.loads(rest)
     if given := parameters.pop("login", None):

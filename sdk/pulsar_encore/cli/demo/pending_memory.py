@@ -1,7 +1,7 @@
-"""A million pending nacks: how much does the process grow? Both sides nack the same ids, in order.
+"""A million pending nacks: how much does the process grow?
 
 The ids are made up and not received: a broker would stop delivering long before a million unacked
-messages. Both sides call `negative_acknowledge` of their client.
+messages.
 """
 
 from __future__ import annotations
@@ -15,25 +15,16 @@ COUNT = 1_000_000
 DELAY_S = 3600.0
 
 
-def _cell(figures: Figures) -> str:
-    megabytes, count = figures["mb"] or 0.0, figures["count"] or 1.0
+def _cell(figures: Mapping[str, Figures], column: str) -> str:
+    megabytes, count = figures[column]["mb"] or 0.0, figures[column]["count"] or 1.0
     return f"{megabytes:,.1f} MB ({megabytes * 1e6 / count:,.1f} bytes each)"
-
-
-def _stock(figures: Mapping[str, Figures]) -> str:
-    return _cell(figures["stock"])
-
-
-def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    return _cell(figures[label])
 
 
 SCENARIO = Scenario(
     title=f"{COUNT:,} ids, nacked in order, wait for an hour: how much memory do they take?",
     labels=tuple(SIDES),
     measure=all_sides("pending_memory", within_s=60, count=COUNT, delay_s=DELAY_S),
-    stock=_stock,
-    ours=_ours,
+    cell=_cell,
     alone=True,
     seconds=12,
 )

@@ -1,8 +1,3 @@
-"""The demonstration: run every scenario, show progress, print one table.
-
-Rows about times run side by side. Rows about speed or memory run alone.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -52,12 +47,7 @@ _CONNECT_S: Final = 5
 
 
 def check_broker(url: str, login: Login) -> None:
-    """Check the broker and the login before anything is measured.
-
-    Raises:
-        ConfigurationError: if the URL is invalid, or the login cannot be used.
-        TransportError: if no broker answers, or the broker refuses the login.
-    """
+    """Check the broker and the login before anything is measured."""
     asyncio.run(probe(access(url, login), None, timeout_s=_CONNECT_S))
 
 
@@ -68,19 +58,9 @@ def run_demo(
     scenarios: Sequence[Scenario] = SCENARIOS,
     console: Console | None = None,
 ) -> int:
-    """Measure and print.
+    """Measure and print. Rows about speed or memory run alone, and the others side by side.
 
-    Args:
-        url: The broker; None starts a development broker for the run.
-        login: Login for that broker.
-        scenarios: The rows. Those that this machine cannot run are left out.
-        console: Where to print.
-
-    Returns:
-        0, or 1 if a row could not be measured.
-
-    Raises:
-        TransportError: if the development broker did not start.
+    Returns 1 if a row could not be measured, else 0. `url` None starts a development broker.
     """
     console = console or wide_console()
     clock = Stopwatch()

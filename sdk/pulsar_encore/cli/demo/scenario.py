@@ -24,8 +24,6 @@ SIDES: Final = {
 
 
 class MeasuredRun(Protocol):
-    """`measure` with URL and login filled in."""
-
     def __call__(
         self,
         side: str,
@@ -45,19 +43,17 @@ class Scenario:
     Attributes:
         title: The left column: the workload, and the question.
         labels: Names of the measurements, the keys of the outcomes.
-        measure: Runs every measurement.
-        stock: Returns the stock client's cell.
-        ours: Returns the cell of this package for the label of a measurement.
+        cell: Returns the cell of a column of `SIDES`. Raises KeyError with the label of a missing
+            figure.
         alone: True if no other scenario may run at the same time, because speed is measured.
         seconds: Estimated duration, for the progress bar.
-        missing: Returns the requirement that this machine lacks, as text; None if it can run.
+        missing: Returns the requirement that this machine lacks; None if it can run.
     """
 
     title: str
     labels: tuple[str, ...]
     measure: Callable[[MeasuredRun], Awaitable[Outcomes]]
-    stock: Callable[[Mapping[str, Figures]], str]
-    ours: Callable[[Mapping[str, Figures], str], str]
+    cell: Callable[[Mapping[str, Figures], str], str]
     alone: bool = False
     seconds: float = 10.0
     missing: Callable[[], str | None] = lambda: None
@@ -65,8 +61,6 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A finished row; `missing` lists the measurements that failed."""
-
     title: str
     stock: str
     encore: str
@@ -84,8 +78,6 @@ async def attempt(work: Awaitable[Figures]) -> Outcome:
 def all_sides(
     name: str, *, within_s: float, **parameters: Any
 ) -> Callable[[MeasuredRun], Awaitable[Outcomes]]:
-    """Measure the same function of all `SIDES` at the same time."""
-
     async def measure(run: MeasuredRun) -> Outcomes:
         outcomes = await asyncio.gather(
             *(
@@ -101,20 +93,14 @@ def all_sides(
 def row_of(scenario: Scenario, outcomes: Outcomes) -> Row:
     figures = {key: each for key, each in outcomes.items() if not isinstance(each, Exception)}
     missing = tuple(label for label in scenario.labels if label not in figures)
-    return Row(
-        scenario.title,
-        stock=_cell(lambda: scenario.stock(figures), outcomes),
-        encore=_cell(lambda: scenario.ours(figures, "encore"), outcomes),
-        native=_cell(lambda: scenario.ours(figures, "native"), outcomes),
-        missing=missing,
-    )
 
+    def cell(column: str) -> str:
+        try:
+            return scenario.cell(figures, column)
+        except KeyError as error:
+            return f"could not be measured: {outcomes.get(error.args[0], 'not run')}"
 
-def _cell(render: Callable[[], str], outcomes: Outcomes) -> str:
-    try:
-        return render()
-    except KeyError as error:
-        return f"could not be measured: {outcomes.get(error.args[0], 'not run')}"
+    return Row(scenario.title, cell("stock"), cell("encore"), cell("native"), missing)
 
 
 def seconds(value: float | None) -> str:

@@ -1,10 +1,8 @@
 """Spark's driver, to be killed: stream a topic into Parquet.
 
-  python -m pulsar_encore.cli.demo.spark_driver
-
-The first line of stdin is a JSON object, the arguments of `stream`. It contains a login's secrets,
-which must not be on a command line. The answer is a JSON object on one line, empty or with an
-`error`. When stdin ends, the parent has ended, and the driver kills itself and its JVM.
+The first line of stdin is a JSON object, the arguments of `stream`, because a login's secrets must
+not be on a command line. The answer is a JSON object on one line, empty or with an `error`. When
+stdin ends, the parent has ended, and the driver kills itself and its JVM.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from ..spark import said_by
+from ..spark import spark_error_text
 
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -35,12 +33,8 @@ def stream(folder: str, options: dict[str, str], *, all_stored: bool) -> None:
     """Continue the stream from its checkpoint.
 
     Args:
-        folder: Folder for the rows, the checkpoint and Spark's temporary files.
-        options: Options of the source.
+        folder: For the rows, the checkpoint and Spark's temporary files.
         all_stored: End when all messages that are stored now are written; else run until killed.
-
-    Raises:
-        pyspark.errors.PySparkException: if the query failed.
     """
     folder_path = Path(folder)
     reader: Any = _session(folder_path).readStream.format("pulsar").options(**options)
@@ -54,7 +48,6 @@ def stream(folder: str, options: dict[str, str], *, all_stored: bool) -> None:
 
 
 def _session(folder: Path) -> SparkSession:
-    """Start Spark on two cores of this machine; it writes only to the folder."""
     builder: Any = SparkSession.builder
     builder = builder.master("local[2]").appName("pulsar-encore demo")
     for name, value in {
@@ -86,7 +79,7 @@ def main() -> None:
     try:
         stream(**arguments)
     except Exception as error:
-        answer["error"] = said_by(error)
+        answer["error"] = spark_error_text(error)
     sys.stdout.write(f"{json.dumps(answer)}\n")
     sys.stdout.flush()
     parent.join()

@@ -18,7 +18,6 @@ _INSTALL: Final = 'pip install "pulsar-encore[spark]"'
 
 
 def missing() -> str | None:
-    """Return the requirement that this machine lacks, as text; None if there is none."""
     if os.name != "posix":
         return "a system with process groups (Linux, macOS)"
     return _python() or _java()
@@ -40,8 +39,7 @@ def _python() -> str | None:
 
 
 def _java() -> str | None:
-    """Check the Java that Spark's scripts would start."""
-    wanted = f"Java {JAVA} or later"
+    wanted = f"Java {JAVA} or later"  # the one that Spark's scripts would start
     java_home = os.environ.get("JAVA_HOME")
     java = str(Path(java_home, "bin", "java")) if java_home else shutil.which("java")
     if java is None:

@@ -1,8 +1,7 @@
 """Measure the Spark source: a stream into Parquet, killed in the middle and started again.
 
-The measurement has its own process, and Spark's driver, which is killed, has another one. Committed
-rows are read from the log of Spark's Parquet sink. Files that are not in the log belong to batches
-in progress.
+Spark's driver, which is killed, has a process of its own. Committed rows are read from the log of
+Spark's Parquet sink. Files that are not in the log belong to batches in progress.
 """
 
 from __future__ import annotations
@@ -51,18 +50,10 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
     Messages are sent while the first driver starts. It is killed when a quarter of the rows is
     committed and the file of another batch is being written.
 
-    Args:
-        folder: Folder for all files.
-        count: Number of messages, which are numbered.
-        batches: Approximate number of micro-batches.
-
     Returns:
         `count`; `committed` rows at the kill; `first_s` from the second start to its first commit;
         `per_s` rows after that; and of all rows `rows`, `distinct` numbers, the `least` and the
         `greatest`.
-
-    Raises:
-        MeasurementError: if a driver failed, or was not killed midway.
     """
     folder_path = Path(folder)
     result = Result(folder_path / "rows")
@@ -115,8 +106,6 @@ async def _restart(
 
 
 class Result:
-    """The committed rows in a folder of Parquet, by the log of Spark's sink."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rows: dict[str, int] = {}
@@ -189,7 +178,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment(folder_path: Path) -> dict[str, str]:
-    """Return the driver's environment: its workers need this interpreter and this package."""
     inherited = {
         name: value for name, value in os.environ.items() if name not in _SPARK_ENVIRONMENT
     }
@@ -197,7 +185,7 @@ def _environment(folder_path: Path) -> dict[str, str]:
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **inherited,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable,  # for the workers, as the next line
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_AUTH_SOCKET_TIMEOUT": "120",
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -1,7 +1,6 @@
 """Measurements of the stock client, and the publishing for both sides.
 
-It is the only module outside `transport/stock` that imports `pulsar`. The calls are those of an
-application. No other code of the package depends on this module.
+This is the only module outside `transport/stock` that imports `pulsar`.
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ def publish(
 
     Args:
         batch: Messages per entry; 0 for no batches.
-        size: Bytes of each message.
         every_s: Interval between bursts in s; 0 for no pauses.
-        burst: Messages per burst.
     """
     with _client(url) as client:
         producer = client.create_producer(
@@ -109,7 +106,7 @@ async def continuous_nacks(
     )
     messages = [await consumer.receive() for _ in range(count)]
     clock = Stopwatch()
-    back: asyncio.Future[float] = asyncio.ensure_future(_next_at(consumer, clock))
+    back: asyncio.Future[float] = asyncio.ensure_future(next_at(consumer, clock))
     for number, message in enumerate(messages):
         await asyncio.sleep(number * every_s - clock())
         await consumer.negative_acknowledge(message)
@@ -120,7 +117,7 @@ async def continuous_nacks(
     return figures
 
 
-async def _next_at(consumer: Any, clock: Stopwatch) -> float:
+async def next_at(consumer: Any, clock: Stopwatch) -> float:
     await consumer.receive()
     return clock()
 

@@ -13,17 +13,10 @@ EVERY_S = 0.04
 TIMEOUT_S = 0.02
 
 
-def _cell(figures: Figures) -> str:
-    text = f"{figures['seen']:,.0f} of {figures['sent']:,.0f}"
-    return f"{text} ({figures['timed_out']:,.0f} receives timed out)"
-
-
-def _stock(figures: Mapping[str, Figures]) -> str:
-    return _cell(figures["stock"])
-
-
-def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    return _cell(figures[label])
+def _cell(figures: Mapping[str, Figures], column: str) -> str:
+    counts = figures[column]
+    text = f"{counts['seen']:,.0f} of {counts['sent']:,.0f}"
+    return f"{text} ({counts['timed_out']:,.0f} receives timed out)"
 
 
 SCENARIO = Scenario(
@@ -40,7 +33,6 @@ SCENARIO = Scenario(
         every_s=EVERY_S,
         timeout_s=TIMEOUT_S,
     ),
-    stock=_stock,
-    ours=_ours,
+    cell=_cell,
     seconds=7,
 )

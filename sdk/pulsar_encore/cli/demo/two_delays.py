@@ -11,16 +11,10 @@ SHORT_S = 1.0
 LONG_S = 3.0
 
 
-def _cell(figures: Figures) -> str:
-    return f"after {seconds(figures['short_s'])} and {seconds(figures['long_s'])}"
-
-
-def _stock(figures: Mapping[str, Figures]) -> str:
-    return f"{_cell(figures['stock'])} (one delay for the whole consumer)"
-
-
-def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    return _cell(figures[label])
+def _cell(figures: Mapping[str, Figures], column: str) -> str:
+    times = figures[column]
+    text = f"after {seconds(times['short_s'])} and {seconds(times['long_s'])}"
+    return f"{text} (one delay for the whole consumer)" if column == "stock" else text
 
 
 SCENARIO = Scenario(
@@ -30,7 +24,6 @@ SCENARIO = Scenario(
     ),
     labels=tuple(SIDES),
     measure=all_sides("two_delays", within_s=30, short_s=SHORT_S, long_s=LONG_S),
-    stock=_stock,
-    ours=_ours,
+    cell=_cell,
     seconds=6,
 )

@@ -41,8 +41,6 @@ def resident_mb() -> float:
 
 
 class Stopwatch:
-    """Returns the seconds since it was created."""
-
     def __init__(self) -> None:
         self._start = time.perf_counter()
 

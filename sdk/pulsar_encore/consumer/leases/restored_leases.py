@@ -144,10 +144,10 @@ class RestoredLeases:
         wait is short.
         """
         deadline = self._loop.time() + _TRUST_TIMEOUT_S
-        while durable.trusts(key) is None:
+        while durable.is_trusted(key) is None:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await durable.compared()
+                    await durable.next_comparison()
             except TimeoutError:
                 raise MessageNotHeldError(
                     f"no message of {named.topic} that the state knows has arrived, so the state "

@@ -11,11 +11,11 @@ import os
 import re
 import socket
 import struct
-import sys
 import zlib
 from array import array
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -32,6 +32,7 @@ from ...errors import (
 )
 from ..directory_advice import advised
 from ..directory_lock import DirectoryLock
+from ..little_endian import from_bytes, to_bytes
 
 _MAGIC: Final = b"PEBLOB"
 _VERSION: Final = 1
@@ -105,11 +106,9 @@ class DirectoryBlobs:
             NotSupportedError: if the system has no `os.pread`.
         """
         self._pid = os.getpid()
-        try:
+        with self._store_errors("open"):
             self._path.mkdir(parents=True, exist_ok=True)
             self._lock = self._acquire_lock()
-        except OSError as error:
-            raise self._store_error("open", error) from error
 
     def _acquire_lock(self) -> DirectoryLock:
         path = self._path / "owner"
@@ -168,10 +167,8 @@ class DirectoryBlobs:
         self._check_open()
         with self._blob_lock:
             self._close_blob(generation)
-        try:
+        with self._store_errors("write"):
             return _Writer(self._path, f"blob-{generation}")
-        except OSError as error:
-            raise self._store_error("write", error) from error
 
     def meta(self, generation: int) -> bytes:
         """Return the bytes that a blob was committed with."""
@@ -218,7 +215,7 @@ class DirectoryBlobs:
 
     def _read_table(self, generation: int) -> _Table:
         name = f"blob {generation} of {self._path}"
-        try:
+        with self._store_errors("read"):
             file = self._open(generation)
             size = os.fstat(file).st_size
             magic, version = _HEADER.unpack(
@@ -229,20 +226,18 @@ class DirectoryBlobs:
             if version != _VERSION:
                 raise StateFormatError(f"{name} has version {version}, this reads {_VERSION}")
             footer = os.pread(file, _FOOTER_SIZE, max(size - _FOOTER_SIZE, 0))
-            if len(footer) < _FOOTER_SIZE or _checksum(footer[:-4]) != int.from_bytes(
+            if len(footer) < _FOOTER_SIZE or zlib.crc32(footer[:-4]) != int.from_bytes(
                 footer[-4:], "little"
             ):
                 raise StateDamagedError(f"{name} is not whole: its last bytes are not its end")
             count, meta_size, meta_sum, index_sum = _FOOTER.unpack_from(footer)
             start = size - _FOOTER_SIZE - 8 * count
             data = os.pread(file, 8 * count, max(start, 0))
-        except OSError as error:
-            raise self._store_error("read", error) from error
-        if len(data) != 8 * count or _checksum(data) != index_sum:
+        if len(data) != 8 * count or zlib.crc32(data) != index_sum:
             raise StateDamagedError(f"{name}: the index of its segments is corrupted")
-        ends, sums = array("Q"), _from_little("I", data[4 * count :])
+        ends, sums = array("Q"), from_bytes("I", data[4 * count :])
         end = _HEADER.size
-        for each in _from_little("I", data[: 4 * count]):
+        for each in from_bytes("I", data[: 4 * count]):
             end += each
             ends.append(end)
         if end + meta_size != start:
@@ -265,12 +260,9 @@ class DirectoryBlobs:
         return file
 
     def _read(self, generation: int, start: int, size: int, expected: int, what: str) -> bytes:
-        try:
-            with self._blob_lock:
-                data = os.pread(self._open(generation), size, start)
-        except OSError as error:
-            raise self._store_error("read", error) from error
-        if len(data) != size or _checksum(data) != expected:
+        with self._store_errors("read"), self._blob_lock:
+            data = os.pread(self._open(generation), size, start)
+        if len(data) != size or zlib.crc32(data) != expected:
             raise StateDamagedError(f"{what} of blob {generation} of {self._path} is corrupted")
         return data
 
@@ -279,25 +271,16 @@ class DirectoryBlobs:
     def read_manifest(self) -> bytes | None:
         """Return the manifest, or None if none was ever written."""
         self._check_open()
-        try:
+        with self._store_errors("read"), suppress(FileNotFoundError):
             return (self._path / "manifest").read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._store_error("read", error) from error
+        return None
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
         """Replace the manifest."""
         self._check_open()
-        try:
-            file = _Unfinished(self._path, "manifest")
-            try:
-                file.write(data)
-                file.finish(sync=sync)
-            finally:
-                file.close()
-        except OSError as error:
-            raise self._store_error("write", error) from error
+        with self._store_errors("write"), closing(_Unfinished(self._path, "manifest")) as file:
+            file.write(data)
+            file.finish(sync=sync)
 
     # Journals
 
@@ -373,10 +356,8 @@ class DirectoryBlobs:
     def read_journal(self, journal: int) -> bytes:
         """Return all bytes of a journal."""
         self._check_open()
-        try:
+        with self._store_errors("read"):
             return (self._path / f"journal-{journal}").read_bytes()
-        except OSError as error:
-            raise self._store_error("read", error) from error
 
     def delete_journal(self, journal: int) -> None:
         """Remove a journal, if it exists."""
@@ -395,20 +376,23 @@ class DirectoryBlobs:
 
     def _list_numbers(self, pattern: re.Pattern[str]) -> list[int]:
         self._check_open()
-        try:
+        with self._store_errors("read"):
             names = os.listdir(self._path)
             for name in names:
                 if name.endswith(_UNFINISHED):
                     (self._path / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise self._store_error("read", error) from error
         return sorted(int(found[1]) for name in names if (found := pattern.match(name)))
 
     def _unlink(self, name: str) -> None:
-        try:
+        with self._store_errors("remove from"):
             (self._path / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _store_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise self._store_error("remove from", error) from error
+            raise self._store_error(what, error) from error
 
     def _store_error(self, what: str, error: OSError) -> StoreError:
         return StoreError(f"could not {what} {self._path}: {advised(error)}")
@@ -436,7 +420,6 @@ class _Unfinished:
             _sync_directory(self._directory)
 
     def close(self) -> None:
-        """Close the file, and remove it if it is unfinished."""
         if self._file < 0:
             return
         with suppress(OSError):
@@ -458,12 +441,12 @@ class _Writer:
     def append(self, segment: bytes) -> None:
         self._write(segment)
         self._sizes.append(len(segment))
-        self._sums.append(_checksum(segment))
+        self._sums.append(zlib.crc32(segment))
 
     def commit(self, meta: bytes, *, sync: bool) -> None:
-        index = _to_little(self._sizes) + _to_little(self._sums)
-        footer = _FOOTER.pack(len(self._sizes), len(meta), _checksum(meta), _checksum(index))
-        self._write(b"".join((meta, index, footer, _checksum(footer).to_bytes(4, "little"))))
+        index = to_bytes(self._sizes) + to_bytes(self._sums)
+        footer = _FOOTER.pack(len(self._sizes), len(meta), zlib.crc32(meta), zlib.crc32(index))
+        self._write(b"".join((meta, index, footer, zlib.crc32(footer).to_bytes(4, "little"))))
         try:
             self._file.finish(sync=sync)
         except OSError as error:
@@ -498,21 +481,3 @@ def _sync_directory(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def _checksum(data: bytes) -> int:
-    return zlib.crc32(data)
-
-
-def _to_little(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def _from_little(typecode: str, data: bytes) -> array[int]:
-    numbers = array(typecode, data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers

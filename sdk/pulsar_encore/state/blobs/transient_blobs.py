@@ -1,8 +1,8 @@
 """Blobs on disk that end with their process, for a due index that overflows to disk.
 
-Several consumers and processes may share a directory, in which each has a `TransientDirectory`. A
-lock on a file in it shows that its owner is alive. The system releases the lock when the process
-dies. The next process that makes a sub-directory therefore removes those of dead processes.
+Several processes may share a directory, in which each consumer has a `TransientDirectory` with a
+lock. The system releases the lock when the process dies. The next process that makes a
+sub-directory removes those whose lock is free.
 """
 
 from __future__ import annotations
@@ -29,27 +29,13 @@ _MAX_TRIES: Final = 10
 
 
 class TransientDirectory:
-    """The sub-directory of one owner. `make` creates it and `remove` deletes it.
-
-    Attributes:
-        path: The sub-directory.
-    """
-
     def __init__(self, path: Path, lock: DirectoryLock) -> None:
         self.path: Path = path
         self._lock = lock
 
     @classmethod
     def make(cls, shared: Path) -> TransientDirectory:
-        """Make a sub-directory, and remove those of dead processes. Blocks.
-
-        Args:
-            shared: The parent directory. Created if it is missing.
-
-        Raises:
-            StoreError: if the system refuses to create the sub-directory.
-            NotSupportedError: if the system has no `fcntl.flock`.
-        """
+        """Create a sub-directory, and remove those of dead processes. Blocks."""
         try:
             import fcntl  # noqa: F401
         except ImportError as error:
@@ -79,7 +65,7 @@ class TransientDirectory:
         return cls(path, lock)
 
     def remove(self) -> None:
-        """Remove the sub-directory and its files. Blocks. A second call does nothing.
+        """Remove the sub-directory and its files. Blocks.
 
         Files that cannot be removed are left to the next process. A forked child removes nothing:
         the directory belongs to its parent.
@@ -110,7 +96,6 @@ def _lock_new(path: Path) -> DirectoryLock | None:
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove a sub-directory unless its owner is alive."""
     try:
         lock = DirectoryLock(path / _OWNER)
     except StoreError:  # the owner is alive, or another user, or another process removed it
@@ -120,13 +105,7 @@ def _remove_dead(path: Path) -> None:
 
 
 class TransientBlobs:
-    """A `BlobStore` without journals and manifest, which opens its directory with the first blob.
-
-    Methods raise as those of `BlobStore` do; those of journals raise `StoreError`.
-
-    Args:
-        path: The directory.
-    """
+    """A `BlobStore` without journals and manifest. The first blob opens its directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

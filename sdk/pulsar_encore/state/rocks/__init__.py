@@ -1,14 +1,11 @@
 """State in RocksDB: attempts and due times that survive a kill, after RocketMQ's RIP-73.
 
-RocketMQ's design: `docs/notes/delayed-delivery.md#rip-73-pop-consumption-on-a-key-value-store`.
-
-A `RocksStore` is the state directory of a process. It has a `TopicStore` for each topic and
-subscription, with `AttemptRecords`: how often each message was delivered, and until when it waits.
-The store reads no clock and starts no timer; with `durability="power"` it runs one thread.
-`RocksBlobs` is a `BlobStore` for a `SpillingIndex`. Needs the extra `state`.
+RocketMQ's design: `docs/notes/delayed-delivery.md#rip-73-pop-consumption-on-a-key-value-store`. The
+store reads no clock and starts no timer. Needs the extra `state`.
 """
 
-from .attempt_records import MAX_DIFFERENT, AttemptRecords, DeliveredRecord, RecalledAttempts
+from .attempt_records import MAX_DIFFERENT, AttemptRecords, DeliveredRecord
+from .owner_file import Owner
 from .rocks_blobs import RocksBlobs
 from .rocks_store import RocksStore, StoreStatistics, StoreUser, TopicStore
 from .state_reader import FoundRecord, FoundTopic, StateReader
@@ -19,7 +16,7 @@ __all__ = [
     "DeliveredRecord",
     "FoundRecord",
     "FoundTopic",
-    "RecalledAttempts",
+    "Owner",
     "RocksBlobs",
     "RocksStore",
     "StateReader",

@@ -1,21 +1,17 @@
 """`AttemptRecords`: delivery attempts and due times of a topic's messages, across restarts.
 
 Records are buffered in memory, as in RocketMQ's pop buffer, so messages that are settled soon are
-never written. The owner calls `flush` to write the others. With `count_attempts="before"`, a
-delivery is written before it happens, so it counts even if the process is killed during it. Due
-times are written at once. Deletes of settled messages wait for another write: losing one leaves a
-record of a message that is never redelivered.
+never written. Deletes of settled messages wait for another write: losing one leaves a record of a
+message that is never redelivered.
 
-A record is used only for the message that it was written for: `compare` checks fingerprints. A
-record that differs is deleted once another message has matched a record that is as old or older,
-which proves that this is the cluster of that record. Until then the record is *suspect*: it stays
-on disk, and the counts of the new message stay in memory. A match with a newer record proves
-nothing, because an owner connected to the wrong cluster may have written it.
+`compare` checks by fingerprint that a record belongs to the message with its id. A record that
+differs is deleted once another message has matched a record that is as old or older, which proves
+that this is the cluster of that record. Until then the record is *suspect*: it stays on disk, and
+the counts of the new message stay in memory. A match with a newer record proves nothing: an owner
+connected to the wrong cluster may have written it.
 
-An entry in the buffer is newer there than on disk. Counts never fall while an entry is known. A
-record that cannot be read is therefore never overwritten: new counts stay in `_unmerged` until they
-can be merged with it. `_waiting` has the entries with a message that waits; due times on disk of
-any other entry are void.
+Counts never fall while an entry is known. A record that cannot be read is therefore never
+overwritten: new counts stay in `_unmerged` until they can be merged with it.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ from pulsar_encore.errors import (
 from . import entry_record
 from .entry_record import EntryRecord
 from .entry_set import EntryKey, EntrySet
-from .store_keys import entries_through, entry_packed, topic_range
+from .store_keys import entries_through, entry_key, topic_range
 from .write_batch import STATE
 from .write_journal import WriteJournal
 
@@ -55,13 +51,11 @@ MAX_BUFFERED: Final = 50_000  # the broker's unacked window; about 20 MB
 
 
 class DeliveredRecord(NamedTuple):
-    """Messages of one entry that are about to be delivered, all with the same attempt number.
+    """Messages of one entry that are about to be delivered with the same attempt number.
 
     Attributes:
         size: Messages in the entry; 1 if it is not a batch.
         mask: Bit i for batch index i; 1 if it is not a batch.
-        attempt: Number of this delivery attempt, from 1.
-        fingerprint: See `core.fingerprint`; 0 if unknown.
     """
 
     ledger: int
@@ -72,41 +66,19 @@ class DeliveredRecord(NamedTuple):
     fingerprint: int = NO_FINGERPRINT
 
 
-class RecalledAttempts(NamedTuple):
-    """The record of one message.
-
-    Attributes:
-        attempts: Delivery attempts so far.
-        due_ms: Due time in ms since the epoch; None if the message does not wait.
-        first_ms: First delivery of a message of its entry, in ms since the epoch.
-        unfinished: True if the owner of the last attempt ended before its result: a process that
-            was killed, perhaps by this very message.
-        settled: True if the message was acked, but not its whole entry.
-    """
-
-    attempts: int
-    due_ms: int | None
-    first_ms: int
-    unfinished: bool
-    settled: bool
-
-
 class AttemptRecords:
-    """Delivery attempts and due times of one topic. Made by `RocksStore.topic_number`.
+    """Delivery attempts and due times of one topic.
 
     Args:
         stored: Entries with a record on disk.
-        waiting: Entries with a message that waits.
-        count_attempts: "before" writes a delivery before it happens. "lazy" writes it only if the
-            message is not settled for `stay_buffer_ms`, so a kill loses the attempts of that time.
-        stay_buffer_ms: How long a delivery stays in memory only.
-        max_buffered: Maximum number of entries in memory only.
+        waiting: Entries with a message that waits. Due times on disk of other entries are void.
+        count_attempts: "before" writes a delivery before it happens, in case it kills the process.
+            "lazy" writes it only if the message is not settled for `stay_buffer_ms`.
 
     Attributes:
         unreadable: Corrupted or newer records. They stay on disk.
         failure: Why records cannot be read now, and so not written; or None.
         matched: Messages that matched a record of an earlier owner.
-        mismatched: Messages that differed from the record with their id.
     """
 
     def __init__(
@@ -145,15 +117,13 @@ class AttemptRecords:
         self._recent: OrderedDict[EntryKey, EntryRecord] = OrderedDict()
         # Entries whose record on disk cannot be read, or is suspect.
         self._unread: set[EntryKey] = set()
-        # The suspect ones of these, with the epochs of their records.
-        self._suspects: dict[EntryKey, int] = {}
+        self._suspects: dict[EntryKey, int] = {}  # the suspect ones, with their records' epochs
         # Records of this epoch or later belong to this cluster: a message matched one.
         self._proven = epoch
-        # New counts of the entries in `_unread`.
-        self._unmerged: dict[EntryKey, EntryRecord] = {}
+        self._unmerged: dict[EntryKey, EntryRecord] = {}  # new counts of entries in `_unread`
         # Entries with due times on disk that have passed, and since when (ms).
         self._passed: dict[EntryKey, int] = {}
-        self._matched_entries = EntrySet()  # entries that matched their records
+        self._matched_entries = EntrySet()
         self._now_ms = 0  # the time of the last call
         self.matched: int = 0
         self.mismatched: int = 0
@@ -162,12 +132,11 @@ class AttemptRecords:
 
     # Deliveries
 
-    def started(self, handed: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
+    def record_deliveries(self, handed: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
         """Record deliveries before they happen, each entry once, in at most one write.
 
-        Raises:
-            StoreError: with "before", if the write failed. The counts stay in memory and are
-                written later, so the messages may still be delivered.
+        Raises StoreError with "before" if the write failed. The counts stay in memory and are
+        written later, so the messages may still be delivered.
         """
         self._now_ms = wall_now_ms
         buffer, stored, epoch = self._buffer, self._stored, self._epoch
@@ -181,10 +150,10 @@ class AttemptRecords:
                     since_ms = wall_now_ms
                     record = self._record_of(key) if key in stored else None
                 if record is None:
-                    record = entry_record.fresh(size, wall_now_ms, epoch, fingerprint)
+                    record = entry_record.new_record(size, wall_now_ms, epoch, fingerprint)
                 elif record.size < size or record.fingerprint != fingerprint:
                     record = _updated(record, size, fingerprint)
-                record = entry_record.handed_over(record, mask, attempt, epoch)
+                record = entry_record.with_delivery(record, mask, attempt, epoch)
                 if self._writes_before:
                     self._write(key, record)
                 else:
@@ -195,7 +164,7 @@ class AttemptRecords:
         if self._writes_before:
             self._require_written()
 
-    def waits(
+    def record_nack(
         self,
         key: MessageKey,
         due_wall_ms: int,
@@ -210,20 +179,16 @@ class AttemptRecords:
 
         Args:
             key: The message; all of its entry with index -1.
-            due_wall_ms: Due time in ms since the epoch; `bits` round it up as in `DueIndex.add`.
-            attempts: Delivery attempts so far. A higher count stays.
+            due_wall_ms: In ms since the epoch; `bits` round it up as in `DueIndex.add`.
+            attempts: A higher recorded count stays.
             size: Messages in its entry, needed if no delivery was recorded.
-            fingerprint: Fingerprint of the entry; 0 if unknown.
-
-        Raises:
-            ConfigurationError: if a value is out of range. Nothing has changed then.
         """
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
         record, mask = self._record_and_mask(key, size, fingerprint)
-        self._write(entry, entry_record.given_back(record, mask, attempts, edge))
+        self._write(entry, entry_record.with_attempt_ended(record, mask, attempts, edge))
 
-    def leased(
+    def record_lease(
         self,
         key: MessageKey,
         due_wall_ms: int,
@@ -234,20 +199,17 @@ class AttemptRecords:
         size: int = 1,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """Record a lease until `due_wall_ms`. Writes at once, even with "lazy".
-
-        Like `waits`, but the attempt stays unfinished.
-        """
+        """Record an unfinished attempt and a lease until `due_wall_ms`. Writes at once."""
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
         record, mask = self._record_and_mask(key, size, fingerprint)
-        self._write(entry, entry_record.handed_over(record, mask, attempt, self._epoch, edge))
+        self._write(entry, entry_record.with_delivery(record, mask, attempt, self._epoch, edge))
 
-    def moved(self, key: MessageKey, due_wall_ms: int, bits: int = 0) -> None:
+    def change_due(self, key: MessageKey, due_wall_ms: int, bits: int = 0) -> None:
         entry, edge = _checked(key, due_wall_ms, bits)
         record = self._record_of(entry)
         if record is not None:
-            self._write(entry, entry_record.waits(record, _mask_of(key, record), edge))
+            self._write(entry, entry_record.with_due(record, _mask_of(key, record), edge))
 
     def _record_and_mask(
         self, key: MessageKey, size: int, fingerprint: int
@@ -257,7 +219,7 @@ class AttemptRecords:
             size = index + 1
         record = self._record_of(key[:2])
         if record is None:
-            record = entry_record.fresh(size, self._now_ms, self._epoch, fingerprint)
+            record = entry_record.new_record(size, self._now_ms, self._epoch, fingerprint)
         elif record.size < size or record.fingerprint != fingerprint:
             record = _updated(record, size, fingerprint)
         return record, _mask_of(key, record)
@@ -271,7 +233,7 @@ class AttemptRecords:
 
     # Due times that no longer apply
 
-    def passed(self, keys: Iterable[MessageKey]) -> None:
+    def record_due(self, keys: Iterable[MessageKey]) -> None:
         """Drop due times that have come. A later write, or `flush`, removes them from the disk."""
         waiting, passed = self._waiting, self._passed
         for key in keys:
@@ -282,14 +244,14 @@ class AttemptRecords:
             if record is None and (key[2] >= 0 or entry in self._unmerged):
                 record = self._record_of(entry)
             if record is not None:
-                record = entry_record.clear_due(record, _mask_of(key, record))
+                record = entry_record.without_due(record, _mask_of(key, record))
                 self._buffer_record(entry, record, self._now_ms)
             else:
                 self._recent.pop(entry, None)
                 waiting.discard(entry)
                 passed[entry] = self._now_ms
 
-    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+    def cancel_due_times(self, keys: Iterable[MessageKey]) -> None:
         """Drop due times, with one write at once: a kill must not bring them back."""
         with self._journal:
             for key in keys:
@@ -297,7 +259,7 @@ class AttemptRecords:
                 record = self._record_of(entry) if entry in self._waiting else None
                 if record is None:
                     continue
-                rest = entry_record.clear_due(record, _mask_of(key, record))
+                rest = entry_record.without_due(record, _mask_of(key, record))
                 if rest is not record:
                     self._write(entry, rest)
 
@@ -309,57 +271,39 @@ class AttemptRecords:
         found = ((key, self._record_of(key)) for key in sorted(self._waiting))
         return [(key, record) for key, record in found if record is not None and record.dues]
 
-    def returned(
+    def record_return(
         self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
     ) -> None:
-        """Take back deliveries that did not fail: `attempts` are left, by batch index."""
+        """Undo deliveries that were no failed attempts: `attempts` are left, by batch index."""
         self._now_ms = wall_now_ms
         record = self._record_of((ledger, entry))
         if record is None:
             return
         before = record
         for index, count in attempts.items():
-            record = entry_record.lowered(record, 1 << index, count)
+            record = entry_record.with_fewer_attempts(record, 1 << index, count)
         if record != before:
             self._buffer_record((ledger, entry), record, wall_now_ms)
 
-    def given_back(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
-        """End attempts without an ack or a due time: another owner takes over, or this one closes.
+    def end_attempts(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
+        """End attempts without an ack or a due time. The counts stay.
 
-        The counts stay. The next owner does not see the attempts as unfinished. `flush` writes
-        this.
+        Without this, the next owner would see the attempts as unfinished.
         """
         self._now_ms = wall_now_ms
         record = self._record_of((ledger, entry))
         if record is not None and record.held & mask:
             self._buffer_record(
-                (ledger, entry), entry_record.given_back(record, mask, 0), wall_now_ms
+                (ledger, entry), entry_record.with_attempt_ended(record, mask, 0), wall_now_ms
             )
 
     # Lookups
 
-    def knows(self, key: EntryKey) -> bool:
+    def has_record(self, key: EntryKey) -> bool:
         return key in self._stored or key in self._buffer
 
     def __bool__(self) -> bool:
         return bool(self._stored) or bool(self._buffer)
-
-    def recall(self, ledger: int, entry: int, index: int = -1) -> RecalledAttempts | None:
-        """Return the record of a message (index -1: the whole entry), or None.
-
-        An entry without a record costs no read.
-        """
-        record = self.recall_entry(ledger, entry)
-        if record is None:
-            return None
-        bit = 1 << max(index, 0)
-        return RecalledAttempts(
-            record.attempts_of(index),
-            record.due_of(index),
-            record.first_ms,
-            entry_record.unfinished(record, self._epoch) & bit != 0,
-            record.settled & bit != 0,
-        )
 
     def recall_entry(self, ledger: int, entry: int) -> EntryRecord | None:
         key = (ledger, entry)
@@ -380,8 +324,7 @@ class AttemptRecords:
     def compare(self, ledger: int, entry: int, fingerprint: int) -> bool:
         """Return False if an entry differs from its record, which is then not used.
 
-        If either fingerprint is unknown, this returns True but counts no match. A record without a
-        fingerprint gets that of the entry.
+        An unknown fingerprint differs from none and matches none.
         """
         key = (ledger, entry)
         record = self._record_of(key)
@@ -398,28 +341,27 @@ class AttemptRecords:
             elif fingerprint:
                 self._write(key, record._replace(fingerprint=fingerprint))
             return True
-        if self._is_suspect(record):
+        if self._count_mismatch(record):
             if key in self._buffer:  # keep the newer record on disk
                 self._write(key, record)
             self._drop_cached(key)
             self._unread.add(key)
             self._suspects[key] = record.epoch
         else:
-            self.settled(ledger, entry)
+            self.record_ack(ledger, entry)
         return False
 
-    def _is_suspect(self, record: EntryRecord) -> bool:
+    def _count_mismatch(self, record: EntryRecord) -> bool:
         """Count a mismatch. Return False if a match has shown that the record can be deleted."""
         self.mismatched += 1
         return record.epoch < self._proven
 
     def drop_mismatched(self) -> None:
-        """Delete suspect records now, and records with later mismatches at once."""
+        """Delete suspect records now, and records that differ later at once."""
         self._proven = 0
         self._drop_suspects()
 
     def _drop_suspects(self) -> None:
-        """Replace suspect records that can be deleted by those of the new messages."""
         proven = [key for key, epoch in self._suspects.items() if epoch >= self._proven]
         if not proven:
             return
@@ -430,7 +372,7 @@ class AttemptRecords:
                 if key in self._buffer:
                     newer = self._buffer[key][1]
                 if newer is None:
-                    self.settled(*key)
+                    self.record_ack(*key)
                 else:
                     self._write(key, newer)
         self._journal.flush()
@@ -445,11 +387,10 @@ class AttemptRecords:
                 self._waiting.discard(key)
         self._suspects.clear()
 
-    def trusts(self, key: EntryKey) -> bool | None:
+    def is_trusted(self, key: EntryKey) -> bool | None:
         """Return whether the record of an entry may be used before the entry comes.
 
-        True if the entry came before, or other entries matched and none differed. None before any
-        came.
+        True if this entry matched, or others did and none differed. None before any entry came.
         """
         record = self._record_of(key)
         if record is None or not record.fingerprint or key in self._matched_entries:
@@ -460,14 +401,13 @@ class AttemptRecords:
 
     @property
     def foreign(self) -> bool:
-        """True if `MAX_DIFFERENT` entries differ from earlier owners' records, and none
-        matched."""
+        """True if `MAX_DIFFERENT` entries differ from earlier owners' records, and none matched."""
         return len(self._suspects) >= MAX_DIFFERENT
 
     # Acks
 
-    def settled(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Drop messages of an entry that were acked or dead-lettered; None: all. Writes nothing."""
+    def record_ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
+        """Drop acked or dead-lettered messages of an entry; None: all of them. Writes nothing."""
         key = (ledger, entry)
         held = self._buffer.get(key)
         if held is None and key not in self._stored:
@@ -475,8 +415,8 @@ class AttemptRecords:
         if mask is not None:
             record = self._record_of(key)
             if record is not None:
-                record = entry_record.settled(record, mask)
-                if not record.done:
+                record = entry_record.with_settled(record, mask)
+                if not record.is_settled:
                     self._buffer_record(key, record, self._now_ms)
                     return
         if held is not None:
@@ -489,7 +429,7 @@ class AttemptRecords:
         if self._unread:
             self._forget_unread(key)
         if self._stored.discard(key):
-            self._journal.delete_later(STATE, entry_packed(self._topic_number, ledger, entry))
+            self._journal.delete_later(STATE, entry_key(self._topic_number, ledger, entry))
             self._journal.commit()
 
     def _drop_cached(self, key: EntryKey) -> None:
@@ -498,14 +438,13 @@ class AttemptRecords:
         self._matched_entries.discard(key)
         self._passed.pop(key, None)
 
-    def settled_through(self, ledger: int, entry: int) -> None:
-        """Drop this entry and all before it, after a cumulative ack. Writes nothing."""
+    def record_ack_through(self, ledger: int, entry: int) -> None:
         if self._suspects:
             # The range may contain records of another cluster. A later ack, after a match, deletes
             # the records of the messages that were acked.
             known = [*self._buffered, *self._unmerged]
             for key in [key for key in known if key <= (ledger, entry)]:
-                self.settled(*key)
+                self.record_ack(*key)
             return
         for key in self._buffered.take_through(ledger, entry):
             del self._buffer[key]
@@ -539,12 +478,10 @@ class AttemptRecords:
     # The buffer
 
     def flush(self, wall_now_ms: int, limit: int = 500) -> int:
-        """Write records that were in memory for `stay_buffer_ms`, and those from the future.
+        """Write records that were in memory for `stay_buffer_ms`, or are from the future.
 
-        The latter exist if the clock was set back.
-
-        Returns:
-            How many were written. If `limit`, which takes about 3 ms, there may be more.
+        The latter exist if the clock was set back. Returns how many were written; `limit` take
+        about 3 ms.
         """
         self._now_ms = wall_now_ms
         self._merge_unread(limit)
@@ -579,12 +516,10 @@ class AttemptRecords:
 
     @property
     def buffered(self) -> int:
-        """The number of entries that are newer in memory than on disk."""
         return len(self._buffer) + self.unmerged + len(self._passed)
 
     @property
     def unmerged(self) -> int:
-        """The number of entries with counts that cannot be merged with the disk now."""
         return len(self._unmerged) - sum(key in self._unmerged for key in self._suspects)
 
     @property
@@ -616,13 +551,9 @@ class AttemptRecords:
             return None
 
     def _read(self, key: EntryKey) -> EntryRecord | None:
-        """Return the record on disk or in the journal; None if it cannot be decoded.
-
-        Raises:
-            StoreError: if the disk cannot be read now.
-        """
+        """Return the record on disk or in the journal; None if it cannot be decoded."""
         try:
-            data = self._journal.get(STATE, entry_packed(self._topic_number, *key))
+            data = self._journal.get(STATE, entry_key(self._topic_number, *key))
             record = None if data is None else entry_record.from_bytes(data)
         except (ValueError, StateDamagedError) as error:
             # A corrupted record must not stop the delivery of other messages.
@@ -639,7 +570,6 @@ class AttemptRecords:
         self.failure = error
 
     def _merge_unread(self, limit: int) -> None:
-        """Read records that could not be read before, and write them merged with newer counts."""
         unread = (key for key in self._unread if key not in self._suspects)
         for key in list(islice(unread, limit)):
             try:
@@ -652,27 +582,26 @@ class AttemptRecords:
             if record is not None and newer is not None:
                 if not differ(record.fingerprint, newer.fingerprint):
                     newer = entry_record.merged(record, newer)
-                elif self._is_suspect(record):
+                elif self._count_mismatch(record):
                     self._suspects[key] = record.epoch
-                    self._clear_trouble()
+                    self._clear_failure()
                     continue
             self._forget_unread(key)
             if newer is None:
                 continue
-            if newer.done:
-                self.settled(*key)
+            if newer.is_settled:
+                self.record_ack(*key)
             elif held is not None:
                 self._buffer[key] = (held[0], newer)
             else:
                 self._write(key, newer)
 
     def _forget_unread(self, key: EntryKey) -> EntryRecord | None:
-        """Stop treating an entry as unread. Return the counts made meanwhile."""
         self._unread.discard(key)
-        self._clear_trouble()
+        self._clear_failure()
         return self._unmerged.pop(key, None)
 
-    def _clear_trouble(self) -> None:
+    def _clear_failure(self) -> None:
         """Clear `failure` if only suspect records, which are readable, are left in `_unread`."""
         if len(self._unread) <= len(self._suspects):
             self.failure = None
@@ -696,7 +625,7 @@ class AttemptRecords:
         recent[key] = record
         if len(recent) > _MAX_RECENT:
             recent.popitem(last=False)
-        packed = entry_packed(self._topic_number, *key)
+        packed = entry_key(self._topic_number, *key)
         self._journal.write(STATE, packed, entry_record.to_bytes(record))
 
     def _update_waiting(self, key: EntryKey, record: EntryRecord) -> None:
@@ -719,10 +648,10 @@ class AttemptRecords:
             assert known is not None and known.dues, key
         assert not any(key in self._waiting for key in self._passed)
         for key in self._stored:
-            assert self._journal.get(STATE, entry_packed(self._topic_number, *key)) is not None, key
+            assert self._journal.get(STATE, entry_key(self._topic_number, *key)) is not None, key
         for _, record in self._buffer.values():
             assert entry_record.from_bytes(entry_record.to_bytes(record)) == record
-            assert not record.done
+            assert not record.is_settled
 
 
 def _checked(key: MessageKey, due_wall_ms: int, bits: int) -> tuple[EntryKey, int]:

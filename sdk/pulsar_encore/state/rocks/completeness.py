@@ -15,7 +15,7 @@ from pulsar_encore.errors import StateDamagedError
 
 from .database import NOTHING_DELETED, Database, UnknownContentError
 from .owner_file import Owner
-from .salvage import salvaged
+from .salvage import salvaged_path
 
 # The first record of a log: CRC, size, type, and the sequence number of its batch.
 _LOG_START: Final = Struct("<IHBQ")
@@ -24,17 +24,9 @@ _LOG_START: Final = Struct("<IHBQ")
 def check_complete(
     path: Path, before: Owner | None, check_format: Callable[[Database], object]
 ) -> None:
-    """Open a database for reading, and check that no write of its last owner is missing.
-
-    `check_format` raises for an unexpected format.
-
-    Raises:
-        StateDamagedError: if files are lost or corrupted.
-        StoreError: if the files cannot be read.
-    """
     folder = path / "db"
     sequence = 0
-    if salvaged(folder).exists() and not folder.exists():
+    if salvaged_path(folder).exists() and not folder.exists():
         raise StateDamagedError(
             f"the state in {path} was damaged, and salvaging it was interrupted. {NOTHING_DELETED}"
         )
@@ -63,8 +55,8 @@ def check_complete(
 def _check_logs(folder: Path, before: Owner | None) -> None:
     """Check that the oldest log begins no later than the tables end.
 
-    If a MANIFEST has lost its end, it does not name the newest tables. The logs with the writes of
-    those tables have already been removed, so the writes are missing.
+    A MANIFEST that has lost its end does not name the newest tables. RocksDB has removed the logs
+    with the writes of those tables, so the writes are missing.
     """
     logs = sorted(folder.glob("*.log"))
     if not logs and before is not None and not before.closed:  # RocksDB always keeps one log
@@ -78,8 +70,8 @@ def _check_logs(folder: Path, before: Owner | None) -> None:
     try:
         tables = Database(folder, read_only=True, logs=False)
     except StateDamagedError:
-        # The MANIFEST names a log. That log exists, because the database has just opened with logs,
-        # and so do later logs, because logs are removed in order.
+        # The MANIFEST names a log, which exists, because the database has just opened with logs. So
+        # do later logs, because RocksDB removes logs in order.
         return
     first, last = _LOG_START.unpack(first_record)[3], tables.sequence
     tables.close()

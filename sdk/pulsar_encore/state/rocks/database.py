@@ -1,8 +1,8 @@
 """`Database`: a thin layer over RocksDB, and the only module that imports `rocksdict`.
 
-rocksdict raises plain `Exception`s; they become errors of this package by their text. A scan that
-RocksDB ends because of corruption raises here, while `keys()` of rocksdict just ends. `close` drops
-every iterator and handle, because each would keep RocksDB's lock.
+rocksdict raises plain `Exception`s; they become errors of this package by their text. `keys()` of
+rocksdict just ends at corruption, so `scan` checks the status. `close` drops every iterator and
+handle, because each would keep RocksDB's lock.
 
 In rocksdict 0.3.29, `write` holds the GIL for its whole duration, including an fsync (measured).
 Writes therefore never sync. `flush` and `flush_wal` release the GIL.
@@ -59,18 +59,12 @@ _TRACKING_OPTIONS: Final = """[Version]
 """
 
 
-#: The process that first used RocksDB. Its threads exist only there: in a forked child, a flush
-#: would wait for them forever.
+# The process that first used RocksDB. In a forked child, a flush would wait for ever for threads
+# that exist only in this process.
 _first_pid: Final[list[int]] = []
 
 
 def library() -> Any:
-    """Return the package `rocksdict`.
-
-    Raises:
-        ConfigurationError: if it is not installed.
-        ForkedError: if a parent of this process has used it.
-    """
     try:
         found = import_module("rocksdict")
     except ImportError as error:
@@ -93,7 +87,6 @@ class UnknownContentError(StateFormatError):
 
 
 def repair(path: Path) -> None:
-    """Let RocksDB rebuild a database in place from its remaining tables and logs."""
     rocks = library()
     options = rocks.Options(raw_mode=True)
     options.create_if_missing(True)
@@ -109,15 +102,8 @@ class Database:
     Args:
         read_only: Open without a lock and without writing there, even while an owner uses the
             database. Sees the data of that moment.
-        salvage: Open even if the end of the log is corrupted, with the writes before that.
+        salvage: Open even if the end of the log is corrupted.
         logs: If False, open the tables only; needs `read_only`.
-
-    Raises:
-        StateInUseError: if another process, or this one, has it open.
-        ForkedError: if a parent of this process has used RocksDB.
-        StateDamagedError: if files are lost or corrupted.
-        UnknownContentError: if it is not a state directory.
-        StoreError: if the system refuses access.
     """
 
     def __init__(
@@ -174,8 +160,7 @@ class Database:
     def write(self, writes: WriteBatch) -> None:
         """Write a batch to the log, all or nothing, without an fsync.
 
-        Raises:
-            StoreError: if the batch was not written, or may not have been.
+        If this raises StoreError, the batch may have been written.
         """
         # A traceback keeps this frame alive, and a RocksDB batch in a local variable here would
         # keep the lock. So `_batch` builds it.
@@ -214,12 +199,7 @@ class Database:
     def scan(
         self, family: int, start: bytes = b"", stop: bytes = b"", *, backwards: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over keys and values from `start` up to `stop`. Close the iterator to end early.
-
-        Raises:
-            StateDamagedError: if the next row is corrupted.
-            StoreError: if it cannot be read.
-        """
+        """Iterate over keys and values from `start` up to `stop`. Close it to end early."""
         options = self._rocks.ReadOptions()
         options.set_readahead_size(_READ_AHEAD_BYTES)
         if stop:  # no lower bound: rocksdict 0.3.29 takes it for an upper one
@@ -254,14 +234,13 @@ class Database:
         return int(self._db.latest_sequence_number())
 
     def sync(self) -> None:
-        """Fsync all writes so far. The GIL is released."""
         try:
             self._db.flush_wal(True)
         except Exception as error:
             raise self._store_error(error) from error
 
     def flush(self) -> None:
-        """Write everything to tables, so that the next open replays no log. The GIL is released."""
+        """Write everything to tables, so that the next open replays no log."""
         try:
             for family in self._families:
                 family.flush(True)
@@ -278,9 +257,8 @@ class Database:
     def close(self, *, failed: bool = False) -> None:
         """Close the database and release its lock. The log keeps all writes.
 
-        Args:
-            failed: True if writes failed. After a full disk, RocksDB checks for space every second,
-                and closing would wait for that.
+        Pass `failed` after a failed write: on a full disk, RocksDB checks for space every second,
+        and closing would wait for that.
         """
         if failed and self._db is not None:
             with suppress(Exception):
@@ -300,8 +278,8 @@ class Database:
 def _tracking_options(rocks: Any, path: Path) -> Any:
     """Return options with which RocksDB notices a missing or shortened log before the last one.
 
-    rocksdict 0.3.29 has no setter for that option, but reads it from an options file. RocksDB 9.8.4
-    crashes if a database written with the option is opened without it.
+    rocksdict 0.3.29 has no setter, but reads the option from a file. RocksDB 9.8.4 crashes if a
+    database written with the option is opened without it.
     """
     failure: OSError | None = None
     for where in (None, MEMORY, path.parent):  # any of these disks may be full

@@ -1,11 +1,10 @@
 """`EntryRecord`: delivery attempts and due times of the messages of one entry, and its fingerprint.
 
-A batch has one record. Sets of messages are masks, encoded as runs, so "all", "the first 300" and
-"all but three" take a byte or two each. An unbatched message has a record of fixed size, because
-nearly all records are of that kind and each nack reads and writes one.
+Sets of batch messages are masks, encoded as runs, so "all" and "all but three" take a byte or two
+each. An unbatched message has a record of fixed size, because nearly all records are of that kind
+and each nack reads and writes one.
 
-Masks of `groups` are disjoint, with counts above 0. Masks of `dues` are disjoint. Settled messages
-are in no other mask.
+Masks of `groups` are disjoint, and so are those of `dues`. Settled messages are in no other mask.
 """
 
 from __future__ import annotations
@@ -33,13 +32,10 @@ class EntryRecord(NamedTuple):
 
     Attributes:
         size: Messages in the entry; 1 if it is not a batch.
-        groups: (attempts, mask) of messages that were delivered.
         held: Mask of messages that were delivered and since then neither settled nor released.
-        settled: Mask of messages that need no record any more: acked or dead-lettered.
+        settled: Mask of acked or dead-lettered messages, which need no record.
         first_ms: First delivery of a message of the entry, in ms since the epoch.
         epoch: Epoch of the last owner that delivered messages of the entry.
-        dues: (due time, mask) of messages that wait.
-        fingerprint: Fingerprint of the entry (`core.fingerprint`); 0 if unknown.
     """
 
     size: int
@@ -69,21 +65,21 @@ class EntryRecord(NamedTuple):
         return {index: due_ms for due_ms, mask in self.dues for index in set_bits(mask)}
 
     @property
-    def done(self) -> bool:
+    def is_settled(self) -> bool:
         return self.settled == (1 << self.size) - 1
 
 
-def fresh(size: int, first_ms: int, epoch: int, fingerprint: int = 0) -> EntryRecord:
+def new_record(size: int, first_ms: int, epoch: int, fingerprint: int = 0) -> EntryRecord:
     return EntryRecord(size, (), 0, 0, first_ms, epoch, (), fingerprint)
 
 
-def handed_over(
+def with_delivery(
     record: EntryRecord, mask: int, attempt: int, epoch: int, due_ms: int | None = None
 ) -> EntryRecord:
     """Record the `attempt`th delivery of messages. A higher count stays.
 
-    A leased message waits until `due_ms`, so that it is redelivered if this process ends. None
-    keeps the due times: the call is repeated for a lease that is held for long.
+    A leased message waits until `due_ms`, in case this process ends. None keeps the due times: the
+    call is repeated for a lease that is held for long.
     """
     size, before, held, settled, first_ms, _, dues, fingerprint = record
     groups = _with_attempts(before, mask, attempt)
@@ -96,7 +92,7 @@ def handed_over(
     return EntryRecord(size, groups, held, settled, first_ms, epoch, dues, fingerprint)
 
 
-def given_back(
+def with_attempt_ended(
     record: EntryRecord, mask: int, attempts: int, due_ms: int | None = None
 ) -> EntryRecord:
     """End an attempt without an ack. The messages wait until `due_ms`; None keeps the due times."""
@@ -108,16 +104,16 @@ def given_back(
     return EntryRecord(size, groups, held & ~mask, settled, first_ms, epoch, dues, fingerprint)
 
 
-def waits(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
+def with_due(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
     return record._replace(dues=_with_due_times(record.dues, mask, due_ms))
 
 
-def clear_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
+def without_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
     return record._replace(dues=_with_due_times(record.dues, mask)) if record.dues else record
 
 
-def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
-    """Lower the attempts of messages that were released without a failure to at most `attempts`."""
+def with_fewer_attempts(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
+    """Lower the attempts of messages that were released without a failure."""
     found: dict[int, int] = {}
     down = 0
     for n, each in record.groups:
@@ -131,8 +127,7 @@ def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
     return record._replace(groups=tuple(sorted(found.items())), held=record.held & ~mask)
 
 
-def settled(record: EntryRecord, mask: int) -> EntryRecord:
-    """Remove the attempts and due times of messages that are acked or dead-lettered."""
+def with_settled(record: EntryRecord, mask: int) -> EntryRecord:
     mask &= (1 << record.size) - 1
     groups = tuple((n, rest) for n, each in record.groups if (rest := each & ~mask))
     return record._replace(
@@ -164,17 +159,11 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
         dues=_with_due_times(record.dues, counted),
     )
     for due_ms, mask in newer.dues:
-        both = waits(both, mask, due_ms)
-    return settled(both, newer.settled)
-
-
-def unfinished(record: EntryRecord, epoch: int) -> int:
-    """Return the mask of messages that an earlier owner held when it ended."""
-    return 0 if record.epoch == epoch else record.held
+        both = with_due(both, mask, due_ms)
+    return with_settled(both, newer.settled)
 
 
 def _with_due_times(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
-    """Remove the due times of some messages, then set `due_ms` for them unless it is None."""
     rest = tuple([(each, kept) for each, was in dues if (kept := was & ~mask)]) if dues else ()
     if due_ms is None:
         return rest
@@ -325,8 +314,8 @@ def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
     """Return whether a message is no longer expected, judged by the bytes of its record.
 
     A waiting message is stale if it was due before `before_ms`. Any other is stale if its first
-    delivery was before that, and its last one under an epoch below `old_epoch`. The first delivery
-    alone says little: a poison message may be redelivered for months.
+    delivery was before that, and its last one under an epoch below `old_epoch`: a poison message
+    may be redelivered for months.
     """
     try:
         if data[0] & 0x0F == _KIND_SINGLE:  # nearly always

@@ -1,9 +1,9 @@
 """`FsyncThread`: one fsync for all writes of a few milliseconds, for `durability="power"`.
 
-After a failed fsync, RocksDB refuses every later fsync of the same log. A second one would prove
-nothing: the kernel may have dropped the pages that it could not write. The database must be
-reopened, which replays the log into tables and syncs those. The thread requests that and retries
-until an fsync succeeds, even without new writes.
+After a failed fsync, RocksDB refuses every later fsync of the same log. It would prove nothing: the
+kernel may have dropped the pages that it could not write. The database must be reopened, which
+replays the log into tables and syncs those. The thread requests that until an fsync succeeds, even
+without new writes.
 
 Only this thread syncs, because a write that syncs would hold the GIL (see `database`).
 """
@@ -38,11 +38,10 @@ class FsyncThread:
 
     Attributes:
         syncing: Held during an fsync, and while the database is closed.
-        syncs: Number of fsyncs.
-        failure: Why the last fsync failed, or None.
     """
 
-    def __init__(self, failed: Callable[[], None]) -> None:
+    def __init__(self, journal: WriteJournal, failed: Callable[[], None]) -> None:
+        self._journal = journal
         self._failed = failed
         self.syncing: threading.Lock = threading.Lock()
         self._reopened = False
@@ -52,22 +51,20 @@ class FsyncThread:
         self._stopping = False
         self._ended = False
         self._waiters: list[tuple[int, Future[None]]] = []
-        self._journal: WriteJournal | None = None
         self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
         self.syncs: int = 0
         self.failure: StoreError | None = None
 
-    def start(self, journal: WriteJournal) -> None:
-        self._journal = journal
+    def start(self) -> None:
         self._thread.start()
 
-    def written(self) -> None:
+    def note_write(self) -> None:
         with self._condition:
             self._written += 1
             if self._written - self._synced in (1, _GATHER_WRITES):
                 self._condition.notify_all()
 
-    def point(self) -> Future[None]:
+    def next_sync(self) -> Future[None]:
         """Return a future for the fsync of all writes so far. It may fail with StoreError."""
         future: Future[None] = Future()
         with self._condition:
@@ -80,17 +77,14 @@ class FsyncThread:
         return future
 
     async def synced(self) -> None:
-        """Wait until all writes so far are synced, or raise StoreError."""
-        await asyncio.wrap_future(self.point())
+        await asyncio.wrap_future(self.next_sync())
 
-    def reopened(self) -> None:
-        """Sync now: the database was reopened."""
+    def note_reopened(self) -> None:
         with self._condition:
             self._reopened = True
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """Stop after a last fsync."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -116,13 +110,11 @@ class FsyncThread:
                 future.set_exception(self._closed_error())
 
     def _sync_until_stopped(self) -> None:
-        assert self._journal is not None
         condition = self._condition
         pause_s = _PAUSE_S
         while True:
             with condition:
-                # Wait for a write. Then gather further writes for a moment, so that they share the
-                # fsync.
+                # Wait for a write, then for further writes that can share the fsync.
                 self._reopened = False
                 condition.wait_for(lambda: self._stopping or self._written > self._synced)
                 if not self._stopping:

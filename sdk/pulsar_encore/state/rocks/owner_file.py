@@ -1,6 +1,6 @@
 """The file that names the owner of a state directory, for the error of a second one.
 
-The file also says how many writes the directory had, so that lost files are noticed.
+Its count of writes reveals lost files.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Owner:
     """The process that has, or had, a state directory open.
 
     Attributes:
-        since_ms: When it opened the directory, in ms since the epoch.
-        epoch: Number of the owner, higher than that of every owner before.
+        since_ms: In ms since the epoch.
+        epoch: Higher than that of every owner before.
         sequence: Writes that were certainly on disk when this was written.
         closed: True if the owner closed the directory in order.
     """
@@ -62,10 +62,6 @@ def locked(database: Path) -> Iterator[None]:
 
     Use it only for a database that this process has not opened: closing a file drops all POSIX
     locks of the process on that file.
-
-    Raises:
-        StateInUseError: if another process has the database open.
-        StoreError: if the lock file cannot be opened for writing.
     """
     try:
         if not database.exists():

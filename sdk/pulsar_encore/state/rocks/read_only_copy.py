@@ -1,8 +1,8 @@
 """Read a database without changing anything in its directory.
 
 rocksdict 0.3.29 writes `rocksdict-config.json` even when it opens a database for reading, which
-fails without write permission and on a full disk. The database is therefore opened in a directory
-of links to its files, in which that file is a link to the null device.
+fails without write permission and on a full disk. In a directory of links to the files of the
+database, that file is therefore a link to the null device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ MEMORY: Final = "/dev/shm"
 def linked_copy(path: Path, *, logs: bool = True) -> Iterator[Path]:
     """Yield a directory of links to the files of a database, or its own if links cannot be made.
 
-    RocksDB opens all files at once, so a database stays open after the links are removed. Without
-    `logs`, only the tables are linked.
+    RocksDB opens all files at once, so a database stays open after the links are removed.
     """
     links = _make_links(path, logs)
     try:

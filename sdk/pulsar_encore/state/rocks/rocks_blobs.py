@@ -1,9 +1,9 @@
 """`RocksBlobs`: a `BlobStore` in RocksDB, for a spilling index without many files.
 
-One column family has all data. The first byte of a key is its kind: ``b`` the meta of a blob, by
-generation; ``s`` segments, by generation, attempt and number; ``j`` parts of journals; ``m`` the
-manifest. A blob exists once its ``b`` row does. That row names the attempt that wrote the segments,
-so a blob that is written again is the old one or the new one. Checksums are RocksDB's.
+The first byte of a key is its kind: ``b`` the meta of a blob, by generation; ``s`` segments, by
+generation, attempt and number; ``j`` parts of journals; ``m`` the manifest. A blob exists once its
+``b`` row does. That row names the attempt that wrote the segments, so a blob that is written again
+is the old one or the new one. Checksums are RocksDB's.
 """
 
 from __future__ import annotations
@@ -52,11 +52,6 @@ _MAX_SEGMENT: Final = (1 << 32) - 1
 class RocksBlobs:
     """A `BlobStore` in a directory of its own. Needs the extra `state`.
 
-    Methods raise as those of `BlobStore` do.
-
-    Args:
-        path: The directory, created if it is missing.
-
     Example:
         Keep a due index in RocksDB::
 
@@ -74,15 +69,6 @@ class RocksBlobs:
         self._next_parts: dict[int, int] = {}
 
     def open(self) -> None:
-        """Take ownership of the directory.
-
-        Raises:
-            StateInUseError: if the directory has an owner. The text names it.
-            StateFormatError: if it holds other files, or a newer version wrote it.
-            StateDamagedError: if files are lost or corrupted.
-            StoreError: if it cannot be opened.
-            ConfigurationError: if `rocksdict` is not installed.
-        """
         if self._database is not None:
             raise StateInUseError(f"the blobs in {self._path} are open already")
         try:
@@ -140,10 +126,10 @@ class RocksBlobs:
         return _Writer(self, generation, attempt)
 
     def meta(self, generation: int) -> bytes:
-        return self._read_head(generation)[1]
+        return self._head(generation)[_HEAD.size :]
 
     def segment(self, generation: int, number: int) -> bytes:
-        attempt, _ = self._read_head(generation)
+        attempt = _HEAD.unpack_from(self._head(generation))[0]
         data = None
         if 0 <= number <= _MAX_SEGMENT:
             data = self._db.get(META, _SEGMENT.pack(b"s", generation, attempt, number))
@@ -152,9 +138,7 @@ class RocksBlobs:
         return data
 
     def size(self, generation: int) -> int:
-        head = self._db.get(META, _BLOB.pack(b"b", generation))
-        if head is None:
-            raise StateDamagedError(f"there is no blob {generation}")
+        head = self._head(generation)
         return len(head) + int(_HEAD.unpack_from(head)[2])
 
     def delete(self, generation: int) -> None:
@@ -164,7 +148,6 @@ class RocksBlobs:
         self._write(writes)
 
     def generations(self) -> list[int]:
-        """Return the generations of all blobs, ascending, and remove uncommitted blobs."""
         heads = self._db.scan(META, b"b", b"c")
         attempts = {_BLOB.unpack(key)[1]: _HEAD.unpack_from(value)[0] for key, value in heads}
         orphans = WriteBatch()
@@ -183,7 +166,6 @@ class RocksBlobs:
         self._put(_MANIFEST, data, sync=sync)
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Append bytes to a journal, all of them or none."""
         if data:
             number = self._next_parts.get(journal)
             if number is None:
@@ -240,11 +222,11 @@ class RocksBlobs:
             raise ForkedError(f"the parent of this process opened the blobs in {self._path}")
         return self._database
 
-    def _read_head(self, generation: int) -> tuple[int, bytes]:
+    def _head(self, generation: int) -> bytes:
         head = self._db.get(META, _BLOB.pack(b"b", generation))
         if head is None:
             raise StateDamagedError(f"there is no blob {generation}")
-        return _HEAD.unpack_from(head)[0], head[_HEAD.size :]
+        return head
 
     def _put(self, key: bytes, value: bytes, *, sync: bool = False) -> None:
         writes = WriteBatch()
@@ -268,12 +250,9 @@ class RocksBlobs:
     def _reopen(self, failed: Database) -> None:
         """Reopen the database: after a failed write or fsync, RocksDB accepts no more writes.
 
-        Reopening also replaces the fsync: RocksDB replays its log into tables and syncs those. A
-        second fsync of the log would prove nothing (see `fsync_thread`).
-
-        Raises:
-            StoreError: if there is no space, or the database cannot be opened. It can be read
-                meanwhile.
+        This replaces the fsync, too: RocksDB replays its log into tables and syncs those. A second
+        fsync of the log would prove nothing (see `fsync_thread`). The database can be read even if
+        this fails.
         """
         folder = self._path / "db"
         with self._reopen_lock:
@@ -303,11 +282,9 @@ class RocksBlobs:
     def commit_blob(
         self, generation: int, attempt: int, count: int, size: int, meta: bytes, sync: bool
     ) -> None:
-        """Make the blob visible, with the segments of one attempt, and delete those of others."""
         writes = WriteBatch()
         start, stop = _segments(generation)
-        first = _SEGMENT.pack(b"s", generation, attempt, 0)
-        after = _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
+        first, after = _segments_of_attempt(generation, attempt)
         writes.delete_range(META, start, first)
         writes.delete_range(META, after, stop)
         writes.put(META, _BLOB.pack(b"b", generation), _HEAD.pack(attempt, count, size) + meta)
@@ -321,21 +298,16 @@ class RocksBlobs:
         if self._database is None:
             return
         try:
-            if self._read_head(generation)[0] == attempt:
+            if _HEAD.unpack_from(self._head(generation))[0] == attempt:
                 return
         except StateDamagedError:
             pass  # there is no committed blob
         except StoreError:
             return
         writes = WriteBatch()
-        first = _SEGMENT.pack(b"s", generation, attempt, 0)
-        writes.delete_range(
-            META, first, _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
-        )
-        try:
+        writes.delete_range(META, *_segments_of_attempt(generation, attempt))
+        with suppress(StoreError):  # after a restart, `generations` removes the segments
             self._write(writes)
-        except StoreError:
-            return  # after a restart, `generations` removes the segments
 
 
 class _Writer:
@@ -365,7 +337,7 @@ class _Writer:
 
 
 def _check_format(database: Database) -> bool:
-    """Return False if nothing was ever written to the database, and raise if it has other data."""
+    """Return False if the database is empty, and raise if it has other data."""
     found = database.get(META, _FORMAT_KEY)
     if found is None:
         rows = database.scan(META)
@@ -381,6 +353,11 @@ def _check_format(database: Database) -> bool:
 
 def _segments(generation: int) -> tuple[bytes, bytes]:
     return _BLOB.pack(b"s", generation), _BLOB.pack(b"s", generation) + b"\xff" * 9
+
+
+def _segments_of_attempt(generation: int, attempt: int) -> tuple[bytes, bytes]:
+    first = _SEGMENT.pack(b"s", generation, attempt, 0)
+    return first, _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
 
 
 def _journal(journal: int) -> tuple[bytes, bytes]:

@@ -1,13 +1,10 @@
 """`RocksStore`: the state directory of a process, shared by its consumers.
 
-A directory is open once in a process, and in one process at a time. Consumers of the same topic and
-subscription share one `TopicStore`, because the broker redelivers messages that one of them
-released to another. Each owner of a topic has a higher epoch than those before, and so recognizes
-attempts that they did not finish.
+Consumers of the same topic and subscription share one `TopicStore`, because the broker redelivers
+messages that one of them released to another. Each owner of a topic has a higher epoch than those
+before, and so recognizes attempts that they did not finish.
 
-Opening and closing may take long, so `open` and `aclose` do it on another thread. Every other call
-belongs to one thread, that of the event loop, and takes microseconds, except `reopen`, which opens
-the database again.
+All calls belong to the thread of the event loop, except `open` and `aclose`, which may take long.
 """
 
 from __future__ import annotations
@@ -43,15 +40,15 @@ from .database import Database
 from .disk_space import check_free_space
 from .fsync_thread import FsyncThread
 from .owner_file import Owner, locked, read_owner, write_owner
-from .salvage import salvage, salvaged
+from .salvage import salvage, salvaged_path
 from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
     MAX_SOURCES,
     OPENINGS_KEY,
-    number,
-    openings,
+    number_bytes,
+    openings_bytes,
     source_key,
 )
 from .store_loader import FoundRows, LoadedStore, StoredTopic, check_format, load, upgrade
@@ -102,23 +99,16 @@ class RocksStore:
     """One use of a state directory.
 
     Args:
-        path: The directory, created if it is missing. Must be empty or hold a state.
         wall_now_ms: The time in ms since the epoch, written to the owner file.
-        durability: With "kill", writes survive a killed process; a crash of the machine may lose
-            the last seconds of writes. With "power", `synced` waits until they survive both.
-        salvage: Rename corrupted files and keep the readable records. By default, corruption is an
-            error.
+        durability, salvage: See `RocksState`.
         remove_stale: Remove messages that were due 30 days ago, records unused for as long, and
-        topics
-            without records.
+            topics without records.
 
     Raises:
-        StateInUseError: if another process has the directory open. The text names it.
+        StateInUseError: if another process has the directory open.
         StateFormatError: if the directory holds other files, or a newer version wrote it.
         StateDamagedError: if files are lost or corrupted.
-        StoreError: if the system refuses access.
-        ConfigurationError: if `rocksdict` is not installed, or this process has the directory open
-            with another `durability`.
+        ConfigurationError: if the directory is open with another `durability`.
     """
 
     def __init__(
@@ -161,10 +151,7 @@ class RocksStore:
         salvage: bool = False,
         remove_stale: bool = True,
     ) -> RocksStore:
-        """Open a directory on a thread. Takes about 1 s for each million waiting messages.
-
-        A cancelled call closes the directory again.
-        """
+        """Open a directory on a thread. Takes about 1 s for each million waiting messages."""
         opening = asyncio.ensure_future(
             asyncio.to_thread(
                 cls,
@@ -193,26 +180,14 @@ class RocksStore:
     ) -> TopicStore:
         """Return the store of a topic, with the records of earlier owners.
 
-        Calls with the same names return the same `TopicStore` until each caller has closed it.
-
-        Args:
-            topic: Full name of the topic or partition.
-            consumer: Separates several owners of one subscription.
-            count_attempts: See `AttemptRecords`, also for the other arguments.
-
-        Raises:
-            StateInUseError: if another thread of this process uses the directory.
+        Each caller must close it. `consumer` separates several owners of one subscription.
         """
-        return self._opened.take(
+        return self._opened.open_topic(
             (topic, subscription, consumer), count_attempts, stay_buffer_ms, max_buffered
         )
 
     def claim(self) -> None:
-        """Bind the directory to this thread until every caller has closed the store.
-
-        Raises:
-            StateInUseError: if another thread of this process uses the directory.
-        """
+        """Bind the directory to this thread until every caller has closed the store."""
         core = self._opened
         with core.claiming:
             core.claim()
@@ -221,15 +196,10 @@ class RocksStore:
 
     @property
     def is_sole_user(self) -> bool:
-        """True if this is the only use of the directory in this process."""
         return self._opened.users == 1
 
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
-        """Delete all records of a deleted subscription.
-
-        Args:
-            of: Selects topics and partitions by full name.
-        """
+        """Delete all records of a deleted subscription. `of` selects the topics."""
         self._opened.forget(subscription, of)
 
     def topics(self, subscription: str) -> list[str]:
@@ -241,28 +211,19 @@ class RocksStore:
 
     @property
     def has_deferred_deletes(self) -> bool:
-        """True if a delete is in memory only, until `flush`."""
         return self._opened.journal.has_deferred_deletes
 
     def flush(self) -> bool:
-        """Write deferred deletes, and retry failed writes for about 5 ms.
-
-        Returns:
-            False while `failure` stays.
-        """
+        """Write deferred deletes, and retry failed writes for about 5 ms."""
         return self._opened.journal.flush()
 
     @property
     def last_write_failed(self) -> bool:
-        """True if the last write failed. While it is False, `flush` also retries failed writes."""
+        """While this is False, `flush` also retries writes that failed earlier."""
         return self._opened.journal.last_write_failed
 
     async def synced(self) -> None:
-        """With `durability="power"`, wait until all writes so far survive a loss of power.
-
-        Raises:
-            StoreError: if they may not.
-        """
+        """With `durability="power"`, wait until all writes so far survive a loss of power."""
         core = self._opened
         if core.syncer is not None:
             if core.journal.failure is not None:  # something is in memory only
@@ -271,23 +232,17 @@ class RocksStore:
 
     @property
     def failure(self) -> StoreError | None:
-        """The reason why changes are lost, in memory only or not synced; None if there are none."""
+        """The reason why changes are lost, in memory only or not synced; or None."""
         return self._opened.failure
 
     def reopen(self) -> bool:
-        """Reopen the database after a lasting failure, and write the changes that are in memory.
+        """Reopen the database after a lasting failure, such as a full disk, and write all changes.
 
-        Use it after a full disk, for example. Takes as long as opening. Does nothing if there is no
-        failure.
+        Takes as long as opening. Returns True if the failure is over, and False during an fsync,
+        which may take minutes on a failing disk.
 
-        Returns:
-            True if the failure is over. False also during an fsync, which may take minutes on a
-            failing disk: retry later.
-
-        Raises:
-            StoreError: if there is no space, or the database cannot be opened: retry later. Changes
-                stay in memory. The data on disk stays readable, unless it is corrupted or the disk
-                is lost.
+        After a StoreError, changes stay in memory, and the data on disk stays readable, unless it
+        is corrupted or the disk is lost.
         """
         return self._opened.reopen()
 
@@ -295,11 +250,7 @@ class RocksStore:
         return self._opened.statistics()
 
     def close(self) -> None:
-        """End this use. The last one in the process closes the directory.
-
-        Raises:
-            StoreError: if changes could not be written. They are lost.
-        """
+        """End this use. The last one in the process closes the directory. May raise StoreError."""
         core, self._core = self._core, None
         if core is None or core.pid != os.getpid():  # a child must not write to its parent's files
             return
@@ -325,32 +276,27 @@ class RocksStore:
 
 
 class StoreUser(Protocol):
-    """A consumer that uses a `TopicStore`, perhaps together with others."""
-
-    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """Handle a new due time of a message, in ms on the loop's clock."""
+    def change_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
+        """Change the due time of a message, in ms on the loop's clock."""
 
     def is_held(self, key: MessageKey) -> bool:
-        """Return whether this consumer's application holds a message."""
+        """Return whether the application of this consumer holds a message."""
 
     def acked(self, message_id: MessageId) -> None:
         """Handle an ack of a message by another consumer."""
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Handle the `attempt`th delivery of messages of an entry to another consumer."""
+        """Count the `attempt`th delivery of messages of an entry to another consumer."""
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
         """Return the attempts, by batch index, of an entry's messages that this consumer holds."""
 
 
 class TopicStore:
-    """The state of one topic or partition of one subscription. Made by `RocksStore.topic_store`.
+    """The state of one topic or partition of one subscription.
 
     Attributes:
-        number: Number of the topic in keys of the store.
-        name: Topic, subscription, consumer.
-        users: The consumers that use it.
-        waiters: Futures that `wake` completes after a message was compared with its record.
+        waiters: Completed after a message was compared with its record.
     """
 
     def __init__(
@@ -373,13 +319,13 @@ class TopicStore:
             if not each.done():
                 each.set_result(None)
 
-    def shared(self) -> TopicStore:
+    def add_user(self) -> TopicStore:
         """Return this store to one more user, which will close it."""
         self._users += 1
         return self
 
     def close(self) -> None:
-        """Write what is in memory only. The last user's call frees the topic for its next owner."""
+        """Write pending records. The last user's call frees the topic for its next owner."""
         self._users -= 1
         if self._core is None:
             return
@@ -387,7 +333,7 @@ class TopicStore:
             self.records.flush_all()
             return
         core, self._core = self._core, None
-        core.leave(self)
+        core.close_topic(self)
 
 
 class _Core:
@@ -433,11 +379,11 @@ class _Core:
             # In one write with the records of the topic: a new topic may get its number.
             for name in loaded.empty:
                 self.journal.delete(META, source_key(*name))
-            new_openings = loaded.opened(self._epoch, wall_now_ms)
-            self.journal.put(META, OPENINGS_KEY, openings(new_openings))
+            new_openings = loaded.openings_with(self._epoch, wall_now_ms)
+            self.journal.put(META, OPENINGS_KEY, openings_bytes(new_openings))
             if loaded.is_new:
-                self.journal.put(META, FORMAT_KEY, number(FORMAT))
-            self.journal.put(META, EPOCH_KEY, number(self._epoch))
+                self.journal.put(META, FORMAT_KEY, number_bytes(FORMAT))
+            self.journal.put(META, EPOCH_KEY, number_bytes(self._epoch))
             if not self.journal.commit() and self.journal.failure is not None:
                 raise self.journal.failure
             # The owner file records how much is on disk, so a log that is lost later is noticed.
@@ -451,13 +397,10 @@ class _Core:
         except StoreError:
             database.close()
             raise
-        self._start_fsync_thread()
-
-    def _start_fsync_thread(self) -> None:
-        if self.durability == "power":
-            self.syncer = FsyncThread(self._schedule_reopen)
-            self.journal.written = self.syncer.written
-            self.syncer.start(self.journal)
+        if durability == "power":
+            self.syncer = FsyncThread(self.journal, self._schedule_reopen)
+            self.journal.on_write = self.syncer.note_write
+            self.syncer.start()
 
     def _schedule_reopen(self) -> None:
         """Reopen the database on the loop's thread; called on the fsync thread."""
@@ -472,13 +415,17 @@ class _Core:
             except StoreError as error:
                 logger.warning("the state is not synced yet, retrying later: %s", error)
 
-    def take(
-        self, name: StoredTopic, count_attempts: CountAttempts, stay_ms: int, most: int
+    def open_topic(
+        self,
+        name: StoredTopic,
+        count_attempts: CountAttempts,
+        stay_buffer_ms: int,
+        max_buffered: int,
     ) -> TopicStore:
         self.claim()
         if (existing := self._topics.get(name)) is not None:
-            return existing.shared()
-        name_key = source_key(*name)
+            return existing.add_user()
+        name_key = source_key(*name)  # checks the names
         at = self._numbers.get(name)
         if at is None:
             at = max(self._rows, default=-1) + 1
@@ -492,16 +439,16 @@ class _Core:
             found.entries,
             found.waiting,
             count_attempts=count_attempts,
-            stay_buffer_ms=stay_ms,
-            max_buffered=most,
+            stay_buffer_ms=stay_buffer_ms,
+            max_buffered=max_buffered,
         )
         if name not in self._numbers:
             self._numbers[name] = at
             self._rows[at] = found
-            self.journal.put(META, name_key, number(at))
+            self.journal.put(META, name_key, number_bytes(at))
             add_name(self.path, at, name)
         self._epoch += 1  # for the next owner of any topic
-        self.journal.put(META, EPOCH_KEY, number(self._epoch))
+        self.journal.put(META, EPOCH_KEY, number_bytes(self._epoch))
         self.journal.commit()
         topic_store = self._topics[name] = TopicStore(self, at, name, records)
         return topic_store
@@ -522,11 +469,11 @@ class _Core:
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
         matching = [name for name in self._numbers if name[1] == subscription and of(name[0])]
         for name in matching:
-            topic_store = self.take(name, "before", STAY_BUFFER_MS, MAX_BUFFERED)
+            topic_store = self.open_topic(name, "before", STAY_BUFFER_MS, MAX_BUFFERED)
             topic_store.records.clear()
             topic_store.close()
 
-    def leave(self, topic_store: TopicStore) -> None:
+    def close_topic(self, topic_store: TopicStore) -> None:
         if self._topics.pop(topic_store.name, None) is None:
             return
         topic_store.records.flush_all()
@@ -540,8 +487,8 @@ class _Core:
             return self.journal.failure
         if self.syncer is not None and self.syncer.failure is not None:
             return self.syncer.failure
-        troubles = (topic_store.records.failure for topic_store in self._topics.values())
-        failure = next(filter(None, troubles), None)
+        failures = (topic_store.records.failure for topic_store in self._topics.values())
+        failure = next(filter(None, failures), None)
         if failure is None and self.journal.lost:
             return StoreError(
                 f"{self.journal.lost} changes of the state in {self.path} were too many to keep "
@@ -568,12 +515,11 @@ class _Core:
             if syncer is not None:
                 syncer.syncing.release()
         if syncer is not None:
-            syncer.reopened()
+            syncer.note_reopened()
         return self.journal.flush_all()
 
     def _open_read_only(self) -> None:
-        """Open for reading while writing fails. The lock still excludes other processes."""
-        try:
+        try:  # the lock of the directory still excludes other processes
             self.journal.database = Database(self.path / _DATABASE, read_only=True)
         except StoreError as error:
             logger.warning("%s", error)
@@ -598,7 +544,7 @@ class _Core:
 
     def close(self) -> None:
         for topic_store in list(self._topics.values()):
-            self.leave(topic_store)
+            self.close_topic(topic_store)
         written = self.journal.flush_all()
         if self.syncer is not None:
             if self.syncer.failure is not None:
@@ -630,10 +576,8 @@ class _Slot:
     """A directory that is open in this process, or is being opened or closed.
 
     Attributes:
-        pid: The process. A forked child inherits slots and does not use them.
+        pid: A forked child inherits slots and does not use them.
         changing: Held while the directory is opened or closed, which may take long.
-        core: The open directory, or None.
-        waiting: Threads that hold `changing` or wait for it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -641,7 +585,7 @@ class _Slot:
         self.pid: int = os.getpid()
         self.changing: threading.Lock = threading.Lock()
         self.core: _Core | None = None
-        self.waiting: int = 0
+        self.waiting: int = 0  # threads that hold `changing` or wait for it
 
     def is_in(self, path: Path) -> bool:
         """Return whether `path` is another name of the directory, as with a bind mount."""
@@ -673,13 +617,12 @@ def _exclusive_slot(path: Path) -> Iterator[_Slot]:
 
 
 def _prepare_directory(path: Path) -> None:
-    """Create the directory, and check that it is empty or holds a state."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()}
     except OSError as error:
         raise StoreError(f"the state in {path}: {advised_to_make(error)}") from error
-    known = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
+    known = {_DATABASE, "owner.json", LOCK_FILE, salvaged_path(path / _DATABASE).name}
     if names and not names & known:
         nacks = any(each.startswith("spilled-") for each in names)
         raise StateFormatError(

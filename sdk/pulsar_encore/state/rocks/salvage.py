@@ -1,8 +1,8 @@
 """Salvage a corrupted state directory: keep every record that can be read.
 
-The corrupted database is renamed, never changed or deleted. A new one gets its readable rows, from
-both ends of each family. A scan stops at the first corrupted table. RocksDB therefore repairs a
-copy without the corrupted tables, and the new database gets the remaining rows from that copy.
+The corrupted database is renamed, never changed. A new one gets its readable rows, from both ends
+of each family, because a scan stops at the first corrupted table. RocksDB then repairs a copy
+without the corrupted tables, and the new database gets the remaining rows from that copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
-    number,
+    number_bytes,
     read_due_key,
     read_entry_key,
     read_number,
@@ -45,11 +45,8 @@ def salvage(path: Path, before: Owner | None) -> None:
 
     Changes nothing until the new database is complete, so it can be repeated after a failure or a
     kill.
-
-    Raises:
-        StoreError: if the new database cannot be written.
     """
-    new = salvaged(path)
+    new = salvaged_path(path)
     if not path.exists() and new.exists():  # killed between the two renames below
         new.rename(path)
         return
@@ -70,7 +67,7 @@ def salvage(path: Path, before: Owner | None) -> None:
     )
 
 
-def salvaged(path: Path) -> Path:
+def salvaged_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.salvaged")
 
 
@@ -101,7 +98,6 @@ def _build_new(path: Path, new: Path, before: Owner | None) -> int:
 
 
 def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreError]:
-    """Copy from the corrupted database, unless it lacks writes. Return the failures."""
     try:
         damaged = Database(path, read_only=True, salvage=True)
     except StoreError as error:
@@ -116,7 +112,6 @@ def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreE
 
 
 def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> list[StoreError]:
-    """Copy further rows from a repaired copy without some tables. Return the failures."""
     if not path.exists():
         logger.error("nothing can be read of the damaged state in %s: it is gone", path)
         return []
@@ -138,11 +133,7 @@ def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> l
 
 
 def _copy(damaged: Database, database: Database) -> list[StoreError]:
-    """Copy missing rows: before the first failure in each family, and after the last one.
-
-    Returns:
-        The failures.
-    """
+    """Copy missing rows before the first and after the last failure in each family."""
     failures: list[StoreError] = []
 
     def readable(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -174,16 +165,16 @@ def _copy(damaged: Database, database: Database) -> list[StoreError]:
 def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: int) -> None:
     """Restore missing rows of `meta`, and delete records of topics without a name.
 
-    A new topic would get the number of such a topic, and with it the records.
+    A new topic would get such a number, and with it the records.
     """
     writes = WriteBatch()
     if database.get(META, FORMAT_KEY) is None:
-        writes.put(META, FORMAT_KEY, number(FORMAT))
+        writes.put(META, FORMAT_KEY, number_bytes(FORMAT))
     known = dict(read_sources(database))
     for at, name in names.items():
         if at not in known and name not in known.values():
             known[at] = name
-            writes.put(META, source_key(*name), number(at))
+            writes.put(META, source_key(*name), number_bytes(at))
     with suppress(ValueError):
         epoch = max(epoch, read_number(database.get(META, EPOCH_KEY) or b""))
     lost = 0
@@ -203,5 +194,5 @@ def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: i
         logger.error(
             "the topics of %d keys in %s are unknown, and the keys are deleted", lost, database.path
         )
-    writes.put(META, EPOCH_KEY, number(epoch))
+    writes.put(META, EPOCH_KEY, number_bytes(epoch))
     database.write(writes)

@@ -1,7 +1,6 @@
 """Read a state directory without owning it, even while its owner uses it.
 
-A reader sees the data that was on disk when it was opened, not what the owner has in memory. It
-never changes the state. Unreadable records are skipped and counted; corrupted files raise an error.
+A reader sees the data that was on disk when it was opened, not what the owner has in memory.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from pulsar_encore.core.message_key import MessageKey
@@ -45,12 +43,7 @@ class StateReader:
 
     Attributes:
         owner: The present owner, or the last one (see `Owner.closed`); None if unknown.
-        unreadable: Unreadable keys and values so far.
-
-    Raises:
-        StateFormatError: if the directory has no state, or that of a newer version.
-        StateDamagedError: if files are lost or corrupted.
-        ConfigurationError: if `rocksdict` is not installed.
+        unreadable: Keys and values so far that were skipped.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -79,9 +72,6 @@ class StateReader:
 
         Due times are in ms since the epoch. Sorts in memory: about 100 bytes for each waiting
         message.
-
-        Raises:
-            StateDamagedError: if a file is corrupted.
         """
         # Packed keys take a third of the memory of tuples.
         found = [
@@ -97,12 +87,6 @@ class StateReader:
                 self.unreadable += 1
 
     def records(self, topic_number: int | None = None) -> Iterator[FoundRecord]:
-        """Iterate over records, ordered by topic, ledger and entry. `topic_number` selects one
-        topic.
-
-        Raises:
-            StateDamagedError: if the next record is in a corrupted file.
-        """
         start, stop = (b"", b"") if topic_number is None else topic_range(topic_number)
         for data, value in self._database.scan(STATE, start, stop):
             try:
@@ -126,20 +110,12 @@ class StateReader:
     def __enter__(self) -> StateReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _open_with_retries(path: Path) -> Database:
-    """Open a database for reading.
-
-    While an owner works, files come and go: a file that is missing once may have been replaced.
-    """
+    # While an owner works, a file that is missing once may have been replaced.
     for _ in range(_MAX_TRIES - 1):
         try:
             return Database(path, read_only=True)

@@ -1,8 +1,7 @@
 """Keys of the store as bytes.
 
-Records are ordered by topic, ledger and entry id. Numbers are big-endian because RocksDB compares
-bytes. Format 1 of a directory had a separate key for each due time, ordered by due time. Such keys
-are still read, and merged into the records when the directory is opened.
+Numbers are big-endian because RocksDB compares bytes. Format 1 of a directory had a separate key
+for each due time. Such keys are merged into the records when the directory is opened.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _SOURCE: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _OPENING: Final = Struct(">QQ")
 
-# Takes the parts of the key. An alias, because a function would cost a call for each message.
-entry_packed: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
+# Returns the key of a record, 20 bytes, for a topic number, ledger and entry id. An alias, because
+# a function would cost a call for each message.
+entry_key: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 
 def due_key(due_ms: int, topic_number: int, key: MessageKey) -> bytes:
-    """Return the format 1 key of a waiting message: 32 bytes."""
     return _DUE.pack(due_ms, topic_number, key[0], key[1], key[2] + 1)
 
 
@@ -44,11 +43,6 @@ def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
     if index - 1 > MAX_BATCH_INDEX:
         raise ValueError(f"not a batch index: {index - 1}")
     return due_ms, topic_number, (ledger, entry, index - 1)
-
-
-def entry_key(topic_number: int, ledger: int, entry: int) -> bytes:
-    """Return the key of an entry's record: 20 bytes."""
-    return entry_packed(topic_number, ledger, entry)
 
 
 def read_entry_key(data: bytes) -> tuple[int, int, int]:
@@ -66,7 +60,7 @@ def topic_range(topic_number: int) -> tuple[bytes, bytes]:
 
 def entries_through(topic_number: int, ledger: int, entry: int) -> tuple[bytes, bytes]:
     """Return the key range of a topic's records up to and including one entry."""
-    return _SOURCE.pack(topic_number), entry_packed(topic_number, ledger, entry) + b"\0"
+    return _SOURCE.pack(topic_number), entry_key(topic_number, ledger, entry) + b"\0"
 
 
 # `meta`
@@ -78,11 +72,7 @@ SOURCE_PREFIX: Final = b"source/"
 
 
 def source_key(topic: str, subscription: str, consumer: str) -> bytes:
-    """Return the key under which the number of a topic is stored.
-
-    Raises:
-        ConfigurationError: if a name contains a NUL or a lone surrogate.
-    """
+    """Return the key under which the number of a topic is stored."""
     for name in (topic, subscription, consumer):
         if "\0" in name:
             raise ConfigurationError(f"names must not contain NUL: {name!r}")
@@ -100,7 +90,7 @@ def read_source_key(data: bytes) -> tuple[str, str, str]:
     return topic, subscription, consumer
 
 
-def openings(opened: Iterable[tuple[int, int]]) -> bytes:
+def openings_bytes(opened: Iterable[tuple[int, int]]) -> bytes:
     """Encode epochs, and when their owners opened the store (ms since the epoch)."""
     return b"".join(_OPENING.pack(*each) for each in opened)
 
@@ -111,7 +101,7 @@ def read_openings(data: bytes) -> list[tuple[int, int]]:
     return list(_OPENING.iter_unpack(data))
 
 
-def number(value: int) -> bytes:
+def number_bytes(value: int) -> bytes:
     return _U64.pack(value)
 
 

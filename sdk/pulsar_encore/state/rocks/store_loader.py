@@ -1,7 +1,6 @@
 """Read a state directory when it is opened, in one pass over each family.
 
-`load` also finds stale records, and writes nothing. `upgrade` converts a directory of format 1.
-Keys and values that cannot be decoded are counted and left in place.
+`load` writes nothing. Keys and values that cannot be decoded are counted and left in place.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .store_keys import (
     OPENINGS_KEY,
     SOURCE_PREFIX,
     entry_key,
-    number,
+    number_bytes,
     read_due_key,
     read_entry_key,
     read_number,
@@ -69,12 +68,9 @@ class LoadedStore:
     """Contents of a state directory when it is opened.
 
     Attributes:
-        is_new: True if nothing was ever written to it.
-        epoch: Epoch of the last owner; 0 if there was none.
         openings: (epoch, time in ms) of owners, the earliest first, at least a day apart.
         stale: Keys of stale records, to be deleted.
-        empty: Topics that have no records then, to be deleted in the same write.
-        unreadable: Keys and values that could not be decoded.
+        empty: Topics without other records, to be deleted in the same write.
     """
 
     is_new: bool = True
@@ -86,7 +82,7 @@ class LoadedStore:
     empty: list[StoredTopic] = field(default_factory=list)
     unreadable: int = 0
 
-    def sure_ms(self, wall_now_ms: int) -> int:
+    def confirmed_ms(self, wall_now_ms: int) -> int:
         """Return the latest time that two openings, a day or more apart, agree has passed.
 
         A clock that is ahead at one opening therefore makes no record stale. The next opening with
@@ -97,12 +93,12 @@ class LoadedStore:
         )
         return max(before, default=0)
 
-    def opened(self, epoch: int, wall_now_ms: int) -> list[tuple[int, int]]:
+    def openings_with(self, epoch: int, wall_now_ms: int) -> list[tuple[int, int]]:
         """Return `openings` with this one, without those in the future or no longer needed."""
         kept = [each for each in self.openings if each[1] <= wall_now_ms]  # else a clock was wrong
         if not kept or kept[-1][1] <= wall_now_ms - _OPENING_INTERVAL_MS:
             kept.append((epoch, wall_now_ms))
-        old_ms = self.sure_ms(wall_now_ms) - STALE_MS
+        old_ms = self.confirmed_ms(wall_now_ms) - STALE_MS
         old = sum(opened_ms <= old_ms for _, opened_ms in kept)
         return kept[max(old - 1, 0) :]
 
@@ -111,15 +107,10 @@ def load(database: Database, wall_now_ms: int, *, remove_stale: bool = True) -> 
     """Read a store. Takes about 1 s for each million records.
 
     With `remove_stale`, leave out stale records and empty topics, and list them for deletion.
-
-    Raises:
-        StateFormatError: if a newer version, or another program, wrote the database.
-        StateDamagedError: if a file is corrupted.
-        StoreError: if the database cannot be read.
     """
     loaded = LoadedStore()
     _load_meta(database, loaded)
-    before_ms = loaded.sure_ms(wall_now_ms) - STALE_MS if remove_stale else -1
+    before_ms = loaded.confirmed_ms(wall_now_ms) - STALE_MS if remove_stale else -1
     old_epoch = max((each for each, at_ms in loaded.openings if at_ms <= before_ms), default=0)
     rows = database.scan(STATE)
     while chunk := list(islice(rows, _CHUNK_ROWS)):
@@ -149,7 +140,7 @@ def load(database: Database, wall_now_ms: int, *, remove_stale: bool = True) -> 
 def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
     """Add the records of one ledger, in order.
 
-    Their ids are added all at once: one by one takes twice as long as reading them.
+    All ids are added at once: one by one takes twice as long as reading them.
     """
     try:
         topic_number, ledger, _ = read_entry_key(rows[0][0])
@@ -177,11 +168,10 @@ def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
 
 
 def upgrade(database: Database) -> None:
-    """Convert a directory of format 1: move the due times into the records. Raises as `load` does.
+    """Convert a directory of format 1: move the due times into the records.
 
-    Each write leaves a valid directory, and the format number is written last, so a killed upgrade
-    continues later. Salvage may have restored separate due times in a directory of format 2, so
-    that is checked, too.
+    The format number is written last, so a killed upgrade continues later. A directory of format 2
+    can have separate due times after a salvage.
     """
     if not check_format(database):
         return
@@ -206,24 +196,23 @@ def upgrade(database: Database) -> None:
         for key, record in records.items():
             writes.put(STATE, key, entry_record.to_bytes(record))
         database.write(writes)
-    if database.get(META, FORMAT_KEY) != number(FORMAT):
+    if database.get(META, FORMAT_KEY) != number_bytes(FORMAT):
         writes = WriteBatch()
-        writes.put(META, FORMAT_KEY, number(FORMAT))
+        writes.put(META, FORMAT_KEY, number_bytes(FORMAT))
         database.write(writes)
 
 
 def _with_due(record: EntryRecord | None, due_ms: int, index: int) -> EntryRecord:
-    """Add the due time of a message in format 1 to a record. An earlier one stays."""
     # A batch needs a size of 2 or more: size 1 means that the message is the whole entry.
     size = 1 if index < 0 else max(index + 1, 2)
     if record is None:
-        record = entry_record.fresh(size, due_ms, 0)
+        record = entry_record.new_record(size, due_ms, 0)
     elif record.size < size:
         record = record._replace(size=size)
     mask = 1 << index if index >= 0 else (1 << record.size) - 1
     for _, known in record.dues:
         mask &= ~known
-    return entry_record.waits(record, mask, due_ms) if mask else record
+    return entry_record.with_due(record, mask, due_ms) if mask else record
 
 
 def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:
@@ -235,12 +224,7 @@ def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:
 
 
 def check_format(database: Database) -> bool:
-    """Return False if nothing was ever written to the database.
-
-    Raises:
-        UnknownContentError: if it does not say its format.
-        StateFormatError: if a newer version, or another program, wrote it.
-    """
+    """Return False if nothing was ever written to the database; raise if it has another format."""
     data = database.get(META, FORMAT_KEY)
     if data is None:
         for family in (META, DUE, STATE):

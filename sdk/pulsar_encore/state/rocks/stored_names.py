@@ -1,8 +1,8 @@
 """A second copy of topic numbers and names, in a file beside the database.
 
-Records refer to topics by number. All names may be in one small table, without which no record is
-usable; then `salvage` reads them from this file. Each line has a checksum, and a corrupted line is
-skipped.
+One small table may have all names, and no record is usable without the name of its topic. If it is
+lost, `salvage` reads this file. Each line has a checksum. A failed write is only logged: the
+database has the names, and the next `write_names` repairs the file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ def read_names(folder: Path) -> dict[int, StoredTopic]:
 
 
 def write_names(folder: Path, numbers: Mapping[StoredTopic, int]) -> None:
-    """Replace the file if its content differs. A failure is only logged: the names are stored."""
     if read_names(folder) == {number: name for name, number in numbers.items()}:
         return
     new = folder / f"{NAMES_FILE}.new"
@@ -49,7 +48,6 @@ def write_names(folder: Path, numbers: Mapping[StoredTopic, int]) -> None:
 
 
 def add_name(folder: Path, number: int, name: StoredTopic) -> None:
-    """Append a topic. A failure is only logged: the next `write_names` repairs the file."""
     try:
         with (folder / NAMES_FILE).open("ab", buffering=0) as file:
             file.write(b"\n" + _line(number, name))  # the line before may be incomplete

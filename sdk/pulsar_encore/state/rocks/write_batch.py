@@ -1,8 +1,7 @@
-"""`WriteBatch`: puts and deletes that are written together, or could not be written yet.
+"""`WriteBatch`: puts and deletes of three column families.
 
-Ranges are deleted before points are written. A point inside a range is therefore newer, and
-deleting a range drops earlier points in it. Applying a batch twice has the same effect as once, so
-a batch can be retried when its outcome is unknown.
+Ranges are deleted before points are written, so a point inside a range is newer. A batch whose
+outcome is unknown can be retried: applying it twice has the same effect as once.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Span: TypeAlias = tuple[bytes, bytes]
 
 
 class WriteBatch:
-    """Puts and deletes of three column families; only the newest for each key.
+    """The newest put or delete of each key.
 
     Attributes:
         points: For each family, values by key; None deletes the key.
@@ -55,13 +54,13 @@ class WriteBatch:
         self.delete_ranges(family, ((start, stop),))
 
     def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
-        """Delete several ranges, with one pass over the points for all of them."""
-        self.drop(family, spans)
+        """Delete several ranges with one pass over the points."""
+        self.drop_points(family, spans)
         ranges = self.ranges[family]
         for start, stop in spans:
             ranges[start] = max(stop, ranges.get(start, stop))
 
-    def drop(self, family: int, spans: Collection[Span]) -> None:
+    def drop_points(self, family: int, spans: Collection[Span]) -> None:
         points = self.points[family]
         if not points or not spans:
             return
@@ -100,7 +99,7 @@ class WriteBatch:
             few.update(islice(points.items(), limit - len(part)))
         return part
 
-    def forget(self, part: WriteBatch) -> None:
+    def remove(self, part: WriteBatch) -> None:
         for spans, some in zip(self.ranges, part.ranges, strict=True):
             for start in some:
                 del spans[start]
@@ -109,7 +108,7 @@ class WriteBatch:
                 del points[key]
 
     def drop_newest(self, count: int) -> int:
-        """Remove up to `count` points, the newest first. Return how many were removed."""
+        """Remove up to `count` points, the newest first, and return their number."""
         dropped = 0
         for points in self.points:
             while points and dropped < count:

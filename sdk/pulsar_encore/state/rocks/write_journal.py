@@ -1,17 +1,15 @@
 """`WriteJournal`: orders the writes of a store, and keeps those that failed.
 
 Deletes of settled messages wait for another write: a lost delete may cause a redelivery request for
-an acked message, which the broker ignores. Other changes are written at once. Failed writes stay in
-memory, visible to readers, and are retried with later writes: a few at first, and more once the
-disk takes them, so that no write slows down as they accumulate. Reads look at the current, deferred
-and failed writes, in that order, before the disk.
+an acked message, which the broker ignores. Failed writes stay in memory, visible to readers, and
+are retried with later writes: a few at first, and more once the disk takes them, so that no write
+slows down as they accumulate.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from pulsar_encore.errors import StoreError
@@ -22,7 +20,7 @@ from .write_batch import Span, WriteBatch
 logger: logging.Logger = logging.getLogger(__name__)
 
 # Deferred deletes that are written without another reason; they take 3 ms.
-_MAX_LATE: Final = 1_000
+_MAX_DEFERRED: Final = 1_000
 # Failed operations that are kept, about 100 MB. Further ones are lost, and counted.
 _MAX_UNWRITTEN: Final = 200_000
 _RETRY_SIZE: Final = 1_000  # failed operations retried with each write, so that none takes long
@@ -32,22 +30,17 @@ _PROBE_SIZE: Final = 16  # retried first, so that a write costs little while the
 class WriteJournal:
     """The writes of one store. As a context manager it makes one write of all changes inside.
 
-    Counts are those of `StoreStatistics`.
-
     Attributes:
-        written: If set, called after each write.
         failure: The reason why something is not written, or None.
-        last_write_failed: True if the last write failed. While it is False, `flush` retries more
-        failed
-            writes.
+        last_write_failed: While it is False, `flush` retries more failed writes.
     """
 
     def __init__(self, database: Database) -> None:
         self.database: Database = database
-        self.written: Callable[[], None] | None = None
+        self.on_write: Callable[[], None] | None = None
         self._depth = 0
-        self._now = WriteBatch()
-        self._late = WriteBatch()
+        self._current = WriteBatch()
+        self._deferred = WriteBatch()
         self._unwritten = WriteBatch()
         self.failure: StoreError | None = None
         self.last_write_failed: bool = False
@@ -57,39 +50,37 @@ class WriteJournal:
         self.lost: int = 0
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
-        self._now.points[family][key] = value
+        self._current.points[family][key] = value
 
     def write(self, family: int, key: bytes, value: bytes) -> None:
-        points = self._now.points[family]
+        points = self._current.points[family]
         points[key] = value
         if self._depth:
             return
-        if len(self._now) > 1 or self._late or self.failure is not None:
+        if len(self._current) > 1 or self._deferred or self.failure is not None:
             self.flush()
-        elif self._write(self._now, 1):
+        elif self._write(self._current, 1):
             points.clear()  # a new `WriteBatch` would add 10 % to the time of a nack
         else:
-            self._unwritten, self._now = self._now, WriteBatch()
+            self._unwritten, self._current = self._current, WriteBatch()
             self._drop_excess()
 
     def delete(self, family: int, key: bytes) -> None:
-        self._now.points[family][key] = None
+        self._current.points[family][key] = None
 
     def delete_range(self, family: int, start: bytes, stop: bytes) -> None:
-        self._now.delete_range(family, start, stop)
+        self._current.delete_range(family, start, stop)
 
     def delete_later(self, family: int, key: bytes) -> None:
-        """Delete a key with the next write, or once many deletes are deferred."""
-        self._now.points[family].pop(key, None)
-        self._late.points[family][key] = None
+        self._current.points[family].pop(key, None)
+        self._deferred.points[family][key] = None
 
     def delete_range_later(self, family: int, span: Span) -> None:
-        self._now.drop(family, (span,))
-        self._late.delete_range(family, *span)
+        self._current.drop_points(family, (span,))
+        self._deferred.delete_range(family, *span)
 
     def get(self, family: int, key: bytes) -> bytes | None:
-        """Return the value of a key, including unwritten changes."""
-        for each in (self._now, self._late, self._unwritten):
+        for each in (self._current, self._deferred, self._unwritten):
             found, value = each.find(family, key)
             if found:
                 return value
@@ -99,39 +90,33 @@ class WriteJournal:
         self._depth += 1
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Commit even after an error: changes made before it are already in memory.
         self._depth -= 1
         self.commit()
 
     def commit(self) -> bool:
-        """Write current changes, with deferred ones. Inside a `with` block, only its end writes.
+        """Write current and deferred changes. Inside a `with` block, only its end writes.
 
-        Returns:
-            False if something is unwritten; see `failure`.
+        Returns False if something is unwritten.
         """
         if self._depth:
             return True
-        if self._now:
+        if self._current:
             return self.flush()
-        if len(self._late) >= _MAX_LATE:
+        if len(self._deferred) >= _MAX_DEFERRED:
             return self.flush()
         return self.failure is None
 
     def flush(self) -> bool:
         """Write everything, and some of the failed writes. Returns as `commit` does."""
-        writes = self._late
+        writes = self._deferred
         if writes:
-            writes.merge(self._now)
-            self._late = WriteBatch()
+            writes.merge(self._current)
+            self._deferred = WriteBatch()
         else:
-            writes = self._now
-        self._now = WriteBatch()
+            writes = self._current
+        self._current = WriteBatch()
         if self.failure is not None:
             self._unwritten.merge(writes)
             self._drop_excess()
@@ -143,7 +128,6 @@ class WriteJournal:
         return False
 
     def flush_all(self) -> bool:
-        """Write everything in short writes, until the disk refuses. Returns as `commit` does."""
         while not self.flush() and not self.last_write_failed:
             pass
         return self.failure is None
@@ -153,7 +137,7 @@ class WriteJournal:
             part = self._unwritten.first(count)
             if not self._write(part):
                 return False
-            self._unwritten.forget(part)
+            self._unwritten.remove(part)
             if not self._unwritten:
                 logger.warning("the state in %s is written again", self.database.path)
                 self.failure = None
@@ -174,8 +158,8 @@ class WriteJournal:
         self.last_write_failed = False
         self.writes += 1
         self.operations += len(writes) if operations is None else operations
-        if self.written is not None:
-            self.written()
+        if self.on_write is not None:
+            self.on_write()
         return True
 
     def _drop_excess(self) -> None:
@@ -187,7 +171,7 @@ class WriteJournal:
 
     @property
     def has_deferred_deletes(self) -> bool:
-        return len(self._late) > 0
+        return len(self._deferred) > 0
 
     @property
     def unwritten(self) -> int:
@@ -195,4 +179,4 @@ class WriteJournal:
 
     @property
     def waiting(self) -> int:
-        return len(self._now) + len(self._late) + len(self._unwritten)
+        return len(self._current) + len(self._deferred) + len(self._unwritten)

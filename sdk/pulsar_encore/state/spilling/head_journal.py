@@ -1,8 +1,7 @@
 """`HeadJournal`: the changes of the head on disk, so that a crash does not lose them.
 
 Written data is in the store or, in order, in the backlog. Otherwise the journal is `lost`, until a
-manifest replaces it. A journal is synced after a sync that began after its last write. Only methods
-that document a StoreError raise one.
+manifest replaces it. Only methods that document a StoreError raise one.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ class HeadJournal:
     """Writes the journals of an index.
 
     Args:
-        number: Number of the first new journal.
         found: Earlier journals that are still needed, of `size` bytes. They may not be synced.
-        fsync, interval_s, retry_s: See `SpillingIndex`.
     """
 
     def __init__(
@@ -123,16 +120,14 @@ class HeadJournal:
 
     @property
     def waiting(self) -> bool:
-        """True if some changes would not survive as `fsync` demands."""
         return bool(self._backlog) or bool(self._unsynced) or self.lost
 
     @property
     def stored(self) -> int:
-        """Bytes of all journals that are needed, and of the backlog."""
         return self.size + sum(self._older.values())
 
     def rotate(self) -> int:
-        """Begin a new journal and return its number. Earlier ones are needed until `forget`."""
+        """Begin a new journal. Earlier ones are needed until `forget`."""
         self._older[self.number] = self.size
         self.number += 1
         self.size = 0
@@ -140,7 +135,6 @@ class HeadJournal:
         return self.number
 
     def forget(self, first: int) -> None:
-        """Drop the journals before `first`: a manifest has replaced them."""
         for numbers in (self._unsynced, self._older):
             for number in [number for number in numbers if number < first]:
                 del numbers[number]
@@ -150,7 +144,7 @@ class HeadJournal:
     def sync_is_due(self) -> bool:
         return bool(self._unsynced) and self._clock() - self._synced_at >= self._interval_s
 
-    def syncing(self, first: int = 0) -> Steps:
+    def sync_steps(self, first: int = 0) -> Steps:
         """Sync writes so far to journals from `first` on. The steps may raise StoreError."""
         marks = self._marks(first)
         yield ThreadTasks(self._sync(marks))
@@ -184,6 +178,6 @@ class HeadJournal:
                 del self._unsynced[number]
 
     def flush(self) -> None:
-        """Write the backlog. Raises StoreError if that fails; the backlog stays then."""
+        """Write the backlog. If that fails, it stays, and this raises StoreError."""
         if self._backlog:
             self._write_backlog()

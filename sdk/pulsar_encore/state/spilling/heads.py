@@ -20,7 +20,7 @@ _MAX_ID: Final = (1 << MAX_ID_BITS) - 1
 class TakenKeys:
     """Taken keys and their due times. Keys may be added and removed during a walk.
 
-    Each key is in one of the parts. A walk moves the keys of all other parts into the last one.
+    A walk moves the keys of all other parts into the last one.
     """
 
     def __init__(self) -> None:
@@ -139,14 +139,12 @@ class Heads:
         return batch
 
     def mark_done(self, batch: DueBatch) -> list[MessageKey]:
-        """Forget taken keys. Return the ones that a head had."""
         taken = self.taken
         if not len(taken):
             return []
         return [key for key in batch if taken.discard(key)]
 
     def reclaim(self) -> None:
-        """Put taken keys that are not done back into the head."""
         for found in self.taken.walk():
             for key, edge in found:
                 if key not in self:

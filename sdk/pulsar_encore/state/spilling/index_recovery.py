@@ -1,7 +1,7 @@
 """Restore an index when it is opened.
 
-The state is that of the manifest and then of the journals, in their order. Segments are not read.
-Blobs and journals that the manifest does not need are removed.
+The state is that of the manifest and then of the journals, in their order. Blobs and journals that
+the manifest does not need are removed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class RecoveredIndex:
     """The stored state that was found.
 
     Attributes:
-        start: The manifest to continue from.
         journal: Number of the next journal.
-        journals: Journals that are still needed; `size` is their size in bytes.
+        journals: Journals that are still needed, of `size` bytes.
         torn: Bytes of records that a crash had cut short.
     """
 
@@ -47,13 +46,6 @@ class RecoveredIndex:
 def open_store(
     store: BlobStore, heads: Heads, membership: Membership, snapshots: Snapshots, *, sync: bool
 ) -> RecoveredIndex:
-    """Restore an index.
-
-    Raises:
-        StateDamagedError: if needed data is missing or corrupted.
-        StateFormatError: if another version, or another program, wrote it.
-        StoreError: if the store cannot be read.
-    """
     stored_generations, journals = store.generations(), store.journals()
     data = store.read_manifest()
     if data is None:
@@ -98,20 +90,19 @@ def _read_snapshots(
         if generation not in start.blobs:
             store.delete(generation)
     for generation, superseded in start.blobs.items():
-        meta = snapshot.decoded(store.meta(generation), f"snapshot {generation}")
+        meta = snapshot.read(store, generation)
         copies |= meta.ids
-        cursor = SnapshotCursor(generation, meta.firsts, len(meta.ids))
-        cursor.superseded = superseded
+        cursor = SnapshotCursor(generation, meta.firsts, len(meta.ids), superseded)
         cursor.size = store.size(generation)
         live = meta.ids - start.left
         live -= superseded
         cursor.handed = cursor.total - len(live)
-        membership.restored(live, meta.slots)
+        membership.add_restored(live, meta.slots)
         snapshots.add(cursor)
     membership.left = start.left & copies
 
 
-class _Player(records.JournalReplay):
+class _Player:
     def __init__(self, heads: Heads, membership: Membership, snapshots: Snapshots) -> None:
         self._heads = heads
         self._membership = membership

@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from ...core.message_key import DueBatch, MessageKey
 from ...errors import StateDamagedError
-from .record_frames import framed, from_bytes, opened, record, records, to_bytes
+from ..little_endian import from_bytes, to_bytes
+from .record_frames import frame, record, records, unframe
 
 _MAGIC: Final = b"PEJL"
 _PUT: Final = 1
@@ -29,7 +30,7 @@ _GROUP: Final = struct.Struct("<QI")  # ledger, number of entries; 0: first and 
 _MASK: Final = struct.Struct("<QQI")  # ledger, entry, bytes of the mask
 
 Put: TypeAlias = "tuple[int, MessageKey, int, int]"
-HEADER: Final = framed(_MAGIC, b"")
+HEADER: Final = frame(_MAGIC, b"")
 
 
 def put(key: MessageKey, due_ms: int, bits: int) -> bytes:
@@ -65,35 +66,23 @@ def done(batch: DueBatch) -> bytes:
     return record(b"".join(parts))
 
 
-class JournalReplay:
-    """Receives the records of a journal, in methods named like the encoding functions."""
+class JournalReplay(Protocol):
+    def put(self, key: MessageKey, due_ms: int, bits: int) -> None: ...
 
-    def put(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        raise NotImplementedError
+    def gone(self, key: MessageKey) -> None: ...
 
-    def gone(self, key: MessageKey) -> None:
-        raise NotImplementedError
+    def entry_gone(self, ledger: int, entry: int) -> None: ...
 
-    def entry_gone(self, ledger: int, entry: int) -> None:
-        raise NotImplementedError
+    def through_gone(self, ledger: int, entry: int) -> None: ...
 
-    def through_gone(self, ledger: int, entry: int) -> None:
-        raise NotImplementedError
-
-    def clear(self) -> None:
-        raise NotImplementedError
+    def clear(self) -> None: ...
 
 
 def play(data: bytes, to: JournalReplay, what: str) -> int:
-    """Replay a journal. Return how many bytes at its end belong to a record that a crash cut short.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
+    """Replay a journal. Return the size of an incomplete record at its end, left by a crash."""
     if (len(data) < len(HEADER) and HEADER.startswith(data)) or not any(data):
         return len(data)
-    opened(_MAGIC, data[: len(HEADER)], what)
+    unframe(_MAGIC, data[: len(HEADER)], what)
     end = len(HEADER)
     for end, body in records(data, end, what):  # noqa: B007, B020
         try:

@@ -45,13 +45,11 @@ class Slots:
         return len(self._blocks)
 
     def clear(self) -> None:
-        """Forget every block. Slots are still not reused."""
         self._blocks.clear()
         self._counts.clear()
         self._slots.clear()
 
     def find(self, key: MessageKey) -> int:
-        """Return the number of a valid key, or -1 if its block has no slot."""
         ledger, entry, index = key
         pages = self._slots.get(ledger)
         if pages is None:
@@ -67,7 +65,6 @@ class Slots:
         return -1 if slot is None else slot << BLOCK_BITS | entry & _PLACE
 
     def claim(self, ledger: int, page: int, block: int) -> int:
-        """Return the slot of a block. A block without one gets a new slot."""
         blocks = self._slots.setdefault(ledger, {}).setdefault(page, {})
         slot = blocks.get(block)
         if slot is None:
@@ -80,8 +77,7 @@ class Slots:
     def restore(self, slot: int, block: Block) -> None:
         """Restore a slot that was assigned when its numbers were written.
 
-        Raises:
-            StateDamagedError: if the slot has another block, or the block another slot.
+        Raises StateDamagedError if the slot or its block has another meaning already.
         """
         ledger, page, at = block
         blocks = self._slots.setdefault(ledger, {}).setdefault(page, {})
@@ -90,7 +86,7 @@ class Slots:
         self._counts.setdefault(slot, 0)
         self.next = max(self.next, slot + 1)
 
-    def hold(self, slot: int, count: int) -> None:
+    def change_count(self, slot: int, count: int) -> None:
         """Change the number of keys in use of a slot. At 0, its block is forgotten."""
         left = self._counts[slot] + count
         if left:
@@ -127,7 +123,6 @@ class Slots:
                 yield first, first + (1 if page == WHOLE else 1 << PAGE_BITS)
 
     def through(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
-        """Iterate over ranges of numbers of the keys of an entry and of all before it."""
         for other, pages in self._slots.items():
             if other > ledger:
                 continue
@@ -140,11 +135,11 @@ class Slots:
 
     # Batches
 
-    def named(self, batch: DueBatch) -> Numbers:
+    def claim_numbers(self, batch: DueBatch) -> Numbers:
         """Return the numbers of all keys of a batch. Blocks without a slot get one."""
         return self._numbers(batch, self.claim)
 
-    def known(self, batch: DueBatch) -> Numbers:
+    def known_numbers(self, batch: DueBatch) -> Numbers:
         """Return the numbers of a batch's keys, without keys in blocks that have no slot."""
         return self._numbers(batch, self._known)
 
@@ -185,7 +180,6 @@ class Slots:
         return array("Q", sorted(numbers))
 
     def batch(self, numbers: Numbers) -> DueBatch:
-        """Return the keys of ascending numbers, as one bucket of a batch."""
         parts = []
         for slot, members in by_slot(numbers):
             ledger, page, block = self._blocks[slot]
@@ -251,7 +245,6 @@ def in_key_order(numbers: Numbers, blocks: Mapping[int, Block]) -> Numbers:
 
 
 def merge_groups(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
-    """Merge groups in key order to one per ledger, with consecutive entries as a range."""
     one: list[tuple[int, list[int]]] = []
     for ledger, entries in parts:
         if one and one[-1][0] == ledger:
@@ -268,7 +261,6 @@ def as_range(entries: list[int]) -> Sequence[int]:
 
 
 def merge_batches(batches: list[DueBatch]) -> DueBatch:
-    """Merge batches of one bucket, with disjoint keys, into one in order of ledger and entry."""
     if len(batches) == 1:
         return batches[0]
     entries: dict[int, list[int]] = {}

@@ -2,9 +2,8 @@
 
 A new snapshot is written first, then a manifest that names it. Only then is the data that it
 replaces removed. After a crash or an error, the manifest therefore decides which snapshots exist.
-Each operation is a task in steps. One manifest is written at a time, and it describes one moment. A
-snapshot that could not be written stays in memory and is retried. A failed task does not stop the
-others.
+One manifest is written at a time, and it describes one moment. A snapshot that could not be written
+stays in memory and is retried.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class StoreLimits:
         head: Keys in a head that is sealed.
         cut: Maximum keys in a segment, and its maximum time span in ms.
         snapshots: More snapshots are merged; -1: never.
-        journal_bytes: A longer journal is replaced by a snapshot or manifest.
-        transient: The store ends with the process, so no manifest is written.
+        transient: No manifest is written.
     """
 
     head: int
@@ -69,7 +67,6 @@ class SnapshotStore:
     """Writes the snapshots of one index, and removes them.
 
     Args:
-        start: The manifest that was read.
         following: The number after that of the last journal.
     """
 
@@ -126,7 +123,7 @@ class SnapshotStore:
         if journal is not None:
             journal.retry()
             if journal.sync_is_due() and self._can_start("sync"):
-                self._start_task("sync", journal.syncing())
+                self._start_task("sync", journal.sync_steps())
         departed = membership.departed
         full = journal is not None and (
             journal.size - self._copied_bytes > limits.journal_bytes or journal.lost
@@ -169,7 +166,6 @@ class SnapshotStore:
             self.merge()
 
     def _can_start(self, name: str) -> bool:
-        """Return whether a task is neither running nor waiting for its retry."""
         if name in self._tasks:
             return False
         return name not in self._retry_at or self._clock() >= self._retry_at[name]
@@ -179,7 +175,6 @@ class SnapshotStore:
 
     @property
     def uncommitted(self) -> bool:
-        """True if keys have departed since the last manifest."""
         return self._membership.departed != self._committed_at
 
     @property
@@ -187,7 +182,6 @@ class SnapshotStore:
         return self._filling is not None
 
     def forget(self) -> None:
-        """Stop all tasks and remove all snapshots: the index was cleared."""
         obsolete = [
             *self._snapshots,
             *([self._merging_into] if self._merging_into is not None else []),
@@ -201,7 +195,6 @@ class SnapshotStore:
     # Sealing
 
     def seal(self) -> None:
-        """Seal the head, or retry a seal that failed."""
         self._start_task("seal", self._seal_steps())
 
     def _seal_steps(self) -> Steps:
@@ -230,7 +223,7 @@ class SnapshotStore:
             # Take no more than fits into the segment. The batch has the lowest keys of its edge,
             # and the others go into the next segment, so keys are in order across segments.
             batch = old.pop_due(edge, min(cutter.remaining() - ids, _IDS_PER_STEP))
-            numbers = membership.slots.named(batch)
+            numbers = membership.slots.claim_numbers(batch)
             rows.append((edge, numbers))
             ids += len(numbers)
             if len(rows) >= _ROWS_PER_STEP or ids >= min(cutter.remaining(), _IDS_PER_STEP):
@@ -253,7 +246,7 @@ class SnapshotStore:
             self._snapshots.supersede(older, cursor)
             if self._merging_into is not None:
                 self._merging_into.supersede(older)
-        membership.sealed(numbers)
+        membership.add_sealed(numbers)
         self._meta.ids.update(numbers)
         for slot, _ in by_slot(numbers):
             self._meta.slots[slot] = membership.slots.block(slot)
@@ -272,16 +265,14 @@ class SnapshotStore:
             self._merging_into.superseded_uncommitted = BitMap64()
         cursor.pending = None
         if cursor.total:
-            self._snapshots.stored(cursor)
+            self._snapshots.mark_stored(cursor)
         else:
             self._snapshots.remove([cursor])
 
     def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
         cursor = self._filling
         assert cursor is not None and cursor.pending is not None
-        self._meta.firsts.append(first)
-        self._meta.lasts.append(last)
-        self._meta.counts.append(count)
+        self._meta.add_segment(first, last, count)
         cursor.firsts.append(first)
         cursor.pending.append(data)
 
@@ -321,7 +312,7 @@ class SnapshotStore:
         old = self.mergeable()
         if len(old) < 2:  # some have been handed over since `plan`
             return
-        sources = old[merging.chosen([each.total - each.handed for each in old])]
+        sources = old[merging.choose([each.total - each.handed for each in old])]
         cursor = self._merging_into = SnapshotCursor(self._take_generation(), array("Q"), 0)
         cursor.supersede(self._duplicated)
         damaged: list[SnapshotCursor] = []
@@ -347,8 +338,7 @@ class SnapshotStore:
     def mergeable(self) -> list[SnapshotCursor]:
         """Return the snapshots that can be merged, by generation.
 
-        These are stored, not completely handed over, and not known to be corrupted: a corrupted
-        segment is given up when it is due.
+        A corrupted snapshot cannot: its corrupted segment is given up when it is due.
         """
         cursors = (
             each
@@ -368,7 +358,7 @@ class SnapshotStore:
         try:
             parts = []
             for source, stale in zip(sources, superseded, strict=True):
-                meta = self._read_meta(source.generation)
+                meta = snapshot.read(self._store, source.generation)
                 yield
                 parts.append((meta, stale, self._reader(source, damaged)))
             work = merging.SnapshotMerge(parts, self._membership.wanted, self._cut, writer.append)
@@ -382,9 +372,6 @@ class SnapshotStore:
             return work.meta
         finally:
             writer.abort()
-
-    def _read_meta(self, generation: int) -> SnapshotMeta:
-        return snapshot.decoded(self._store.meta(generation), f"snapshot {generation}")
 
     def _reader(
         self, cursor: SnapshotCursor, damaged: list[SnapshotCursor]
@@ -401,7 +388,6 @@ class SnapshotStore:
     # Trimming
 
     def trim(self) -> None:
-        """Remove snapshots that are not needed, and forget the numbers that are only in those."""
         self._start_task("trim", self._trim_steps())
 
     def _trim_steps(self) -> Steps:
@@ -426,13 +412,12 @@ class SnapshotStore:
     ) -> Generator[None, None, tuple[list[int], BitMap64]]:
         """Return a number that each snapshot must keep, or -1, and all numbers of needed snapshots.
 
-        The highest number is chosen: keys are done in about the order in which they were taken, so
-        it is needed longest.
+        Keys are done in about the order in which they were taken. The highest number is needed
+        longest.
         """
         found, copies = [], BitMap64()
         for cursor, stale in zip(cursors, superseded, strict=True):
-            what = f"snapshot {cursor.generation}"
-            ids = snapshot.ids_of(self._store.meta(cursor.generation), what)
+            ids = snapshot.read_ids(self._store, cursor.generation)
             wanted = self._membership.wanted(ids - stale if stale else ids)
             found.append(wanted.max() if wanted else -1)
             if wanted:
@@ -443,16 +428,16 @@ class SnapshotStore:
     # Committing
 
     def checkpoint(self) -> None:
-        """Write a manifest with the departed keys, so that the journal is not needed for them."""
         self._start_task("checkpoint", self._checkpoint_steps())
 
     def _checkpoint_steps(self) -> Steps:
+        # The manifest names the departed keys. The journal is then not needed for them.
         yield from self._commit(first_journal=self._rotate_if_empty())
 
     def _rotate_if_empty(self) -> int:
         """Return the first journal that is needed after a commit.
 
-        If the heads are empty, a new journal begins now: the manifest replaces the older ones.
+        If the heads are empty, the manifest replaces all journals so far.
         """
         return self._first_journal if len(self._heads) or self.sealing else self._rotate_journal()
 
@@ -467,7 +452,6 @@ class SnapshotStore:
         drop: list[SnapshotCursor] | None = None,
         first_journal: int | None = None,
     ) -> Steps:
-        """Write a manifest, then apply its changes here and remove obsolete data."""
         while self._committing:
             yield None
         self._committing = True
@@ -477,8 +461,7 @@ class SnapshotStore:
             first = max(first, self._first_journal)
             if self._journal is not None and first > self._first_journal:
                 # Keys that were taken from a head and are not done are in no snapshot. Copy them
-                # from the obsolete journals into the current one. Keys taken from now on are
-                # recorded in a later journal.
+                # from the obsolete journals into the current one.
                 for taken in self._heads.taken.walk():
                     self._journal.flush()  # first, because a long backlog may be dropped
                     data = b"".join([put(key, edge, 0) for key, edge in taken])
@@ -487,7 +470,7 @@ class SnapshotStore:
                     self._copied_bytes += len(data)
                     yield None
                 self._journal.flush()
-                yield from self._journal.syncing(first)
+                yield from self._journal.sync_steps(first)
             self._committed_at = self._membership.departed
             if not self._limits.transient:
                 new_manifest = self._new_manifest(add, drop or [], first, sealed=sealed)
@@ -520,7 +503,8 @@ class SnapshotStore:
         }
         if add is not None and add.total:
             blobs[add.generation] = add.superseded if sealed else add.committed_superseded
-        left = self._membership.durable_left()
+        # A crash may lose the copy of a shadowed key in the head. Its old copy must then come due.
+        left = self._membership.left - self._membership.shadowed
         if not sealed:
             left |= self._left_for_certain
         return Manifest(

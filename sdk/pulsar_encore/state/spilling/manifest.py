@@ -14,7 +14,7 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
-from .record_frames import framed, opened
+from .record_frames import frame, unframe
 
 _MAGIC: Final = b"PEMF"
 # Next generation, first journal, next slot, number of blobs, bytes of `left`.
@@ -27,8 +27,6 @@ class Manifest:
     """The valid data of a store.
 
     Attributes:
-        first_journal: The first journal that is needed.
-        next_slot: The next slot to assign. No slot is ever reused.
         blobs: Generations, ascending, and for each the tracked numbers with a stale copy in it.
         left: Numbers in snapshots that are no longer tracked.
     """
@@ -53,17 +51,11 @@ def encoded(manifest: Manifest) -> bytes:
         len(manifest.blobs),
         len(left),
     )
-    return framed(_MAGIC, head + zlib.compress(b"".join((left, *parts)), 1))
+    return frame(_MAGIC, head + zlib.compress(b"".join((left, *parts)), 1))
 
 
 def decoded(data: bytes) -> Manifest:
-    """Decode a manifest.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
-    body = opened(_MAGIC, data, "the manifest")
+    body = unframe(_MAGIC, data, "the manifest")
     try:
         next_generation, journal, slot, count, size = _HEAD.unpack_from(body)
         rest = zlib.decompress(body[_HEAD.size :])

@@ -7,8 +7,6 @@ Four disjoint bitmaps of numbers, except that a shadowed number is also left:
 - *shadowed*: the key is in the head again, and a snapshot still has an older copy;
 - *left*: a snapshot may have a copy of the key, which must not come due again.
 
-Snapshots may hold stale copies. A copy is valid only if its number is live.
-
 Another thread may read the bitmaps during a change, one call at a time. A number is therefore added
 to its new bitmap before it is removed from the old one.
 """
@@ -66,31 +64,27 @@ class Membership:
 
     # Into snapshots
 
-    def sealed(self, numbers: Numbers) -> BitMap64:
+    def add_sealed(self, numbers: Numbers) -> BitMap64:
         """Add the numbers of a new snapshot. Return the ones that an older snapshot has, too."""
         older = BitMap64(numbers) & self.left
         self.live.update(numbers)
         for slot, members in by_slot(numbers):
-            self.slots.hold(slot, len(members))
+            self.slots.change_count(slot, len(members))
         if older:
             self.left -= older
             self._unshadow(older)
         self._len += len(numbers)
         return older
 
-    def restored(self, numbers: BitMap64, slots: Mapping[int, Block]) -> None:
-        """Add numbers of a snapshot that was opened, if it has their valid copies.
-
-        Raises:
-            StateDamagedError: if the meaning of a slot contradicts another snapshot.
-        """
+    def add_restored(self, numbers: BitMap64, slots: Mapping[int, Block]) -> None:
+        """Add numbers of a snapshot that was opened, if it has their valid copies."""
         self.live |= numbers
         for slot, block in slots.items():
             start = slot << BLOCK_BITS
             count = numbers.range_cardinality(start, start + (1 << BLOCK_BITS))
             if count:
                 self.slots.restore(slot, block)
-                self.slots.hold(slot, count)
+                self.slots.change_count(slot, count)
                 self._len += count
 
     # Out of them
@@ -119,7 +113,7 @@ class Membership:
         taken = self.taken
         if not taken:
             return array("Q")
-        return array("Q", [number for number in self.slots.known(batch) if number in taken])
+        return array("Q", [number for number in self.slots.known_numbers(batch) if number in taken])
 
     def mark_done(self, numbers: Numbers) -> None:
         self.left.update(numbers)
@@ -128,7 +122,6 @@ class Membership:
         self._release(numbers)
 
     def leave(self, key: MessageKey) -> bool:
-        """Stop tracking a key. Return whether it was live."""
         number = self.slots.find(key)
         if number < 0:
             return False
@@ -137,14 +130,14 @@ class Membership:
             self.live.discard(number)
             self._len -= 1
             self.departed += 1
-            self.slots.hold(number >> BLOCK_BITS, -1)
+            self.slots.change_count(number >> BLOCK_BITS, -1)
             return True
         for where in (self.taken, self.shadowed):
             if number in where:
                 self.left.add(number)
                 where.discard(number)
                 self.departed += 1
-                self.slots.hold(number >> BLOCK_BITS, -1)
+                self.slots.change_count(number >> BLOCK_BITS, -1)
         return False
 
     def shadow(self, key: MessageKey) -> bool:
@@ -168,7 +161,6 @@ class Membership:
         return self._leave_ranges(list(self.slots.of_entry(ledger, entry)))
 
     def leave_through(self, ledger: int, entry: int) -> int:
-        """Stop tracking the keys of an entry and of all before it. Return how many were live."""
         return self._leave_ranges(list(self.slots.through(ledger, entry)))
 
     def _leave_ranges(self, ranges: Iterable[tuple[int, int]]) -> int:
@@ -182,7 +174,7 @@ class Membership:
                 self.left |= numbers
                 where.remove_range(start, stop)
                 self.departed += count
-                self.slots.hold(start >> BLOCK_BITS, -count)
+                self.slots.change_count(start >> BLOCK_BITS, -count)
                 if where is self.live:
                     gone += count
         self._len -= gone
@@ -190,11 +182,10 @@ class Membership:
 
     def select_shadowed(self, batch: DueBatch) -> DueBatch:
         shadowed = self.shadowed
-        known = self.slots.known(batch)
+        known = self.slots.known_numbers(batch)
         return self.slots.batch(array("Q", [number for number in known if number in shadowed]))
 
     def unshadow(self, keys: Iterable[MessageKey]) -> None:
-        """Stop tracking shadowed keys that are in no head any more."""
         numbers = (self.slots.find(key) for key in keys)
         self._unshadow(BitMap64([number for number in numbers if number >= 0]))
 
@@ -206,16 +197,7 @@ class Membership:
 
     def _release(self, numbers: Numbers) -> None:
         for slot, members in by_slot(numbers):
-            self.slots.hold(slot, -len(members))
-
-    # On disk
-
-    def durable_left(self) -> BitMap64:
-        """Return the numbers that must not come due again even after a crash.
-
-        Shadowed ones are not among them: a crash may lose the copy in the head.
-        """
-        return self.left - self.shadowed
+            self.slots.change_count(slot, -len(members))
 
     def check(self) -> None:
         assert self._len == len(self.live)

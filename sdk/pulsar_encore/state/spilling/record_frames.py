@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
-from array import array
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -17,17 +15,11 @@ _FRAME: Final = struct.Struct("<4sHHII")  # magic, version, flags, size, CRC
 _RECORD: Final = struct.Struct("<IHI")  # size, check of the size, CRC
 
 
-def framed(magic: bytes, body: bytes) -> bytes:
+def frame(magic: bytes, body: bytes) -> bytes:
     return _FRAME.pack(magic, VERSION, 0, len(body), zlib.crc32(body)) + body
 
 
-def opened(magic: bytes, data: bytes, what: str) -> bytes:
-    """Return the body of a framed value.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
+def unframe(magic: bytes, data: bytes, what: str) -> bytes:
     if len(data) < _FRAME.size:
         raise StateDamagedError(f"{what} is cut short: {len(data)} bytes")
     found, version, flags, size, expected = _FRAME.unpack_from(data)
@@ -52,10 +44,8 @@ def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
     """Iterate over (end offset, body) of the complete records from `start` on.
 
     A crash may leave a partial record at the end, a last record with a wrong checksum, or zeros,
-    which a file system shows for bytes that were not written. Those are ignored.
-
-    Raises:
-        StateDamagedError: if a record is corrupted and further data follows.
+    which a file system shows for bytes that were not written. Those are ignored. A corrupted record
+    before other data is an error.
     """
     at = start
     while len(data) - at >= _RECORD.size:
@@ -79,18 +69,3 @@ def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
 @lru_cache(maxsize=256)
 def _check(size: int) -> int:
     return zlib.crc32(size.to_bytes(4, "little")) & 0xFFFF
-
-
-def to_bytes(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def from_bytes(typecode: str, data: bytes) -> array[int]:
-    numbers: array[int] = array(typecode)
-    numbers.frombytes(data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers

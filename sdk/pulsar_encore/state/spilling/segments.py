@@ -1,9 +1,8 @@
 """Segments of a snapshot: their encoding, how rows are cut into them, and reading from the front.
 
 A segment has rows: the edge of a due bucket, and the numbers of the keys that are due then. Edges
-ascend, also from one segment to the next. There are two forms, and the smaller one is used:
-*bitmaps*, one Roaring bitmap per row, for long rows; and compressed *columns*, for many rows of a
-key or two.
+ascend, also from one segment to the next. The smaller of two forms is used: *bitmaps*, one Roaring
+bitmap per row, for long rows; or compressed *columns*, for many rows of a key or two.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
+from ..little_endian import from_bytes, to_bytes
 from .key_numbers import Numbers
-from .record_frames import from_bytes, to_bytes
 
 Row = tuple[int, Numbers]
 """Edge, and the ascending numbers that are due then."""
@@ -35,8 +34,8 @@ class SegmentWriter:
 
     Args:
         most: Maximum keys in a segment; -1: any number.
-        step_ms: Maximum time from the first edge of a segment, in ms.
-        done: Called with each segment: first and last edge, number of keys, bytes.
+        step_ms: Maximum time span of a segment.
+        done: Called with first and last edge, number of keys, and bytes of each segment.
     """
 
     def __init__(
@@ -54,8 +53,7 @@ class SegmentWriter:
     def add(self, edge: int, numbers: Numbers) -> None:
         """Add numbers that are due at `edge`, which must not be before the last one.
 
-        The numbers must be in key order, and after those of earlier calls with the same edge. If
-        they do not fit into the segment, it gets the lowest keys.
+        They must be in key order, and after those of earlier calls with the same edge.
         """
         if self.rows and edge >= self.rows[0][0] + self._step_ms:
             self.cut()
@@ -104,11 +102,7 @@ def _bitmap(numbers: Numbers) -> bytes:
 
 
 class Segment:
-    """A segment that was read. Rows are taken from the front.
-
-    Raises:
-        StateDamagedError: if the bytes are not a segment.
-    """
+    """A segment that was read. Rows are taken from the front."""
 
     def __init__(self, data: bytes) -> None:
         try:
@@ -134,7 +128,6 @@ class Segment:
 
     @property
     def edge(self) -> int:
-        """The edge of the front row; -1 if there is no row."""
         return self._first + self._edges[self._row] if self._row < len(self._edges) else -1
 
     def front(self) -> Numbers:

@@ -1,12 +1,7 @@
-"""`SnapshotCursor`: the reading position in one snapshot, and its resident segment.
-
-Rows before the front row were handed over or stale. The front row has no key with a copy in a newer
-snapshot.
-"""
-
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyroaring import BitMap64
@@ -17,69 +12,46 @@ from .segments import Segment, SegmentWriter
 _PREFETCH_BELOW: Final = 0.2
 
 
+@dataclass(eq=False, slots=True)
 class SnapshotCursor:
-    """The reading position in a snapshot.
+    """The reading position in a snapshot, and its resident segment, which rows are taken from.
 
-    Args:
-        generation: Name of the snapshot; newer ones have higher numbers.
-        firsts: The first edge of each segment.
-        total: Number of keys that were written.
+    Rows before the front row were handed over or stale. No key of the front row has a copy in a
+    newer snapshot.
 
     Attributes:
+        generation: Newer snapshots have higher numbers.
+        firsts: The first edge of each segment.
+        total: Number of keys that were written.
         superseded: Numbers with a valid copy in a newer snapshot.
-        superseded_uncommitted: Those of `superseded` with a newer snapshot that is not committed
-            yet.
+        superseded_uncommitted: Those of `superseded` whose newer snapshot is not committed yet.
         pending: The segments, until the snapshot is in the store.
-        cutter: While the snapshot is being filled: the rows that are not cut into segments.
+        cutter: The rows that are not cut into segments, while the snapshot is being filled.
         damaged: True if a segment that is not due yet is corrupted.
         wanted: A number that the snapshot had to keep at the last trim; -1 if unknown.
         next: Number of the segment after the resident one.
-        resident: The segment that rows are taken from.
         fetched: The next segment, if it was read in advance.
         not_fetched: Number of a segment that could not be read in advance, or -1.
-        blocked_until: Time in ms before which the next segment is not read, after a failure.
-        pause_ms: Length of that delay.
-        handed: Number of keys that were handed over.
+        blocked_until: Until this time in ms, the next segment is not read, after a failure.
     """
 
-    __slots__ = (
-        "blocked_until",
-        "cutter",
-        "damaged",
-        "fetched",
-        "firsts",
-        "generation",
-        "handed",
-        "next",
-        "not_fetched",
-        "pause_ms",
-        "pending",
-        "resident",
-        "size",
-        "superseded",
-        "superseded_uncommitted",
-        "total",
-        "wanted",
-    )
-
-    def __init__(self, generation: int, firsts: array[int], total: int) -> None:
-        self.generation: int = generation
-        self.firsts: array[int] = firsts
-        self.total: int = total
-        self.superseded: BitMap64 = BitMap64()
-        self.superseded_uncommitted: BitMap64 = BitMap64()
-        self.pending: list[bytes] | None = None
-        self.cutter: SegmentWriter | None = None
-        self.damaged: bool = False
-        self.wanted: int = -1
-        self.next: int = 0
-        self.resident: Segment | None = None
-        self.fetched: Segment | None = None
-        self.not_fetched: int = -1
-        self.blocked_until: int = 0
-        self.pause_ms: int = 0
-        self.handed: int = 0
-        self.size: int = 0
+    generation: int
+    firsts: array[int]
+    total: int
+    superseded: BitMap64 = field(default_factory=BitMap64)
+    superseded_uncommitted: BitMap64 = field(default_factory=BitMap64)
+    pending: list[bytes] | None = None
+    cutter: SegmentWriter | None = None
+    damaged: bool = False
+    wanted: int = -1
+    next: int = 0
+    resident: Segment | None = None
+    fetched: Segment | None = None
+    not_fetched: int = -1
+    blocked_until: int = 0
+    pause_ms: int = 0
+    handed: int = 0
+    size: int = 0
 
     @property
     def edge(self) -> int:
@@ -94,9 +66,7 @@ class SnapshotCursor:
 
     @property
     def loaded(self) -> int:
-        return (self.resident.left if self.resident is not None else 0) + (
-            self.fetched.left if self.fetched is not None else 0
-        )
+        return sum(each.left for each in (self.resident, self.fetched) if each is not None)
 
     def set_resident(self, segment: Segment) -> None:
         self.resident = segment
@@ -119,7 +89,6 @@ class SnapshotCursor:
             self._drop_superseded()
 
     def supersede(self, numbers: BitMap64) -> None:
-        """Mark numbers as stale: a newer snapshot, not committed yet, has them, too."""
         self.superseded_uncommitted |= numbers - self.superseded
         self.superseded |= numbers
         if self.resident is not None:
@@ -138,10 +107,6 @@ class SnapshotCursor:
             self.resident.keep(array("Q", [number for number in row if number not in superseded]))
 
     def wants_next(self) -> bool:
-        """Return whether the segment after the resident one should be read in advance.
-
-        Without a resident segment, this is the segment that is needed next.
-        """
         return (
             self.fetched is None
             and self.pending is None

@@ -1,8 +1,3 @@
-"""Choose neighbouring snapshots, and merge them into one.
-
-The result has every wanted number of the sources exactly once.
-"""
-
 from __future__ import annotations
 
 from array import array
@@ -24,15 +19,11 @@ _NUMBERS_PER_ROW: Final = 1024  # numbers
 _ROWS_PER_STEP: Final = 64  # between two steps, which let other threads run
 
 
-def chosen(sizes: Sequence[int]) -> slice:
+def choose(sizes: Sequence[int]) -> slice:
     """Return which two to four neighbours to merge: those with the fewest copied keys per snapshot.
 
-    The cost of a merge is the number of its keys for each snapshot that it removes. Neighbours have
-    about the same age, and so end at about the same time. Pulsar merges the four with the fewest
-    keys in all, and so copies a long snapshot again for every short one after it.
-
-    Args:
-        sizes: Keys of the snapshots, by generation; at least two.
+    Neighbours have about the same age, and so end at about the same time. Pulsar merges the four
+    with the fewest keys, and so copies a long snapshot again for every short one after it.
     """
 
     def copied(window: tuple[int, int]) -> float:
@@ -51,14 +42,11 @@ def chosen(sizes: Sequence[int]) -> slice:
 
 
 class SnapshotMerge:
-    """Several snapshots merged into one.
+    """Several snapshots merged into one, which has every wanted number exactly once.
 
     Args:
         sources: For each snapshot: its meta, its stale numbers, and a function that reads a
             segment.
-        wanted: Returns those numbers that a snapshot must keep.
-        cut: Limits of `SegmentWriter`: keys, ms.
-        done: Called with each segment.
     """
 
     def __init__(
@@ -78,9 +66,7 @@ class SnapshotMerge:
             self._slots.update(meta.slots)
 
     def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
-        self.meta.firsts.append(first)
-        self.meta.lasts.append(last)
-        self.meta.counts.append(count)
+        self.meta.add_segment(first, last, count)
         self._done(data)
 
     def steps(self) -> Generator[None, None, None]:
@@ -99,7 +85,6 @@ class SnapshotMerge:
         self._cutter.cut()
 
     def _in_order(self) -> Iterator[Row]:
-        """Iterate over rows in order of due times, and of keys within a due time."""
         streams = [self._rows(*source) for source in self._sources]
         for edge, rows in groupby(
             merge(*starmap(_numbered, enumerate(streams)), key=_EDGE), key=_EDGE

@@ -1,7 +1,6 @@
 """`SnapshotMeta`: the data of a snapshot beside its segments, stored as the meta of its blob.
 
-It has the time span of each segment, the slots of the numbers, and one bitmap of all numbers, from
-which membership is restored without reading a segment.
+Its bitmap of all numbers restores membership without reading a segment.
 """
 
 from __future__ import annotations
@@ -15,8 +14,10 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
+from ..blobs.blob_store import BlobStore
+from ..little_endian import from_bytes, to_bytes
 from .key_numbers import Block
-from .record_frames import framed, from_bytes, opened, to_bytes
+from .record_frames import frame, unframe
 
 _MAGIC: Final = b"PESN"
 _HEAD: Final = struct.Struct("<III")  # segments, slots, bytes of spans and slots
@@ -28,8 +29,6 @@ class SnapshotMeta:
 
     Attributes:
         firsts, lasts: First and last edge of each segment, ms.
-        counts: Number of keys in each segment.
-        slots: The blocks of the slots of all numbers.
     """
 
     firsts: array[int] = field(default_factory=lambda: array("Q"))
@@ -37,6 +36,11 @@ class SnapshotMeta:
     counts: array[int] = field(default_factory=lambda: array("I"))
     ids: BitMap64 = field(default_factory=BitMap64)
     slots: dict[int, Block] = field(default_factory=dict)
+
+    def add_segment(self, first: int, last: int, count: int) -> None:
+        self.firsts.append(first)
+        self.lasts.append(last)
+        self.counts.append(count)
 
 
 def encoded(meta: SnapshotMeta) -> bytes:
@@ -59,12 +63,7 @@ def encoded(meta: SnapshotMeta) -> bytes:
         1,
     )
     head = _HEAD.pack(len(meta.counts), len(slots), len(columns))
-    return framed(_MAGIC, head + columns + ids.serialize())
-
-
-def ids_of(data: bytes, what: str) -> BitMap64:
-    """Decode only the ids, which is quick; raises as `decoded` does."""
-    return _ids(opened(_MAGIC, data, what), what)
+    return frame(_MAGIC, head + columns + ids.serialize())
 
 
 def _ids(body: bytes, what: str) -> BitMap64:
@@ -76,13 +75,7 @@ def _ids(body: bytes, what: str) -> BitMap64:
 
 
 def decoded(data: bytes, what: str) -> SnapshotMeta:
-    """Decode a meta.
-
-    Raises:
-        StateFormatError: if another version, or another program, wrote it.
-        StateDamagedError: if it is corrupted.
-    """
-    body = opened(_MAGIC, data, what)
+    body = unframe(_MAGIC, data, what)
     ids = _ids(body, what)
     try:
         spans, slots, size = _HEAD.unpack_from(body)
@@ -101,3 +94,13 @@ def decoded(data: bytes, what: str) -> SnapshotMeta:
     )
     where = zip(ledgers, pages, blocks, strict=True)
     return SnapshotMeta(firsts, lasts, counts, ids, dict(zip(named, where, strict=True)))
+
+
+def read(store: BlobStore, generation: int) -> SnapshotMeta:
+    return decoded(store.meta(generation), f"snapshot {generation}")
+
+
+def read_ids(store: BlobStore, generation: int) -> BitMap64:
+    """Read only the ids, which is quick."""
+    what = f"snapshot {generation}"
+    return _ids(unframe(_MAGIC, store.meta(generation), what), what)

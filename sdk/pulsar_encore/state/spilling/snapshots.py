@@ -1,8 +1,7 @@
 """`Snapshots`: the snapshots of an index, ordered by their next due times.
 
 A heap has a lower bound for each snapshot, which is updated when it reaches the front. The earliest
-due time is therefore exact, and only segments that are nearly due are read. Only live keys are
-returned.
+due time is therefore exact, and only segments that are nearly due are read.
 """
 
 from __future__ import annotations
@@ -63,12 +62,10 @@ class Snapshots:
         return iter(self._cursors.values())
 
     def add(self, cursor: SnapshotCursor) -> None:
-        """Add a snapshot, which is empty if it is still being filled."""
         self._cursors[cursor.generation] = cursor
         self.update_front(cursor)
 
     def update_front(self, cursor: SnapshotCursor) -> None:
-        """Queue a snapshot that is being filled once it has a front row."""
         if cursor.edge >= 0 and cursor.generation not in self._queued_generations:
             heappush(self._fronts, (cursor.edge, cursor.generation))
             self._queued_generations.add(cursor.generation)
@@ -78,12 +75,11 @@ class Snapshots:
             self._cursors.pop(cursor.generation, None)
             self.ended.discard(cursor.generation)
 
-    def stored(self, cursor: SnapshotCursor) -> None:
+    def mark_stored(self, cursor: SnapshotCursor) -> None:
         if cursor.edge < 0:
             self.ended.add(cursor.generation)
 
     def count_unneeded(self) -> int:
-        """Return how many snapshots in `ended` have no known number that they must keep."""
         return sum(not self._still_needed(self._cursors[generation]) for generation in self.ended)
 
     def _still_needed(self, cursor: SnapshotCursor) -> bool:
@@ -99,7 +95,6 @@ class Snapshots:
         self.ended.clear()
 
     def supersede(self, numbers: BitMap64, newest: SnapshotCursor) -> None:
-        """Mark numbers as stale in all snapshots except the newest one, which has them now."""
         for cursor in self._cursors.values():
             if cursor is not newest:
                 cursor.supersede(numbers)
@@ -109,8 +104,7 @@ class Snapshots:
     def next_due(self, now_ms: int | None = None) -> int | None:
         """Return the earliest time at which a live key is due, or None.
 
-        Args:
-            now_ms: If given, prepare the rows that are due by then for `take`.
+        `now_ms`, if given, prepares the rows that are due by then for `take`.
         """
         fronts = self._fronts
         while fronts:
@@ -143,8 +137,7 @@ class Snapshots:
     def ready(self, edge: int, now_ms: int, most: int | None = None) -> list[SnapshotCursor] | None:
         """Return the snapshots with live keys at the earliest edge, prepared for `take`.
 
-        None if that needs more than `most` reads of segments. Segments that were read stay in
-        memory, so each call needs fewer.
+        None if that needs more than `most` reads of segments. The next call needs fewer.
         """
         found = []
         before = self._reads
@@ -167,7 +160,6 @@ class Snapshots:
         return (key_of(number) for number in self._row_in_key_order(cursor) if number in live)
 
     def _row_in_key_order(self, cursor: SnapshotCursor) -> Numbers:
-        """Return the front row in key order. Some of its numbers may not be live."""
         segment = cursor.resident
         assert segment is not None
         if not segment.in_key_order:
@@ -177,7 +169,6 @@ class Snapshots:
         return segment.front()
 
     def take(self, cursor: SnapshotCursor, limit: int) -> Numbers:
-        """Take at most `limit` lowest live keys of a prepared front row. Return their numbers."""
         row = cursor.front()
         if limit >= len(row):
             numbers = array("Q", sorted(self._membership.select_live(row)))
@@ -232,13 +223,10 @@ class Snapshots:
     def _rescue(self, cursor: SnapshotCursor, error: StateDamagedError, now_ms: int) -> None:
         """Give up a corrupted segment, and pass its keys to `rescue`.
 
-        Its keys are those of the snapshot that are in no other segment. They come due at the latest
-        time at which one of them may have been due.
+        Its keys are those of the snapshot that are in no other segment.
         """
         try:
-            meta = snapshot.decoded(
-                self._store.meta(cursor.generation), f"snapshot {cursor.generation}"
-            )
+            meta = snapshot.read(self._store, cursor.generation)
             ids, latest = meta.ids, 0
             for number in range(len(cursor.firsts)):
                 try:
@@ -266,8 +254,7 @@ class Snapshots:
     def to_fetch(self) -> SnapshotCursor | None:
         """Return a snapshot with a segment that should be read in advance, or None.
 
-        Considers the snapshots with the earliest known due time. There are several if one due time
-        has more keys than a head.
+        Several snapshots have the earliest due time if it has more keys than a head.
         """
         fronts = self._fronts
         at, first = [0], fronts[0][0] if fronts else 0

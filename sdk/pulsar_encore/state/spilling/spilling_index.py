@@ -2,8 +2,7 @@
 
 New keys go to a *head* in memory, and to a journal if there is one. A full head is sealed: it
 becomes an immutable snapshot of segments, ordered by due time. Only the segment that is due next is
-in memory. A key is in a head or live in `Membership`, never both. Keys taken by `pop_due` stay on
-disk until `done`.
+in memory. A key is in a head or live in `Membership`, never both.
 
 Due times are on the caller's clock. A durable index needs the wall clock, which continues after a
 restart. If that clock is set back, keys wait longer by as much; no key is lost or early.
@@ -17,7 +16,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from heapq import heapify, heappop, heapreplace
-from types import TracebackType
 from typing import Final
 
 from ...core.bucket_width import bucket_edge
@@ -206,12 +204,7 @@ class SpillingIndex:
     def __enter__(self) -> SpillingIndex:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # `DueIndex`
@@ -623,7 +616,6 @@ def _check_integer(name: str, value: int, minimum: int) -> None:
 
 
 def _check_arguments(key: object, due_ms: object = 0, bits: object = 0) -> None:
-    """Raise ConfigurationError with the name of the argument that is not valid."""
     if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(n, int) for n in key)):
         raise ConfigurationError(
             "a key is (ledger, entry, batch index), the last -1 for a message that is its entry, "

@@ -1,8 +1,4 @@
-"""Counts of a spilling index, with Pulsar's own metric names where those exist.
-
-`samples` gives them the names and labels of PIP-195. The owner of the index adds the labels of
-topic and subscription. The broker's metrics: `docs/notes/delayed-delivery.md#metrics-of-pip-195`.
-"""
+"""Counts of a spilling index. The broker's: `docs/notes/delayed-delivery.md#metrics-of-pip-195`."""
 
 from __future__ import annotations
 
@@ -99,12 +95,7 @@ def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[M
     The broker's `BucketDelayedMessageIndexStats` counts the latencies of each interval, not
     cumulatively, and names the intervals in the label `quantile`: "50" is (0 ms, 50 ms], "100" is
     (50 ms, 100 ms], and so on; "overflow" is over 60,000 ms. They are counters here, because
-    Prometheus' histograms are cumulative. An interval without a count is 0 here; the broker omits
-    it.
-
-    Args:
-        statistics: Counts of a spilling index.
-        labels: Labels of every sample, such as `topic` and `subscription`.
+    Prometheus' histograms are cumulative. The broker omits an interval without a count.
     """
 
     def sample(

@@ -1,8 +1,7 @@
 """Long work in short steps.
 
 A task is a generator. Between two of its yields it does a bounded step on the thread of the index.
-`ThreadTasks` that it yields use no data of that thread: an executor runs them to their end or,
-without an executor, they are done in steps, too.
+`ThreadTasks` that it yields use no data of that thread, so an executor may run them to their end.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class Tasks:
 
     Args:
         executor: Runs `ThreadTasks`. With None, or after it was shut down, they run in `step`.
-        on_work: Called when a task starts and no other is running.
     """
 
     def __init__(
@@ -69,8 +67,8 @@ class Tasks:
     def stop(self) -> None:
         """Abort all tasks, without waiting for a step in the executor.
 
-        That step is the last one of its task; see `when_ended`. A step can be a write to disk that
-        takes seconds, and the caller can be an event loop.
+        That step is the last one of its task. It can be a write to disk that takes seconds, and the
+        caller can be an event loop.
         """
         self._stopped_futures = [future for future in self._stopped_futures if not future.done()]
         for task in self._tasks.values():
@@ -84,8 +82,7 @@ class Tasks:
             future.exception()
 
     def when_ended(self, call: Callable[[], object]) -> None:
-        """Call a function when the last steps of stopped tasks have ended, maybe on their
-        thread."""
+        """Call a function when stopped tasks have ended, maybe on their thread."""
         running = next((future for future in self._stopped_futures if not future.done()), None)
         if running is None:
             call()
@@ -103,7 +100,6 @@ class _Task:
         self._stopped = False  # read by the other thread
 
     def step(self, executor: Executor | None) -> bool:
-        """Do one step. Return False if the task has ended."""
         if self._future is not None:
             if not self._future.done():
                 return True

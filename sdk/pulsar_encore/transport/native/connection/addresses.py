@@ -1,8 +1,7 @@
 """Addresses of service URLs, and which one to try next.
 
-An address in an answer never leads a client whose service URL has TLS to an address without TLS
-(`referred`, `redirected`). The addresses of a service URL are tried in turn, from a random one on.
-One that failed is skipped for a while that doubles, unless all of them failed, as in Java's client
+The addresses of a service URL are tried in turn, from a random one on. One that failed is skipped
+for a while that doubles, unless all of them failed, as in Java's client
 (`docs/notes/wire-protocol.md#addresses-and-proxies`).
 """
 
@@ -22,19 +21,14 @@ _TLS_ADVICE: Final = (
     "answers; brokerServicePortTls and advertisedListeners in broker.conf), or connect through a "
     "Pulsar proxy, whose answers set proxy_through_service_url"
 )
-# Of an address in an answer; a host name has at most 253 characters.
+# In an answer; a host name has at most 253 characters.
 _MAX_ADDRESS_CHARS: Final = 1_000
 _QUARANTINE_MS: Final = 60_000
 _MAX_QUARANTINE_MS: Final = 24 * 3600 * 1000
 
 
 class Address(NamedTuple):
-    """The address of a broker or proxy.
-
-    Attributes:
-        scheme: "pulsar", "pulsar+ssl", "http" or "https".
-        host: Name or IP address, without brackets.
-    """
+    """The address of a broker or proxy. `host` is a name or IP address, without brackets."""
 
     scheme: str
     host: str
@@ -46,7 +40,6 @@ class Address(NamedTuple):
 
     @property
     def host_port(self) -> str:
-        """``host:port``, an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -54,11 +47,8 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> list[Address]:
-    """Return the addresses of a service URL such as ``pulsar://h1:6650,h2:6650``.
-
-    Raises:
-        InvalidUrl: if the URL is malformed.
-    """
+    """Return the addresses of a service URL such as ``pulsar://h1:6650,h2:6650``; may raise
+    `InvalidUrl`."""
     scheme, found, rest = url.partition("://")
     if not found or scheme not in _PORTS:
         schemes = ", ".join(f"{each}://" for each in _PORTS)
@@ -76,61 +66,50 @@ def parse(url: str) -> list[Address]:
     return addresses
 
 
-def referred(
-    url: str, plain: str = "", *, asked: object, secure: bool, doing: str, proxied: bool = False
+def broker_address(
+    url: str, plain: str = "", *, asked: object, secure: bool, purpose: str, proxied: bool = False
 ) -> Address:
     """Return the broker's address in an answer, or refuse an address that weakens the client.
 
     Args:
         url: The address for TLS if `secure`, else the plain one; "" if the answer has none.
-        plain, asked, doing: The plain address, the peer and the purpose, for the text of errors.
         secure: True if the client's service URL has TLS.
-        proxied: True if the client reaches the broker through `asked`. Then the scheme of `url`
-            says how the proxy reaches the broker: a Pulsar proxy gives the same address, perhaps a
-            plain one, as brokerServiceUrl and as brokerServiceUrlTls.
+        proxied: True if the client reaches the broker through `asked`. Then `url` may be plain,
+            because a Pulsar proxy gives the same address as brokerServiceUrl and as
+            brokerServiceUrlTls.
 
     Raises:
-        LookupError: if the answer has no address of the wanted kind, a malformed one, or one
-            without TLS although `secure`. The last is not retryable.
+        LookupError: if the address is missing, malformed, or without TLS although `secure`.
     """
+    malformed = f"{purpose}: the address of its broker is malformed: "
     if len(url) > _MAX_ADDRESS_CHARS:
-        raise TopicLookupError(
-            f"{doing}: the address of its broker is malformed: {len(url)} characters, beginning "
-            f"with {url[:100]!r}"
-        )
+        raise TopicLookupError(f"{malformed}{len(url)} characters, beginning with {url[:100]!r}")
     if not url and secure:
         plain_part = f", and brokerServiceUrl is {plain[:_MAX_ADDRESS_CHARS]!r}" if plain else ""
         raise TopicLookupError(
-            f"{doing}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
+            f"{purpose}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
             f"empty{plain_part}). The client's service_url has TLS, so it does not connect without "
             f"it. If TLS ends at a load balancer, brokers do not know its address. {_TLS_ADVICE}",
             retryable=False,
         )
     if not url:
         raise TopicLookupError(
-            f"{doing}: its broker has no plain address: connect by pulsar+ssl://, or configure "
+            f"{purpose}: its broker has no plain address: connect by pulsar+ssl://, or configure "
             "the broker to advertise one"
         )
     try:
         address = parse(url)[0]
     except InvalidUrl as error:
-        raise TopicLookupError(
-            f"{doing}: the address of its broker is malformed: {error}"
-        ) from error
+        raise TopicLookupError(f"{malformed}{error}") from error
     if secure and not (address.tls or proxied):
-        raise weaker_address_error(asked, address, doing)
+        raise weaker_address_error(asked, address, purpose)
     if address.scheme not in _BROKER_SCHEMES:
-        raise TopicLookupError(
-            f"{doing}: the address of its broker is malformed: {address} is not one of "
-            "pulsar:// or pulsar+ssl://"
-        )
+        raise TopicLookupError(f"{malformed}{address} is not one of pulsar:// or pulsar+ssl://")
     return address
 
 
-def redirected(url: str, *, asked: str, doing: str) -> str:
-    """Return the target of an HTTP redirect, or refuse it.
-
-    The request is repeated at the target with the client's credentials.
+def redirect_target(url: str, *, asked: str, purpose: str) -> str:
+    """Return the target of an HTTP redirect, which gets the client's credentials, or refuse it.
 
     Raises:
         LookupError: if the target is not an http or https URL, names a user, or has no TLS although
@@ -142,17 +121,17 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
         shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"[:_MAX_ADDRESS_CHARS]
     except ValueError as error:
         raise TopicLookupError(
-            f"{doing}: a redirect of {asked} to no web address: {error}", retryable=False
+            f"{purpose}: a redirect of {asked} to no web address: {error}", retryable=False
         ) from error
     if to.scheme not in ("http", "https") or not host or named:
         raise TopicLookupError(
-            f"{doing}: {at.scheme}://{at.netloc} answered with a redirect to {shown}, which is no "
-            "http:// or https:// address of a host without a user name",
+            f"{purpose}: {at.scheme}://{at.netloc} answered with a redirect to {shown}, which is "
+            "no http:// or https:// address of a host without a user name",
             retryable=False,
         )
     if at.scheme == "https" and to.scheme == "http":
         raise TopicLookupError(
-            f"{doing}: {at.scheme}://{at.netloc} answered with a redirect from TLS to none, "
+            f"{purpose}: {at.scheme}://{at.netloc} answered with a redirect from TLS to none, "
             f"{shown}. The client does not send its credentials there. Configure the brokers' web "
             "service with TLS (webServicePortTls), so that they redirect to https://",
             retryable=False,
@@ -160,22 +139,19 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
     return url
 
 
-def weaker_address_error(asked: object, given: Address, doing: str) -> TopicLookupError:
-    """Return the error for an address without TLS that was given to a client with TLS."""
+def weaker_address_error(asked: object, given: Address, purpose: str) -> TopicLookupError:
     return TopicLookupError(
-        f"{doing}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "
+        f"{purpose}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "
         f"it does not connect there and sends no credentials. {_TLS_ADVICE}",
         retryable=False,
     )
 
 
 class Addresses:
-    """The addresses of one service, at least one. `rng` chooses the first."""
-
     def __init__(self, addresses: list[Address], rng: Random) -> None:
         self._addresses = addresses
         self._at = rng.randrange(len(addresses))
-        # The end of the quarantine, and its length, in ms.
+        # End and length of the quarantine, in ms.
         self._quarantined: dict[Address, tuple[int, int]] = {}
 
     def __len__(self) -> int:
@@ -193,12 +169,10 @@ class Addresses:
         self._at = (self._at + 1) % len(self._addresses)
         return address
 
-    def failed(self, address: Address, now_ms: int) -> None:
-        """Skip an address for a while, because it did not answer."""
+    def quarantine(self, address: Address, now_ms: int) -> None:
         last = self._quarantined.get(address, (0, 0))[1]
         wait = min(_MAX_QUARANTINE_MS, 2 * last or _QUARANTINE_MS)
         self._quarantined[address] = (now_ms + wait, wait)
 
-    def worked(self, address: Address) -> None:
-        """End the quarantine of an address, because it answered."""
+    def end_quarantine(self, address: Address) -> None:
         self._quarantined.pop(address, None)

@@ -1,8 +1,8 @@
 """Keeps a consumer, producer or watcher attached to the broker that serves its topic.
 
-`Attachment` finds the broker, connects and attaches. After a loss it attaches again, with backoff,
-until it is stopped or an error is final. The first attachment ends with the operation timeout and
-raises its error. The final error of a later one is passed to `failed` once.
+The first attachment ends with the operation timeout and raises its error. After a loss it attaches
+again, with backoff, until it is stopped or an error is final. A final error is passed to `failed`
+once.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from .session import Session
 
 log: Final = logging.getLogger("pulsar_encore.connection")
 
-# Errors that end the first attachment, because retrying cannot help. Errors with `retryable` set,
-# and refusals because of a broker's limit, are retried within the operation timeout.
+# End the first attachment, unless `retryable` is set or a broker's limit is the reason. All others
+# are retried within the operation timeout.
 _FINAL_AT_FIRST: Final = (
     AuthenticationError,
     AuthorizationError,
     ClosedError,
-    ConnectError,  # not `retryable`: a certificate or a port that is wrong
+    ConnectError,  # not `retryable`: a wrong certificate or port
     ConsumerAssignError,
     ErrorGettingAuthenticationData,
     IncompatibleSchema,
@@ -67,46 +67,39 @@ _FINAL_AT_FIRST: Final = (
     NotSupportedError,
     ProducerFenced,
     SubscriptionNotFound,
-    TopicLookupError,  # not `retryable`: an answer that makes no sense, or that weakens TLS
+    TopicLookupError,  # not `retryable`: invalid, or weaker than TLS
     TopicNotFound,
     TopicTerminated,
     UnsupportedVersionError,
 )
-# Another client holds the name. After a loss it may be our own half-dead connection.
+# Another client holds the name, or, after a loss, our own half-dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
-# Errors that end a consumer or producer that was attached before. All others are retried: a broker
-# answers AuthorizationError while its metadata store is away, AuthenticationError while a key
-# server is away, IncompatibleSchema and UnsupportedVersionError during a rolling upgrade,
-# TopicNotFound and NotAllowedError while a topic is being created again. Errors that are not ours
-# are retried as well: they come from application code that runs at each attempt. A consumer that
-# keeps retrying says so in the log; one that has ended would need a restart.
+# End a consumer or producer that was attached before. All others are retried: a broker answers
+# AuthorizationError while its metadata store is away, AuthenticationError while a key server is
+# away, IncompatibleSchema and UnsupportedVersionError during a rolling upgrade, TopicNotFound and
+# NotAllowedError while a topic is being created again. Application code that runs at each attempt
+# raises errors of other classes, which are retried too.
 _FINAL: Final = (
     ClosedError,  # closed on this side
-    InvalidTopicName,  # no broker will ever accept the name
-    ProducerFenced,  # another producer took the topic over; going on would undo that
-    TopicTerminated,  # a terminated topic takes no messages, ever
+    InvalidTopicName,
+    ProducerFenced,  # another producer took the topic over, and must keep it
+    TopicTerminated,
 )
 _NEVER_S: Final = float("inf")
-# The last attempt is made this long before the end of `reattach_timeout`.
+# Between the last attempt and the end of `reattach_timeout`.
 _LAST_ATTEMPT_S: Final = 1.0
 
 
 class Attachment:
     """Attaches to the owner of a topic, and again after each loss.
 
-    Call `again` after a loss. A loss while `attach` runs is raised by `attach`. After the first
-    success every error outside `_FINAL` is retried, until `ClientSettings.reattach_timeout_s` after
-    the loss if that is set.
-
     Args:
-        topic: Full name; of the partition, if any.
-        attach: Attaches to a broker, or raises the broker's refusal. It may be cancelled.
-        failed: Called once with a final error.
+        attach: Attaches to a broker, or raises the broker's refusal or a loss meanwhile. It may be
+            cancelled.
         find: Finds the broker, if it is not the topic's owner.
         retrying: Called after failed attempts to attach again: the first one since the loss, then
             at growing intervals.
         established: It was attached before, so the first attempt is retried like later ones.
-        retry_log: Shared by all topics of a consumer or producer.
 
     Attributes:
         failure: The error of the last attempt since the loss; None while it is attached.
@@ -131,55 +124,48 @@ class Attachment:
         self._failed = failed
         self._retrying = retrying
         self.failure: Exception | None = None
-        self._retries: FailureReports | None = None  # failures since the current loss
-        self._missing_reported = False  # since that loss
+        self._retries: FailureReports | None = None
+        self._missing_reported = False  # since the loss
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
         self._delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
-        self._task: asyncio.Task[None] | None = None  # the current or the last attempt
-        self._proxy: Address | None = None  # the proxy of the last attachment, if any
+        self._task: asyncio.Task[None] | None = None
+        self._proxy: Address | None = None  # of the last attachment, if any
         # The cluster that the address in CLOSE_CONSUMER or CLOSE_PRODUCER came from.
         self._referring_cluster: ClusterService | None = None
         self._lost = False  # since it was attached
-        self._was_attached = established  # at least once
-        self._attached_cluster: ClusterService | None = None  # the cluster, the last time
-        self._backoff_wait: asyncio.Timeout | None = None  # ends the wait between two attempts
-        self._attached_s = _NEVER_S  # loop time of the last attachment
+        self._was_attached = established
+        self._attached_cluster: ClusterService | None = None
+        self._backoff_wait: asyncio.Timeout | None = None  # between two attempts
+        self._attached_s = _NEVER_S  # loop time
         self._stopped = False
         self._first_timeout: asyncio.Timeout | None = None
 
     @property
     def moved_to_new_cluster(self) -> bool:
-        """True if the client moved to a cluster where nothing was attached yet. The topic may have
-        to be created there."""
+        """True if the client moved to a cluster where the topic may have to be created."""
         at = self._attached_cluster
         return at is not None and at.addresses != self._pool.service.addresses
 
-    def take_time(self) -> None:
-        """Remove the time limit of the running first attempt. Later attempts have none."""
+    def remove_time_limit(self) -> None:
+        """Remove the time limit of the running first attempt."""
         if self._first_timeout is not None:
             self._first_timeout.reschedule(None)
 
     async def first(self) -> None:
-        """Attach for the first time.
-
-        Raises:
-            PulsarException: the error of the last attempt, if the broker refused or the operation
-                timeout ended.
-            ClosedError: if it was stopped meanwhile.
-        """
+        """Attach for the first time, or raise the error of the last attempt."""
         if self._stopped:
-            raise self._closed()
+            raise self._closed_error()
         self._task = task = self._loop.create_task(self._attach_first())
         try:
             await task
         except asyncio.CancelledError:
             if self._stopped and not is_cancelled():
-                raise self._closed() from None
+                raise self._closed_error() from None
             raise
 
-    def _closed(self) -> ClosedError:
+    def _closed_error(self) -> ClosedError:
         return ClosedError(f"{self.topic}: closed before it was attached")
 
     async def _attach_first(self) -> None:
@@ -209,10 +195,8 @@ class Attachment:
             await self._wait(delay)
 
     def begin(self) -> None:
-        """Attach in the background, at once and without backoff, and retry until it is attached.
-
-        No effect during an attempt or the wait before one.
-        """
+        """Attach in the background, at once and with retries. No effect during an attempt or the
+        wait before one."""
         self._start(None, at_once=True)
 
     async def _wait(self, delay: float) -> None:
@@ -228,31 +212,26 @@ class Attachment:
         if hurried:
             self._delays.reset()
         if service is not self._pool.service:
-            # All clients of the cluster move at the same time.
+            # All clients of the cluster move at the same time: spread them.
             await asyncio.sleep(self._delays.next())
 
     def retry_now(self) -> None:
-        """Make the next attempt now, without waiting for the rest of the backoff."""
         self._delays.reset()
         waiting, self._backoff_wait = self._backoff_wait, None
         if waiting is not None:
             waiting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
-        """Attach again after a loss, with backoff.
-
-        Args:
-            address: The broker that serves the topic now, if the last broker named it. It is tried
-                at once.
-        """
+        """Attach again after a loss, with backoff; at once if the last broker named the new one,
+        `address`."""
         if not self._lost:
-            self._delays.worked(self._loop.time() - self._attached_s)
+            self._delays.on_loss(self._loop.time() - self._attached_s)
         self._lost = True
         if self._retries is None:
             self._retries = FailureReports(self._loop.time())
         if not self._stopped:
             self._retry_log.lost(self.topic, self._loop.time())
-        where = _parsed(address)
+        where = _parse_or_none(address)
         self._referring_cluster = self._pool.service
         self._start(where, at_once=where is not None)
 
@@ -296,7 +275,6 @@ class Attachment:
             address = None
 
     def _next_delay_s(self) -> float:
-        """The delay before the next attempt, in s; the last attempt is made 1 s before the end."""
         delay_s, left_s = self._delays.next(), self._time_left()
         if delay_s < left_s:
             return delay_s
@@ -305,7 +283,13 @@ class Attachment:
     def _is_final(self, error: Exception) -> bool:
         if self._was_attached:
             return isinstance(error, _FINAL)
-        return not isinstance(error, PulsarException) or _is_final_at_first(error)
+        if not isinstance(error, PulsarException):
+            return True
+        if is_limit(error):
+            return False
+        if isinstance(error, _BUSY):
+            return True
+        return not error.retryable and isinstance(error, _FINAL_AT_FIRST)
 
     def _time_left(self) -> float:
         longest_s = self._settings.reattach_timeout_s
@@ -319,7 +303,7 @@ class Attachment:
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            # Application code raised it, such as a credentials supplier. This task continues.
+            # From application code, such as a credentials supplier. This task continues.
             raise NotConnected(
                 f"{self.topic}: code of the application was cancelled during the attempt"
             ) from error
@@ -341,15 +325,13 @@ class Attachment:
             self._was_attached = True
 
     def _report(self, error: Exception) -> float:
-        """Log a failed attempt and report it, at growing intervals. Return the delay before the
-        next one."""
+        """Log and report a failed attempt. Return the delay before the next one."""
         self.failure = error
         now_s = self._loop.time()
         retries = self._retries
         if retries is None:
             retries = self._retries = FailureReports(now_s)
-        # The first answer that the topic does not exist is always reported, because cached data
-        # about the topic, such as its schemas, is invalid from then on.
+        # The first TopicNotFound is always reported: it invalidates cached data such as schemas.
         is_news = isinstance(error, TopicNotFound) and not self._missing_reported
         self._missing_reported |= is_news
         is_reported = retries.failed(now_s, is_news=is_news)
@@ -380,7 +362,6 @@ class Attachment:
         self._retry_log.attached(self.topic, self._loop.time())
 
     def _timeout_error(self, error: Exception) -> Exception:
-        """Return the last error, of the same class, with a text that names `reattach_timeout`."""
         text = (
             f"{self.topic}: not attached again within {self._settings.reattach_timeout_s:g} s "
             "(reattach_timeout): close this consumer, reader or producer and make a new one, or "
@@ -404,7 +385,7 @@ class Attachment:
         self._retry_log.forget(self.topic)
 
     async def stop(self) -> None:
-        """Stop attaching. A running attempt is cancelled, and has ended when this returns."""
+        """Stop attaching, and wait for the end of a running attempt, which is cancelled."""
         self._stop()
         task = self._task
         if task is not None and task is not asyncio.current_task():
@@ -412,24 +393,15 @@ class Attachment:
             await asyncio.gather(task, return_exceptions=True)
 
     def abandon(self) -> None:
-        """Stop attaching, without waiting."""
         self._stop()
         if self._task is not None:
             cancel(self._task)
 
 
-def _parsed(address: str | None) -> Address | None:
+def _parse_or_none(address: str | None) -> Address | None:
     """Return the address that a broker named; None if it is malformed, so that a lookup follows."""
     try:
         return None if address is None else parse(address)[0]
     except InvalidUrl as error:
         log.warning("a broker referred to an invalid address: %s", error)
         return None
-
-
-def _is_final_at_first(error: PulsarException) -> bool:
-    if is_limit(error):
-        return False
-    if isinstance(error, _BUSY):
-        return True
-    return isinstance(error, _FINAL_AT_FIRST) and not error.retryable

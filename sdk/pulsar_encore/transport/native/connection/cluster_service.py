@@ -32,8 +32,6 @@ class ConnectionCredentials(Protocol):
 
 
 class Anonymous:
-    """No authentication."""
-
     method_name = "none"
 
     async def data(self) -> bytes:
@@ -42,8 +40,7 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class ClusterService:
-    """A cluster. Its addresses, at least one, come from the service URL and have the same
-    scheme."""
+    """A cluster. Its addresses, at least one, have the same scheme."""
 
     addresses: tuple[Address, ...]
     dialer: Dialer
@@ -58,8 +55,6 @@ class ClusterService:
         credentials: ConnectionCredentials | None = None,
         tls: TlsContext | None = None,
     ) -> ClusterService:
-        """Return the cluster at a service URL such as ``pulsar://host:6650``; may raise
-        `InvalidUrl`."""
         return cls(tuple(parse(url)), dialer, credentials or Anonymous(), tls or TlsContext())
 
     @property

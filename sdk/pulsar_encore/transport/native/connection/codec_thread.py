@@ -1,8 +1,5 @@
-"""Where long codec calls run: in one thread for each client and event loop, or on the loop.
-
-The codecs release the interpreter lock, so the event loop continues while a large payload is
-decompressed.
-"""
+"""Runs long codec calls in one thread for each client and loop. The codecs release the interpreter
+lock."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ _Result = TypeVar("_Result")
 
 
 class Codecs(Protocol):
-    """Runs codec calls, one after the other."""
-
     def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
         """Run `work`; the future may be done already."""
 
@@ -24,8 +19,6 @@ class Codecs(Protocol):
 
 
 class CodecThread:
-    """Runs codec calls in a thread, which starts with the first call."""
-
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
 
@@ -35,7 +28,7 @@ class CodecThread:
         try:
             return self._executor.submit(work)
         except RuntimeError:
-            # After the shutdown of the client or of the interpreter there are no new threads.
+            # No new threads after the shutdown of the client or of the interpreter.
             return CodecCalls().submit(work)
 
     def shutdown(self) -> None:
@@ -44,7 +37,7 @@ class CodecThread:
 
 
 class CodecCalls:
-    """Makes plain calls, for virtual time, which does not wait for a thread."""
+    """Runs codec calls on the loop, for virtual time, which does not wait for a thread."""
 
     def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
         future: Future[_Result] = Future()

@@ -1,4 +1,5 @@
-"""The callbacks of a session to the consumers, producers and watchers attached to it."""
+"""The callbacks of a session to its consumers, producers and watchers. They may neither raise nor
+suspend."""
 
 from __future__ import annotations
 
@@ -9,8 +10,6 @@ from .fast_path import MessageTemplate
 
 
 class ConsumerHandler(Protocol):
-    """Callbacks to a consumer, on the event loop. They may neither raise nor suspend."""
-
     def on_entry(
         self,
         ledger: int,
@@ -25,10 +24,10 @@ class ConsumerHandler(Protocol):
         """Handle one MESSAGE. Its messages are handed on in `on_entries_end`.
 
         Args:
-            ack_set: Mask of the unacked indexes; -1 if the broker did not say.
-            epoch: The consumer epoch in the command; 0 if it has none.
-            data: The bytes that were read. The body is ``data[at:end]`` (`wire.entries`), without
-                broker entry metadata.
+            ack_set: Mask of the unacked indexes; -1 if the broker did not send one.
+            epoch: The consumer epoch; 0 if there is none.
+            data: The bytes that were read. The body is ``data[at:end]``, without broker entry
+                metadata.
         """
 
     def on_run(
@@ -41,61 +40,53 @@ class ConsumerHandler(Protocol):
         most: int,
         stop: int,
     ) -> int:
-        """Handle consecutive MESSAGEs that differ only in the entry id, on their first delivery.
+        """Handle consecutive MESSAGEs on first delivery that differ only in the entry id.
 
         Args:
-            data, at: The first frame is at ``data[at]``, its size included.
-            stop: Frames that begin here or later are for the next call.
+            at: Start of the first frame in `data`, its size included.
             most: Largest frame, without its size.
+            stop: Frames that begin here or later are for the next call.
 
-        Returns:
-            The start of the first frame that was not taken; `at` if none was.
+        Return the start of the first frame that was not taken; `at` if none was.
         """
 
     def on_entries_end(self) -> None:
         """Hand on the entries of this read."""
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        """Handle CLOSE_CONSUMER: attach again, at `address` if the broker named one."""
+        """Handle CLOSE_CONSUMER, which may name the new broker."""
 
     def on_lost(self, error: Exception) -> None:
-        """Handle the end of the connection. Its requests have failed before this call."""
+        """Handle the end of the connection. Its requests have failed before."""
 
     def on_end_of_topic(self) -> None:
         """Handle that the topic was terminated and this subscription has nothing left."""
 
     def on_active_change(self, active: bool) -> None:
-        """Failover: handle that this consumer became active, or stopped being active."""
+        """Failover: this consumer became active, or stopped being active."""
 
 
 class ProducerHandler(Protocol):
-    """Callbacks to a producer, on the event loop. They may neither raise nor suspend."""
-
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
-        """Handle SEND_RECEIPT; return the number of its messages.
-
-        The reactions: `docs/notes/wire-protocol.md#send-receipts`.
-        """
+        """Handle SEND_RECEIPT; return the number of its messages:
+        `docs/notes/wire-protocol.md#send-receipts`."""
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """Handle SEND_ERROR. The connection stays open."""
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        """Handle CLOSE_PRODUCER: attach again, at `address` if the broker named one."""
+        """Handle CLOSE_PRODUCER, which may name the new broker."""
 
     def on_lost(self, error: Exception) -> None:
-        """Handle the end of the connection. Its requests have failed before this call."""
+        """Like `ConsumerHandler.on_lost`."""
 
     def on_writable(self, writable: bool) -> None:
-        """Stop writing if the socket's buffer is full (False); continue if it has room again
-        (True)."""
+        """Stop writing while the socket's buffer is full."""
 
 
 class WatchHandler(Protocol):
-    """Callbacks to a watcher of topics, on the event loop. They may neither raise nor suspend."""
-
     def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
         """Handle WATCH_TOPIC_UPDATE: `docs/notes/wire-protocol.md#topic-lists`."""
 
     def on_lost(self, error: Exception) -> None:
-        """Handle the end of the connection. Its requests have failed before this call."""
+        """Like `ConsumerHandler.on_lost`."""

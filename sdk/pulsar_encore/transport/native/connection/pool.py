@@ -1,9 +1,8 @@
-"""The connections of a client on one event loop: one per broker, shared by all that need it.
+"""The connections of a client on one event loop: one per broker.
 
-Callers that need a broker at the same time share one attempt; cancelling one of them does not end
-the attempt for the others. A connection counts once the broker has accepted it, and is closed when
-it was unused for a while. If the client moves to another cluster, its connections end, and
-consumers and producers attach again there.
+Callers that need a broker at the same time share one attempt, which a cancelled caller does not
+end. If the client moves to another cluster, its connections end, and consumers and producers attach
+again there.
 """
 
 from __future__ import annotations
@@ -32,27 +31,22 @@ from ....errors import (
 )
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
-from ..client_settings import CLIENT_VERSION, ClientSettings
+from ..client_settings import ClientSettings
 from .addresses import Address, Addresses, weaker_address_error
 from .cluster_service import ClusterService, ConnectionCredentials
 from .codec_thread import Codecs, CodecThread
-from .requests import RequestIds
 from .session import ByteTransport, Session
 
 _CLOSE_WAIT_S: Final = 1.0
 _MOVED: Final = "the client moved to another cluster; the lookup is repeated there"
-# Shortest time between two checks of the credentials. It doubles with each check that finds other
-# ones: a supplier that makes a new token for each call must not cause a connection per refusal.
+# Between two checks of the credentials. Doubles with each check that finds other ones: a supplier
+# that makes a new token for each call must not cause a connection per refusal.
 _REFRESH_S: Final = 10.0
 _MAX_REFRESH_S: Final = 600.0
 
 
 class ConnectionKey(NamedTuple):
-    """How a broker is reached.
-
-    Attributes:
-        proxy_to: ``host:port`` of the broker if `address` is a proxy; else None.
-    """
+    """How a broker is reached: `proxy_to` is its ``host:port`` if `address` is a proxy."""
 
     address: Address
     proxy_to: str | None = None
@@ -61,9 +55,8 @@ class ConnectionKey(NamedTuple):
 class ConnectionPool:
     """The connections of one client on one event loop.
 
-    Args:
-        rng: Spreads attempts; draws the first request id.
-        codecs: Decompresses large payloads; a thread if None.
+    `rng` spreads attempts. `closed` is True once the pool was shut down, with the client or the
+    event loop.
     """
 
     def __init__(
@@ -79,73 +72,66 @@ class ConnectionPool:
         self.codecs: Codecs = codecs or CodecThread()
         self.service: ClusterService = service
         self._addresses = Addresses(list(service.addresses), rng)
-        self._request_ids: Iterator[int] = RequestIds(rng)
-        self._watcher_ids: Iterator[int] = count(1)
-        # By logical and physical broker, which differ behind a proxy.
+        # Unique in a client: a late answer belongs to no other request.
+        self._request_ids = count(rng.randrange(1 << 31))
+        self.watcher_ids: Iterator[int] = count(1)
         self._sessions: dict[ConnectionKey, asyncio.Task[Session]] = {}
-        # All open connections. Connections that are missing in `_sessions` are outdated: they
-        # showed old credentials, and are kept for the consumers and producers attached to them.
+        # All open ones. Connections that `_sessions` lacks showed old credentials, and are kept for
+        # the consumers and producers attached to them.
         self._keys: dict[Session, ConnectionKey] = {}
-        self._last_good: Address | None = None  # the address of the service that answered last
-        self._hurry_event = asyncio.Event()  # set once, to end the waits in `rest`
+        self._last_good: Address | None = None  # answered last
+        self._hurry_event = asyncio.Event()  # ends the waits in `rest`
         self._closing: set[asyncio.Future[None]] = set()
         self._renewing: set[asyncio.Task[None]] = set()
-        self._idle: dict[Session, int] = {}  # idle at the last check, with their request count then
+        self._idle: dict[Session, int] = {}  # with the request count at the last check
         self._sweep: asyncio.TimerHandle | None = None
         self._refreshed_s = -math.inf
         self._refresh_s = _REFRESH_S
-        self._connect_failed = False  # the last attempt to connect to a broker failed
-        self._closed = False
+        self._connect_failed = False  # the last attempt to connect
+        self.closed: bool = False
 
     # Finding a broker
 
     async def any_broker(self) -> Session:
-        """Return a connection to any broker of the service, for lookups.
-
-        Raises:
-            PulsarException: the error of the last address, if none could be connected to.
-        """
+        """Return a connection to any broker of the service, or raise the error of the last
+        address."""
         failure: PulsarException | None = None
         service = self.service
-        for address in self.to_ask():
+        for address in self.addresses_to_try():
             try:
                 session = await self.broker(address)
             except PulsarException as error:
                 failure = error
-                self.did_not_answer(address, service)
-                if self._closed or service is not self.service:
+                self.avoid(address, service)
+                if self.closed or service is not self.service:
                     break
                 continue
-            self.answered(address, service)
+            self.prefer(address, service)
             return session
         assert failure is not None, "a service has addresses"
         raise failure.with_traceback(None)
 
-    def to_ask(self) -> Iterator[Address]:
+    def addresses_to_try(self) -> Iterator[Address]:
         addresses = self._addresses
         for number in range(len(addresses)):
             at_first = self._last_good if number == 0 else None
             yield at_first or addresses.next(now_ms(self.loop))
 
-    def answered(self, address: Address, service: ClusterService) -> None:
-        """Prefer an address of `service`, because it answered."""
+    def prefer(self, address: Address, service: ClusterService) -> None:
         if service is self.service:
-            self._addresses.worked(address)
+            self._addresses.end_quarantine(address)
             self._last_good = address
 
-    def did_not_answer(self, address: Address, service: ClusterService) -> None:
-        """Skip an address of `service` for a while."""
+    def avoid(self, address: Address, service: ClusterService) -> None:
         if service is self.service:
-            self._addresses.failed(address, now_ms(self.loop))
+            self._addresses.quarantine(address, now_ms(self.loop))
             if self._last_good == address:
                 self._last_good = None
 
     def check_cluster(self, service: ClusterService) -> None:
-        """Check that an answer from `service` may still be used.
+        """Raise `NotConnected` if the client has moved from `service` to another cluster.
 
-        Raises:
-            NotConnected: if the client has moved to another cluster. Addresses of the first cluster
-                must not get credentials of the second.
+        Addresses of the first cluster must not get credentials of the second.
         """
         if service is not self.service:
             raise NotConnected(_MOVED)
@@ -160,15 +146,13 @@ class ConnectionPool:
         """Return a connection to one broker.
 
         Args:
-            address: The broker's.
             through: A proxy that connects to the broker for us.
             service: The cluster that named the address, for `check_cluster`.
 
         Raises:
             LookupError: if the service URL has TLS, and the address to connect to has none.
-            PulsarException: if the broker could not be reached, or does not accept the client.
         """
-        if self._closed:
+        if self.closed:
             raise ClosedError("the client is closed: create another")
         if service is not None:
             self.check_cluster(service)
@@ -186,13 +170,12 @@ class ConnectionPool:
         except asyncio.CancelledError:
             if is_cancelled() or not task.cancelled():
                 raise
-            # The task was cancelled before its first step, by `move` or `shutdown`.
-            if self._closed:
+            # `move` or `shutdown` cancelled the task before its first step.
+            if self.closed:
                 raise ClosedError("the client was closed while it connected") from None
             raise NotConnected(_MOVED) from None
 
     def key_of(self, session: Session) -> ConnectionKey | None:
-        """Return how a session's broker is reached; None once the session is lost."""
         return self._keys.get(session)
 
     async def refresh_credentials(self) -> None:
@@ -201,9 +184,8 @@ class ConnectionPool:
         Brokers send AUTH_CHALLENGE when credentials expire, but not when they refuse a request for
         lack of permission. Consumers and producers stay on their connection with old credentials.
 
-        There are at most two connections to a broker, one of them outdated. While something is
-        attached to both, later credentials are shown only after one of them has ended, or when the
-        broker asks for them.
+        There are at most two connections to a broker, one of them outdated. While both are in use,
+        later credentials are shown only when the broker asks for them.
         """
         now_s = self.loop.time()
         if now_s - self._refreshed_s < self._refresh_s:
@@ -227,9 +209,6 @@ class ConnectionPool:
                 del self._sessions[key]
         self._refresh_s = min(_MAX_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
 
-    def new_watcher_id(self) -> int:
-        return next(self._watcher_ids)
-
     # Connecting
 
     async def probe(self, service: ClusterService) -> bool:
@@ -247,7 +226,7 @@ class ConnectionPool:
         try:
             session = await self._connect(key, service)
         except asyncio.CancelledError:
-            if self._closed:
+            if self.closed:
                 raise ClosedError("the client was closed while it connected") from None
             if service is not self.service:
                 raise NotConnected(_MOVED) from None
@@ -259,8 +238,7 @@ class ConnectionPool:
     async def _connect(self, key: ConnectionKey, service: ClusterService) -> Session:
         settings, address = self.settings, key.address
         if service.secure and not address.tls:
-            # `referred` has refused such an address before. This check is the last one before bytes
-            # leave, and the same for every caller.
+            # `broker_address` has checked this, but here all callers pass before bytes leave.
             raise weaker_address_error(service, address, "connect")
         credentials = service.credentials
         peer = f"{address} for {key.proxy_to}" if key.proxy_to else str(address)
@@ -284,7 +262,6 @@ class ConnectionPool:
         session.credentials_digest = _digest(service, data)
         try:
             session.connect(
-                client_version=CLIENT_VERSION,
                 method=credentials.method_name,
                 data=data,
                 proxy_to=key.proxy_to,
@@ -302,7 +279,7 @@ class ConnectionPool:
             session.close()
             raise
         except AuthenticationError:
-            # A cached token, such as OAuth2's, must be fetched again.
+            # A cached OAuth2 token must be fetched again.
             refused = getattr(credentials, "refused", None)
             if refused is not None:
                 refused()
@@ -325,7 +302,7 @@ class ConnectionPool:
                 del self._sessions[key]
             return
         if self._connect_failed:
-            # Consumers and producers may still have to wait for a minute until their next attempt.
+            # Else consumers and producers may wait for another minute.
             self._connect_failed = False
             self.retry_now()
         if self._sweep is None and self.settings.idle_s:
@@ -352,17 +329,12 @@ class ConnectionPool:
     # The whole pool
 
     @property
-    def closed(self) -> bool:
-        """True once it was shut down, with the client or with the event loop."""
-        return self._closed
-
-    @property
     def sessions(self) -> list[Session]:
-        """The connections that new consumers and producers are attached to."""
+        """The connections for new consumers and producers."""
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
     def move(self, service: ClusterService) -> None:
-        if self._closed:
+        if self.closed:
             return
         self.service = service
         self._addresses = Addresses(list(service.addresses), self.rng)
@@ -379,16 +351,16 @@ class ConnectionPool:
         return hurry_event.is_set()
 
     def retry_now(self) -> None:
-        """End all waits in `rest`, because a broker that could not be reached may be back."""
+        """End all waits in `rest`, because a broker may be back."""
         self._hurry_event.set()
         self._hurry_event = asyncio.Event()
 
     def shutdown(self) -> None:
-        self._closed = True
+        self.closed = True
         self.codecs.shutdown()
         if self.loop.is_closed():
-            # No method of the loop works any more. The broker keeps the messages that it has
-            # dispatched to these connections until they end.
+            # The broker keeps dispatched messages until the connections end, and no method of the
+            # loop works any more.
             for session in self._keys:
                 session.sever()
             for task in (*self._sessions.values(), *self._renewing):
@@ -403,8 +375,8 @@ class ConnectionPool:
             renewing.cancel()
 
     async def gone(self) -> None:
-        """Wait up to 1 s until the closing connections have ended. If the loop is closed earlier,
-        they stay half closed, and TLS ends without its closing alert."""
+        """Wait up to 1 s for the closing connections. If the loop is closed earlier, they stay half
+        closed, and TLS ends without its closing alert."""
         if self._closing:
             await asyncio.wait(self._closing, timeout=_CLOSE_WAIT_S)
 
@@ -423,8 +395,8 @@ class ConnectionPool:
         """Return the client's current authentication data.
 
         Raises:
-            ErrorGettingAuthenticationData: if the application's code failed or took longer than the
-                connection timeout, or a file cannot be read now.
+            ErrorGettingAuthenticationData: if the application's code fails or takes longer than the
+                connection timeout.
         """
         timeout_s = self.settings.connection_timeout_s
         try:
@@ -447,14 +419,12 @@ class ConnectionPool:
             session.fail(ErrorGettingAuthenticationData(str(error)))
         else:
             session.credentials_digest = _digest(service, data)
-            session.authenticate(
-                client_version=CLIENT_VERSION, method=credentials.method_name, data=data
-            )
+            session.authenticate(method=credentials.method_name, data=data)
 
 
 def is_cancelled() -> bool:
-    """Return True if the running task is being cancelled. Else a CancelledError comes from
-    something that the task waits for."""
+    """Return True if the running task is being cancelled, rather than something that it waits
+    for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -467,8 +437,7 @@ async def _data_of(credentials: ConnectionCredentials) -> bytes:
     except EncoreError as error:
         raise ErrorGettingAuthenticationData(f"{credentials.method_name}: {error}") from error
     except asyncio.CancelledError as error:
-        # For example of a task that several calls of the supplier share. The attempt that needs the
-        # data was not cancelled, and must be repeated.
+        # For example of a task that several calls of the supplier share: repeat the attempt.
         if is_cancelled():
             raise
         raise ErrorGettingAuthenticationData(
@@ -488,7 +457,7 @@ async def _data_of(credentials: ConnectionCredentials) -> bytes:
 
 
 def _digest(service: ClusterService, data: bytes) -> bytes:
-    """Return a digest of the authentication data and of the TLS files. It does not reveal them."""
+    """Return a digest of the authentication data and of the TLS files."""
     return hashlib.sha256(data + repr(service.tls.stamp()).encode()).digest()
 
 

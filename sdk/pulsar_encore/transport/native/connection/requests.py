@@ -1,27 +1,25 @@
 """Pending requests of one connection, and their answers.
 
-A request ends with one answer, a named error, its timeout, or the connection. An answer to no
-pending request is ignored.
+An answer to no pending request is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
-from itertools import count
-from random import Random
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-from ....errors import PulsarException, TransportTimeout, exception_of_result
+from ....errors import NotConnected, PulsarException, TransportTimeout, exception_of_result
 from ....wire import pulsar_pb2 as pb
 from ...error_advice import ADVICE, LIMIT_ADVICE
 
 _Type = pb.BaseCommand
 
-# The texts by which brokers report a limit, because they have no code for it
-# (`maxConsumersPerTopic`, `maxProducersPerTopic`, `maxConsumersPerSubscription`,
-# `brokerMaxConnections`, `brokerMaxConnectionsPerIp`).
+# Brokers have no error code for a limit, only these texts: `maxConsumersPerTopic`,
+# `maxProducersPerTopic`, `maxConsumersPerSubscription`, `brokerMaxConnections`,
+# `brokerMaxConnectionsPerIp`.
 _LIMIT: Final = re.compile(
     r"reached max (same address )?(consumers|producers) limit"
     r"|reached the maximum number of connections"
@@ -30,7 +28,7 @@ _LIMIT: Final = re.compile(
 )
 _BROKER_TEXT: Final = " (broker: "
 
-#: The answers to requests, and the fields with their bodies.
+#: Types of answers, and the fields with their bodies.
 ANSWERS: Final[dict[int, str]] = {
     _Type.SUCCESS: "success",
     _Type.ERROR: "error",
@@ -45,17 +43,19 @@ ANSWERS: Final[dict[int, str]] = {
     _Type.ACK_RESPONSE: "ackResponse",
     _Type.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
 }
+# Answers with `error_code` instead of `error`.
+_WITH_ERROR_CODE: Final = (
+    _Type.GET_SCHEMA_RESPONSE,
+    _Type.GET_OR_CREATE_SCHEMA_RESPONSE,
+    _Type.CONSUMER_STATS_RESPONSE,
+)
 
 
+@dataclass(slots=True)
 class _Request:
-    __slots__ = ("doing", "future", "timer")
-
-    def __init__(
-        self, future: asyncio.Future[Any], timer: asyncio.TimerHandle | None, doing: str
-    ) -> None:
-        self.future = future
-        self.timer = timer
-        self.doing = doing
+    future: asyncio.Future[Any]
+    timer: asyncio.TimerHandle | None
+    purpose: str
 
     def end(self) -> asyncio.Future[Any]:
         if self.timer is not None:
@@ -63,19 +63,7 @@ class _Request:
         return self.future
 
 
-class RequestIds(Iterator[int]):
-    """Request ids, unique in a client, so that a late answer belongs to no other request."""
-
-    def __init__(self, rng: Random) -> None:
-        self._ids = count(rng.randrange(1 << 31))
-
-    def __next__(self) -> int:
-        return next(self._ids)
-
-
 class Requests:
-    """The requests of one connection."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, ids: Iterator[int]) -> None:
         self._loop = loop
         self._ids = ids
@@ -88,19 +76,19 @@ class Requests:
     def new_id(self) -> int:
         return next(self._ids)
 
-    def begin(self, request_id: int, doing: str, timeout_s: float | None) -> asyncio.Future[Any]:
+    def begin(self, request_id: int, purpose: str, timeout_s: float | None) -> asyncio.Future[Any]:
         """Return a future for the body of an answer.
 
         Args:
-            doing: For the text of errors, such as "subscribe to persistent://...".
-            timeout_s: Longest wait in s; None waits for as long as the connection lives.
+            purpose: For the text of errors, such as "subscribe to persistent://...".
+            timeout_s: None waits for as long as the connection lives.
         """
         self.begun += 1
         future: asyncio.Future[Any] = self._loop.create_future()
         timer = None
         if timeout_s is not None:
             timer = self._loop.call_later(timeout_s, self._expire, request_id, timeout_s)
-        self._pending[request_id] = _Request(future, timer, doing)
+        self._pending[request_id] = _Request(future, timer, purpose)
         future.add_done_callback(lambda _: self._forget(request_id))
         return future
 
@@ -112,17 +100,16 @@ class Requests:
     def _expire(self, request_id: int, timeout_s: float) -> None:
         request = self._pending.pop(request_id, None)
         if request is not None and not request.future.done():
-            text = f"{request.doing}: no answer from the broker within {timeout_s:g} s"
+            text = f"{request.purpose}: no answer from the broker within {timeout_s:g} s"
             request.future.set_exception(TransportTimeout(text))
 
-    def answered(self, kind: int, body: Any) -> None:
+    def complete(self, kind: int, body: Any) -> None:
         request_id = body.request_id
         request = self._pending.get(request_id)
         if request is None:
             return
         if kind == _Type.PRODUCER_SUCCESS and not body.producer_ready:
-            # The producer waits in line for the topic, without a limit. The same id is answered
-            # again.
+            # The producer waits for exclusive access, without a limit. Another answer follows.
             if request.timer is not None:
                 request.timer.cancel()
             return
@@ -130,53 +117,43 @@ class Requests:
         future = request.end()
         if future.done():
             return
-        error = _error_in(kind, body, request.doing)
+        error = _error_in(kind, body, request.purpose)
         if error is None:
             future.set_result(body)
         else:
             future.set_exception(error)
 
-    def fail(self, make: Callable[[str], Exception]) -> None:
+    def fail(self, cause: str) -> None:
         """Fail every request with an error of its own, because the connection has ended."""
         pending, self._pending = self._pending, {}
         for request in pending.values():
             future = request.end()
             if not future.done():
-                future.set_exception(make(request.doing))
-                future.exception()  # marks it as retrieved, if no caller waits
+                future.set_exception(NotConnected(f"{request.purpose}: {cause}"))
+                future.exception()  # marks it as retrieved
 
 
-def _error_in(kind: int, body: Any, doing: str) -> PulsarException | None:
-    if kind == _Type.ERROR:
-        return refusal(body.error, body.message, doing)
-    if kind == _Type.LOOKUP_RESPONSE:
-        if body.response != pb.CommandLookupTopicResponse.Failed:
-            return None
-        return refusal(body.error, body.message, doing)
-    if kind == _Type.PARTITIONED_METADATA_RESPONSE:
-        if body.response != pb.CommandPartitionedTopicMetadataResponse.Failed:
-            return None
-        return refusal(body.error, body.message, doing)
-    if kind == _Type.ACK_RESPONSE:
-        return refusal(body.error, body.message, doing) if body.HasField("error") else None
-    if kind in (
-        _Type.GET_SCHEMA_RESPONSE,
-        _Type.GET_OR_CREATE_SCHEMA_RESPONSE,
-        _Type.CONSUMER_STATS_RESPONSE,
-    ):
+def _error_in(kind: int, body: Any, purpose: str) -> PulsarException | None:
+    if kind in _WITH_ERROR_CODE:
         if not body.HasField("error_code"):
             return None
-        return refusal(body.error_code, body.error_message, doing)
-    return None
+        return refusal(body.error_code, body.error_message, purpose)
+    if kind == _Type.LOOKUP_RESPONSE:
+        failed = body.response == pb.CommandLookupTopicResponse.Failed
+    elif kind == _Type.PARTITIONED_METADATA_RESPONSE:
+        failed = body.response == pb.CommandPartitionedTopicMetadataResponse.Failed
+    else:
+        failed = kind == _Type.ERROR or (kind == _Type.ACK_RESPONSE and body.HasField("error"))
+    return refusal(body.error, body.message, purpose) if failed else None
 
 
-def refusal(error: int, message: str, doing: str) -> PulsarException:
-    """Return the error for a broker's `ServerError`, with advice and the broker's text."""
+def refusal(error: int, message: str, purpose: str) -> PulsarException:
+    """Return the error for a broker's `ServerError`, with advice."""
     value = pb.ServerError.DESCRIPTOR.values_by_number.get(error)
-    made = exception_of_result("UnknownError" if value is None else str(value.name), doing)
+    made = exception_of_result("UnknownError" if value is None else str(value.name), purpose)
     limit = _LIMIT.search(message) is not None
     advice = LIMIT_ADVICE if limit else ADVICE.get(made.result)
-    text = f"{doing}: {made.result}" + (f": {advice}" if advice else "")
+    text = f"{purpose}: {made.result}" + (f": {advice}" if advice else "")
     retryable = True if limit else None
     text += f"{_BROKER_TEXT}{message})" if message else ""
     return exception_of_result(made.result, text, retryable=retryable)

@@ -1,7 +1,6 @@
 """Log lines about the topics of one consumer, reader or producer that are not attached.
 
-All attachments of one consumer, reader or producer share a `RetryLog`: the loss of a broker that
-serves a hundred of its topics is one cause, and makes one series of lines.
+A lost broker that serves a hundred of its topics is one cause, and makes one series of lines.
 """
 
 from __future__ import annotations
@@ -15,22 +14,16 @@ log: Final = logging.getLogger("pulsar_encore.connection")
 
 
 class RetryLog:
-    """Logs the refusals of one consumer, reader or producer at growing intervals, and their end.
-
-    Args:
-        name: Begins the lines, such as ``consumer of subscription 'billing' on
-            persistent://public/default/orders``.
-    """
+    """Logs failed attempts at growing intervals, and their end. `name` begins the lines."""
 
     def __init__(self, name: str) -> None:
         self.name: str = name
-        # Since the first loss; None if all are attached.
+        # None if all are attached.
         self._reports: FailureReports | None = None
-        self._detached: set[str] = set()  # topics that are not attached
-        self._reattached = 0  # topics attached again since that loss
+        self._detached: set[str] = set()
+        self._reattached = 0
 
     def lost(self, topic: str, now_s: float) -> None:
-        """Note that a topic (full name) is not attached any more, at a loop time."""
         if self._reports is None:
             self._reports = FailureReports(now_s)
         self._detached.add(topic)
@@ -45,7 +38,6 @@ class RetryLog:
         elapsed_s: float,
         next_s: float,
     ) -> None:
-        """Log a failed attempt to attach a topic again."""
         self.lost(topic, now_s)
         if self._reports is None or not self._reports.failed(now_s):
             log.debug("%s: attempt %d to attach %s failed: %s", self.name, attempts, topic, error)
@@ -64,7 +56,6 @@ class RetryLog:
         )
 
     def attached(self, topic: str, now_s: float) -> None:
-        """Note that a topic is attached again. Log a line if it was the last one."""
         reports = self._reports
         if reports is None or topic not in self._detached:
             return

@@ -1,10 +1,7 @@
 """The client's side of one connection, without a socket: handshake, keep-alive, requests, dispatch.
 
-Bytes arrive through `receive` and leave through a `ByteTransport`, and the owner of that calls
-`lost` when the connection has ended. A violation of the protocol ends the connection; a broken
-entry does not (`wire.entries`). Output is collected and written once per pass of the loop, or when
-it is large. At the end, all requests fail first. Then each attached handler is notified exactly
-once.
+A violation of the protocol ends the connection; a broken entry does not. At the end, all requests
+fail first. Then each attached handler is notified exactly once.
 """
 
 from __future__ import annotations
@@ -37,7 +34,8 @@ from ....wire.frames import (
     decode_command,
     encode,
 )
-from .addresses import referred
+from ..client_settings import CLIENT_VERSION
+from .addresses import broker_address
 from .fast_path import MessageTemplate
 from .handlers import ConsumerHandler, ProducerHandler, WatchHandler
 from .requests import ANSWERS, Requests, refusal
@@ -49,31 +47,31 @@ _SIZES: Final = Struct(">II")
 _ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
 _MAX_SINGLE_FRAMES: Final = 64  # frames
 _Type = pb.BaseCommand
-_BUSY_BYTES: Final = 65_536  # received between two ticks: the broker is alive and sending
-# Output of this size is written at once: other tasks may keep the loop busy.
+_BUSY_BYTES: Final = 65_536  # received between two ticks: the broker is sending
+# Written at once, because other tasks may keep the loop busy.
 _WRITE_NOW_BYTES: Final = 64 * 1024
-#: CPU time in s that one step of the loop may take for a read, about. A read of 256 KiB holds 3,700
-#: small messages, and a redelivered one takes 6 us.
+#: CPU time in s for a read in one step of the loop. A read of 256 KiB holds 3,700 small messages,
+#: and a redelivered one takes 6 us.
 PART_S: Final = 0.004
-# Frames and bytes that are handled before the clock is read.
+# Frames and bytes before the clock is read.
 PART_FRAMES: Final = 64
 PART_BYTES: Final = 32 * 1024
-# Plain messages of one run that are taken before the clock is read. Each run costs 10 us in
-# addition to its messages, so runs of large messages are not cut at `PART_BYTES`.
+# Plain messages of one run before the clock is read. Each run costs 10 us in addition, so runs of
+# large messages are not cut at `PART_BYTES`.
 PART_RUN: Final = 400
-# Time in s after which entries are handed over within a read, because that takes up to six times as
-# long as reading them. A shorter read is handed over once, which is a tenth cheaper.
+# Time in s after which entries are handed over within a read, because the hand-over takes up to six
+# times as long as reading. One hand-over for a shorter read is a tenth cheaper.
 _HAND_OVER_S: Final = 0.0005
 _RECEIPTS_PER_FRAME: Final = 16  # messages of a receipt that count as one frame
 _SHORT_READ_BYTES: Final = 4_096  # the clock is not read for shorter reads: about 0.4 ms
-_NO_TEMPLATE: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
+_NO_TEMPLATE: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")
 
 
 class ByteTransport(Protocol):
     """The output of a session; `asyncio.Transport` is one."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the broker, in order."""
+        """Send bytes, in order."""
 
     def close(self) -> None:
         """End the connection once the written bytes are sent."""
@@ -89,7 +87,6 @@ class Session:
         transport: The output. Its `pause_reading` and `resume_reading`, if it has them, are called
             while a long read is handled.
         renew: Called at an AUTH_CHALLENGE. It must lead to a call of `authenticate`.
-        on_end: Called once with the session when it has ended.
         tls: True if the client uses TLS. Brokers name one address for TLS and one without.
 
     Attributes:
@@ -98,8 +95,7 @@ class Session:
         max_message_size: Largest payload that the broker accepts, in bytes.
         drop: Closes the socket without the event loop, for `sever`.
         writable: False while the socket's buffer is full.
-        received_any: True once a byte was received.
-        credentials_digest: Digest of the last credentials that the broker was shown; b"" before.
+        credentials_digest: Of the last credentials that the broker was shown; b"" before.
     """
 
     def __init__(
@@ -129,37 +125,37 @@ class Session:
         self._pause: Callable[[], object] = getattr(transport, "pause_reading", _nothing)
         self._resume: Callable[[], object] = getattr(transport, "resume_reading", _nothing)
         self._loop = loop
-        # CPU time, because a thread that waits for a processor does not use up its step. Under
-        # virtual time, the loop's clock decides.
+        # CPU time: a thread that waits for a processor does not use up its step. Under virtual time
+        # the loop's clock decides.
         common = type(loop).time is asyncio.BaseEventLoop.time
         self._clock: Callable[[], float] = time.thread_time if common else loop.time
         self._keep_alive_s = keep_alive_s
         self._renew = renew
         self._on_end = on_end
         self._tls = tls
-        self._anonymous = True  # until `connect` names an authentication method
-        self._proxied = False  # until `connect` names a broker behind a proxy
-        # The largest frame, without its size field.
+        self._anonymous = True
+        self._proxied = False
+        # Of a frame, without its size field.
         self._max_total = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4
         self._rest = b""
-        # An incomplete frame, and how many bytes it lacks. A list of reads would take fifty times
-        # the memory if the bytes came one by one.
+        # An incomplete frame, and how many bytes it lacks. A list of reads could take fifty times
+        # the memory.
         self._partial = bytearray()
         self._missing = 0
-        self._deferred: list[bytes] = []  # read, and waiting for a later step of the loop
+        self._deferred: list[bytes] = []  # read, for a later step of the loop
         self._deferred_handle: asyncio.Handle | None = None
         self._receipts = 0  # messages with a receipt since the clock was read
         # The argument of `lost`, until `_deferred` is handled.
         self._lost: tuple[Exception | None] | None = None
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
-        self._with_entries: dict[ConsumerHandler, None] = {}  # got entries from this read
+        self._with_entries: dict[ConsumerHandler, None] = {}  # from this read
         self._template = _NO_TEMPLATE
         self._template_values: tuple[ConsumerHandler, int, int, int] | None = None
         self._out: list[bytes] = []
         self._unwritten = 0
         self._flushing = False
-        self._answered = True  # the broker has answered a PING since the last tick
+        self._answered = True  # a PING, since the last tick
         self._received_bytes = 0  # since the last tick
         self._was_writable = True  # at some time since the last tick
         self._tick: asyncio.TimerHandle | None = None
@@ -186,7 +182,6 @@ class Session:
     # Attaching
 
     def attach_consumer(self, consumer_id: int, handler: ConsumerHandler) -> None:
-        """Register the handler of a consumer, before its SUBSCRIBE."""
         self._check_open()
         self._consumers[consumer_id] = handler
 
@@ -195,7 +190,6 @@ class Session:
         self.forget_template()
 
     def attach_producer(self, producer_id: int, handler: ProducerHandler) -> None:
-        """Register the handler of a producer, before its PRODUCER."""
         self._check_open()
         self._producers[producer_id] = handler
 
@@ -203,7 +197,6 @@ class Session:
         self._producers.pop(producer_id, None)
 
     def attach_watcher(self, watcher_id: int, handler: WatchHandler) -> None:
-        """Register the handler of a watcher of topics, before its WATCH_TOPIC_LIST."""
         self._check_open()
         self._watchers[watcher_id] = handler
 
@@ -216,11 +209,9 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is attached and no request is pending."""
         return not (self._consumers or self._producers or self._watchers or self.requests)
 
     def forget_template(self) -> None:
-        """Forget the template of MESSAGE commands, because it may be outdated."""
         self._template, self._template_values = _NO_TEMPLATE, None
 
     def _check_open(self) -> None:
@@ -230,7 +221,7 @@ class Session:
     # Sending
 
     def write(self, data: bytes) -> None:
-        """Queue encoded frames. Ignored when the connection has ended."""
+        """Queue encoded frames, to be written once per pass of the loop."""
         self._out.append(data)
         self._unwritten += len(data)
         if self._unwritten >= _WRITE_NOW_BYTES:
@@ -253,32 +244,21 @@ class Session:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def request(
-        self, make: Callable[[int], Message], doing: str, timeout_s: float | None
+        self, make: Callable[[int], Message], purpose: str, timeout_s: float | None
     ) -> asyncio.Future[Any]:
-        """Send a request.
+        """Send a request, and return a future for the body of the answer.
 
-        Args:
-            timeout_s: Longest wait in s; None waits for as long as the connection lives.
-
-        Returns:
-            A future for the body of the answer. It fails with the named error of the broker's
-            refusal, `TransportTimeout`, or `NotConnected` if the connection ends.
+        The future fails with the error for the broker's refusal, with `TransportTimeout`, or with
+        `NotConnected` if the connection ends. Without `timeout_s` there is no timeout.
         """
         self._check_open()
         request_id = self.requests.new_id()
         self.send(make(request_id))
-        return self.requests.begin(request_id, doing, timeout_s)
+        return self.requests.begin(request_id, purpose, timeout_s)
 
-    def connect(
-        self, *, client_version: str, method: str, data: bytes, proxy_to: str | None
-    ) -> None:
-        """Send CONNECT. `ready` gives the result.
-
-        Args:
-            client_version: Shown in the broker's statistics.
-            method: Name of the authentication method; "none" without.
-            proxy_to: ``host:port`` of the broker behind a proxy.
-        """
+    def connect(self, *, method: str, data: bytes, proxy_to: str | None) -> None:
+        """Send CONNECT. `ready` gives the result. `proxy_to` is the ``host:port`` of a broker
+        behind a proxy."""
         flags = pb.FeatureFlags(
             supports_auth_refresh=True,
             supports_broker_entry_metadata=True,
@@ -289,7 +269,7 @@ class Session:
         self._anonymous = plain = method == "none"
         self.send(
             pb.CommandConnect(
-                client_version=client_version,
+                client_version=CLIENT_VERSION,
                 auth_method_name=None if plain else method,
                 auth_data=None if plain else data,
                 proxy_to_broker_url=proxy_to,
@@ -298,12 +278,12 @@ class Session:
             )
         )
 
-    def authenticate(self, *, client_version: str, method: str, data: bytes) -> None:
-        """Send AUTH_RESPONSE to a challenge. Success has no answer."""
+    def authenticate(self, *, method: str, data: bytes) -> None:
+        """Answer a challenge. Success has no answer."""
         if not self.closed:
             self.send(
                 pb.CommandAuthResponse(
-                    client_version=client_version,
+                    client_version=CLIENT_VERSION,
                     response=pb.AuthData(auth_method_name=method, auth_data=data),
                     protocol_version=PROTOCOL_VERSION,
                 )
@@ -314,8 +294,8 @@ class Session:
             self._tick = self._loop.call_later(self._keep_alive_s, self._keep_alive)
 
     def _keep_alive(self) -> None:
-        # Received bytes alone prove nothing: bytes behind a corrupted size are never looked at, and
-        # our output may be lost. While much arrives, the PONG may be queued behind it.
+        # Received bytes alone prove nothing: the client never parses bytes behind a corrupted size,
+        # and its output may be lost. While much arrives, the PONG may be queued behind it.
         if not self._answered and self._received_bytes < _BUSY_BYTES:
             silent = f"{self.peer} has not answered for {2 * self._keep_alive_s:g} s"
             self.fail(TransportTimeout(silent))
@@ -338,17 +318,13 @@ class Session:
             self._transport.close()
 
     def fail(self, error: PulsarException) -> None:
-        """End the connection at once because of `error`."""
         if not self.closed:
             log.warning("the connection to %s ends: %s", self.peer, error)
             self._end(error)
             self._transport.abort()
 
     def sever(self) -> None:
-        """Close the socket of a connection whose event loop is closed.
-
-        Handlers are not called, because nothing can wait on that loop.
-        """
+        """Close the socket of a connection with a closed event loop. Handlers are not called."""
         if not self.closed:
             self.closed = True
             self._consumers.clear()
@@ -357,7 +333,7 @@ class Session:
             self.drop()
 
     def lost(self, error: Exception | None) -> None:
-        """Report that the connection has ended. Bytes that were read before are handled first."""
+        """Note the end of the connection. Bytes that were read before are handled first."""
         if self._deferred_handle is not None:
             self._lost = (error,)
             return
@@ -368,7 +344,6 @@ class Session:
             self.gone.set_result(None)
 
     def _end(self, error: Exception | None) -> None:
-        """End the session, once: fail all requests and notify all handlers."""
         if self.closed:
             return
         self.closed = True
@@ -380,25 +355,19 @@ class Session:
         self._deferred.clear()
         self.forget_template()
         cause = f"the connection to {self.peer} was lost" + (f": {error}" if error else "")
-        refused = error if isinstance(error, PulsarException) else None
+        reason = error if isinstance(error, PulsarException) else NotConnected(cause)
         if not self.ready.done():
-            self.ready.set_exception(refused or NotConnected(cause))
-            self.ready.exception()  # marks it as retrieved, if no caller waits
-
-        def ended(doing: str) -> Exception:
-            return NotConnected(f"{doing}: {cause}")
-
-        self.requests.fail(ended)
-        reason = refused or NotConnected(cause)
-        consumers, self._consumers = self._consumers, {}
-        producers, self._producers = self._producers, {}
-        watchers, self._watchers = self._watchers, {}
-        for consumer in consumers.values():
-            consumer.on_lost(reason)
-        for producer in producers.values():
-            producer.on_lost(reason)
-        for watcher in watchers.values():
-            watcher.on_lost(reason)
+            self.ready.set_exception(reason)
+            self.ready.exception()  # marks it as retrieved
+        self.requests.fail(cause)
+        handlers: list[ConsumerHandler | ProducerHandler | WatchHandler] = [
+            *self._consumers.values(),
+            *self._producers.values(),
+            *self._watchers.values(),
+        ]
+        self._consumers, self._producers, self._watchers = {}, {}, {}
+        for handler in handlers:
+            handler.on_lost(reason)
         self._on_end(self)
 
     def pause_writing(self) -> None:
@@ -426,18 +395,18 @@ class Session:
         self.received_any = True
         self._received_bytes += len(data)
         if self._deferred_handle is not None:
-            self._deferred.append(data)  # the transport may have read it before the pause
+            self._deferred.append(data)  # read before the pause
             return
         if self._handle(data):
             self._pause()
 
     def _handle(self, data: bytes) -> bool:
-        """Handle the next bytes; return True if some of them wait for a later step."""
+        """Handle the next bytes; return True if some wait for a later step."""
         if self._missing:
             self._partial += data
             self._missing -= len(data)
             if self._missing > 0:
-                return False  # decoded once, when the frame is complete
+                return False  # decoded when the frame is complete
             data = bytes(self._partial)
             self._partial = bytearray()
         elif self._rest:
@@ -487,12 +456,11 @@ class Session:
     def _frames(self, data: bytes) -> tuple[int, bool]:
         """Handle the complete frames of `data`, until the time of this step is used up.
 
-        Returns:
-            The start of the next frame, and whether all complete frames were handled.
+        Return the start of the next frame, and whether all complete frames were handled.
         """
-        # This is the hot path. A frame that matches the template is not decoded: the consumer takes
-        # a run of plain messages at once (`_take_run`), or only the entry id is read. All other
-        # frames are decoded by `_frame`, which may learn a new template.
+        # The hot path. A frame that matches the template is not decoded: the consumer takes a run
+        # of plain messages at once (`_take_run`), or only the entry id is read. `_frame` decodes
+        # all other frames, and may learn a new template.
         at, size, most = 0, len(data), self._max_total
         clock = self._clock
         since = clock() if size > _SHORT_READ_BYTES else math.inf
@@ -517,8 +485,8 @@ class Session:
                 break
             template = self._template
             if data.startswith(template.prefix, at + 4):
-                if template.single:
-                    template.single -= 1
+                if template.single_frames:
+                    template.single_frames -= 1
                 else:
                     behind = max(stop, at + PART_RUN * (total + 4))
                     taken = self._take_run(template, data, at, most, behind)
@@ -538,7 +506,7 @@ class Session:
                         at = end
                         continue
             self._frame(data, at + 4, end)
-            if self._receipts:  # the receipt of a batch takes as long as some frames
+            if self._receipts:  # the receipt of a batch takes as long as several frames
                 left -= self._receipts // _RECEIPTS_PER_FRAME
                 self._receipts = 0
                 if since == math.inf:  # also for a short read
@@ -553,8 +521,8 @@ class Session:
     def _take_run(
         self, template: MessageTemplate, data: bytes, at: int, most: int, stop: int
     ) -> int:
-        """Let the consumer take the plain messages that begin before `stop`; return the next
-        frame's start."""
+        """Let the consumer take plain messages that begin before `stop`; return the next frame's
+        start."""
         values: Any = self._template_values
         handler, ledger, count, epoch = values
         taken: int = at
@@ -562,10 +530,10 @@ class Session:
             taken = handler.on_run(template, ledger, epoch, data, at, most, stop)
         if taken > at:
             self._with_entries[handler] = None
-            template.patience = 1
+            template.next_single_frames = 1
         else:
-            template.single = template.patience
-            template.patience = min(_MAX_SINGLE_FRAMES, 2 * template.patience)
+            template.single_frames = template.next_single_frames
+            template.next_single_frames = min(_MAX_SINGLE_FRAMES, 2 * template.next_single_frames)
         return taken
 
     def _frame(self, data: bytes, at: int, end: int) -> None:
@@ -586,7 +554,7 @@ class Session:
     ) -> None:
         handler = self._consumers.get(message.consumer_id)
         if handler is None:
-            return  # detached, and the broker knows: it redelivers the message
+            return  # detached: the broker redelivers the message
         if data.startswith(_ENTRY_METADATA_MAGIC, at, end):
             if end - at < 6:
                 raise FrameError("a frame ends inside the size of its broker entry metadata")
@@ -633,7 +601,7 @@ class Session:
         elif kind == _Type.ERROR and command.error.request_id == NO_REQUEST:
             self.fail(_connection_error(self.peer, command.error, plain=self._anonymous))
         elif answer is not None:
-            self.requests.answered(kind, getattr(command, answer))
+            self.requests.complete(kind, getattr(command, answer))
         else:
             step = self._command_handlers.get(kind)
             if step is None:
@@ -664,7 +632,7 @@ class Session:
         close = command.close_producer
         producer = self._producers.pop(close.producer_id, None)
         if producer is not None:
-            producer.on_closed_by_broker(self._assigned(close, "CLOSE_PRODUCER"))
+            producer.on_closed_by_broker(self._assigned_address(close, "CLOSE_PRODUCER"))
 
     def _close_consumer(self, command: pb.BaseCommand) -> None:
         close = command.close_consumer
@@ -672,7 +640,7 @@ class Session:
         if consumer is not None:
             self.forget_template()
             self._hand_over()  # entries from before the command
-            consumer.on_closed_by_broker(self._assigned(close, "CLOSE_CONSUMER"))
+            consumer.on_closed_by_broker(self._assigned_address(close, "CLOSE_CONSUMER"))
 
     def _end_of_topic(self, command: pb.BaseCommand) -> None:
         consumer = self._consumers.get(command.reachedEndOfTopic.consumer_id)
@@ -695,13 +663,10 @@ class Session:
             handler.on_topics_changed(command.watchTopicUpdate)
 
     def _migrated(self, command: pb.BaseCommand) -> None:
-        """Log that a topic has moved to another cluster (TOPIC_MIGRATED, PIP-188).
-
-        The client does not follow to another cluster because of a command: a CLOSE_CONSUMER or
-        CLOSE_PRODUCER comes next, and then an ordinary lookup at the service URL.
-        """
+        """Log TOPIC_MIGRATED (PIP-188). CLOSE_CONSUMER or CLOSE_PRODUCER comes next, and then a
+        lookup."""
         moved = command.topicMigrated
-        url = self._referred(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
+        url = self._address_in(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
         if url is not None:
             log.warning(
                 "%s says that a topic has migrated to %s, which is not followed: if its consumers "
@@ -710,27 +675,24 @@ class Session:
                 url,
             )
 
-    def _assigned(self, close: Any, doing: str) -> str | None:
+    def _assigned_address(self, close: Any, purpose: str) -> str | None:
         """Return the broker that serves the topic now (extensible load manager), or None."""
-        return self._referred(
-            close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls, doing
+        return self._address_in(
+            close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls, purpose
         )
 
-    def _referred(self, plain: str, by_tls: str, doing: str) -> str | None:
-        """Return the address in a command that fits the client; None if a lookup must follow.
-
-        Logs a warning if there is an address that the client must not use.
-        """
+    def _address_in(self, plain: str, by_tls: str, purpose: str) -> str | None:
+        """Return the address in a command if it fits the client; else a lookup must follow."""
         url = by_tls if self._tls else plain
         if not url and (self._proxied or not (plain or by_tls)):
             return None
         try:
-            address = referred(
+            address = broker_address(
                 text(url),
                 text(plain),
                 asked=self.peer,
                 secure=self._tls,
-                doing=doing,
+                purpose=purpose,
                 proxied=self._proxied,
             )
         except TopicLookupError as error:

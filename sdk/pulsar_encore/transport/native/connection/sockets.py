@@ -1,8 +1,7 @@
 """TCP and TLS connections by sockets.
 
 All addresses of a host name are tried: the next one starts when the previous one fails or has not
-answered in a quarter of a second (RFC 8305), so a dead address costs no more than that. An attempt
-that ends leaves no socket open.
+answered in a quarter of a second (RFC 8305).
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from .session import ByteTransport, Session
 from .tls_context import TlsContext
 
 _HIGH_WATER: Final = 4_000_000  # bytes unsent before producers pause
-_ATTEMPT_DELAY_S: Final = 0.25  # until the next address is tried as well (RFC 8305)
+_ATTEMPT_DELAY_S: Final = 0.25
 
 
 class SocketProtocol(asyncio.Protocol):
-    """Passes asyncio's events of one connection to its session."""
-
     session: Session
 
     def __init__(self, make: Callable[[ByteTransport], Session]) -> None:
@@ -41,7 +38,7 @@ class SocketProtocol(asyncio.Protocol):
         self.session = self._make(stream)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.session.lost(tls.client_refused(self.session.peer, exc) or exc)
+        self.session.lost(tls.client_certificate_error(self.session.peer, exc) or exc)
 
     def data_received(self, data: bytes) -> None:
         self.session.receive(data)
@@ -54,24 +51,17 @@ class SocketProtocol(asyncio.Protocol):
 
 
 class Sockets:
-    """Opens connections by sockets (`Dialer`)."""
-
     def __init__(self, secured: TlsContext) -> None:
         self._tls = secured
 
     async def dial(
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
-        """Connect. The session has sent nothing yet.
-
-        Args:
-            timeout_s: Longest wait in s, including TLS.
+        """Connect within `timeout_s`, including TLS.
 
         Raises:
-            ConnectError: if the host is unknown, unreachable, refuses, or has no TLS that can be
-                trusted.
             AuthenticationError: if the broker does not accept the client's certificate.
-            TransportTimeout: if there was no answer in time.
+            ConnectError: for all other failures but a timeout (`TransportTimeout`).
         """
         loop = asyncio.get_running_loop()
         context = self._tls.context() if address.tls else None
@@ -87,15 +77,15 @@ class Sockets:
                     )
                 except OSError as error:  # `create_connection` closes the socket
                     if context is not None:
-                        raise tls.refused(str(address), address.host, error) from error
+                        raise tls.handshake_error(str(address), address.host, error) from error
                     raise
         except TimeoutError as error:
             text = f"no connection to {address} within {timeout_s:g} s"
             raise TransportTimeout(text) from error
         except OSError as error:
             raise ConnectError(f"no connection to {address}: {error}; {REACHABLE}") from error
-        # The socket itself: asyncio's transport can close nothing once its loop is closed, and a
-        # file descriptor that it has closed may be in use again.
+        # The socket itself, because asyncio's transport can close nothing once its loop is closed,
+        # and its file descriptor may be in use again.
         protocol.session.drop = partial(_drop, stream)
         return protocol.session
 
@@ -121,11 +111,8 @@ async def _resolved(loop: asyncio.AbstractEventLoop, address: Address) -> list[A
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
-    """Open a TCP connection to one of the addresses of a host.
-
-    Raises:
-        OSError: if no address answered. The text has the error of each address.
-    """
+    """Open a TCP connection to one of the addresses of a host, or raise an error with all
+    reasons."""
     found = await _resolved(loop, address)
     # Not `create_connection(happy_eyeballs_delay=...)`: uvloop does not accept the argument.
     # The operating system has sorted the addresses (RFC 6724); `interleave=0` keeps its order.

@@ -1,14 +1,14 @@
 """TLS contexts: trusted certificates, the client's certificate, and errors of the handshake.
 
-A context is made again when one of its files has changed, so that a replaced certificate is used
-from the next connection on. The host name in the broker's certificate is verified, unlike in Java's
-and the C++ client, unless all checks are off.
+A context is made again when one of its files has changed. The host name in the broker's certificate
+is verified, unlike in Java's and the C++ client, unless all checks are off.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +20,8 @@ from ....errors import AuthenticationError, ConnectError, PulsarException
 _EXPIRED: Final = 10
 _NOT_YET: Final = 9
 _OTHER_NAME: Final = (62, 64)  # for a host name, and for an IP address
-# Alerts of a peer that does not accept our certificate, or requires one.
-_CLIENT_REFUSED: Final = (
+# The peer does not accept our certificate, or requires one.
+_CERTIFICATE_ALERTS: Final = (
     "CERTIFICATE_REQUIRED",
     "ALERT_BAD_CERTIFICATE",
     "ALERT_CERTIFICATE_",
@@ -30,84 +30,72 @@ _CLIENT_REFUSED: Final = (
     "ALERT_ACCESS_DENIED",
     "ALERT_DECRYPT_ERROR",
 )
-# Errors if the peer uses another protocol.
+# The peer uses another protocol.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER")
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
+@dataclass(kw_only=True, eq=False)
 class TlsContext:
-    """The TLS settings of a client.
+    """The TLS settings of a client. All files are PEM.
 
-    Args:
-        trust_file: Certificates to trust, PEM; None for the system's, or certifi's if the system
-            has none.
-        certificate_file: The client's certificate, PEM, or None.
-        key_file: Its key, PEM, not encrypted.
+    Attributes:
+        trust_file: None for the system's certificates, or certifi's if the system has none.
+        key_file: Not encrypted.
         insecure: Accept any certificate, for any name.
     """
 
-    def __init__(
-        self,
-        *,
-        trust_file: str | None = None,
-        certificate_file: str | None = None,
-        key_file: str | None = None,
-        insecure: bool = False,
-    ) -> None:
-        self._trust_file = trust_file
-        self._certificate_file = certificate_file
-        self._key_file = key_file
-        self._insecure = insecure
-        self._cached: tuple[_Stamp, ssl.SSLContext] | None = None
+    trust_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    insecure: bool = False
+    _cached: tuple[_Stamp, ssl.SSLContext] | None = field(default=None, init=False)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for one connection.
-
-        Raises:
-            ConnectError: if a file cannot be read or used.
-        """
+        """Return the context for one connection, or raise `ConnectError` if a file cannot be
+        used."""
         stamp = self.stamp()
         if self._cached is None or self._cached[0] != stamp:
             self._cached = (stamp, self._make())
         return self._cached[1]
 
     def stamp(self) -> _Stamp:
-        files = (self._trust_file, self._certificate_file, self._key_file)
+        files = (self.trust_file, self.certificate_file, self.key_file)
         return tuple(_stamp(path) for path in files)
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if self._insecure:
+        if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         else:
             self._trust(context)
-        if self._certificate_file is not None:
+        if self.certificate_file is not None:
             try:
                 # Without a password OpenSSL would ask for one on the terminal.
-                context.load_cert_chain(self._certificate_file, self._key_file, password="")
+                context.load_cert_chain(self.certificate_file, self.key_file, password="")
             except OSError as error:  # an SSLError is one
                 raise ConnectError(
-                    f"the client certificate {self._certificate_file!r} with the key "
-                    f"{self._key_file!r} cannot be used ({_reason_of(error)}): both must be PEM, "
+                    f"the client certificate {self.certificate_file!r} with the key "
+                    f"{self.key_file!r} cannot be used ({_reason_of(error)}): both must be PEM, "
                     "belong together, and the key must not be encrypted",
                     retryable=False,
                 ) from error
         return context
 
     def _trust(self, context: ssl.SSLContext) -> None:
-        if self._trust_file is None:
+        if self.trust_file is None:
             context.load_default_certs()
             if not _has_roots(context):
                 context.load_verify_locations(certifi.where())
             return
         try:
-            context.load_verify_locations(self._trust_file)
+            context.load_verify_locations(self.trust_file)
         except OSError as error:
             raise ConnectError(
-                f"tls_trust_certs_file_path {self._trust_file!r} cannot be used "
+                f"tls_trust_certs_file_path {self.trust_file!r} cannot be used "
                 f"({_reason_of(error)}): it must have certificates in PEM",
                 retryable=False,
             ) from error
@@ -135,15 +123,12 @@ def _reason_of(error: OSError) -> str:
     return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
 
 
-def refused(peer: str, host: str, error: Exception) -> PulsarException:
-    """Return the error for a TLS handshake that failed with `error`; its text says what to change.
-
-    Args:
-        host: The name that the certificate must have.
-    """
+def handshake_error(peer: str, host: str, error: Exception) -> PulsarException:
+    """Return the error for a failed handshake. `host` is the name that the certificate must
+    have."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(f"{peer}: {_not_trusted(host, error)}", retryable=False)
-    refusal = client_refused(peer, error)
+    refusal = client_certificate_error(peer, error)
     if refusal is not None:
         return refusal
     if isinstance(error, ssl.SSLError) and not any(each in str(error) for each in _NO_TLS):
@@ -175,7 +160,7 @@ def _not_trusted(host: str, error: ssl.SSLCertVerificationError) -> str:
     )
 
 
-def client_refused(peer: str, error: Exception | None) -> AuthenticationError | None:
+def client_certificate_error(peer: str, error: Exception | None) -> AuthenticationError | None:
     """Return the error if the broker did not accept the client's certificate; None otherwise.
 
     With TLS 1.3 the broker reports this after the handshake.
@@ -183,7 +168,7 @@ def client_refused(peer: str, error: Exception | None) -> AuthenticationError | 
     if not isinstance(error, ssl.SSLError):
         return None
     refusal = str(error)
-    if not any(each in refusal for each in _CLIENT_REFUSED):
+    if not any(each in refusal for each in _CERTIFICATE_ALERTS):
         return None
     return AuthenticationError(
         f"{peer} does not take the client's certificate, or wants one ({_reason_of(error)}): see "

@@ -1,22 +1,26 @@
 """Lookups over the binary protocol, at any broker of the service.
 
-Redirects: `docs/notes/wire-protocol.md#lookup`. Brokers behind a proxy:
-`docs/notes/wire-protocol.md#addresses-and-proxies`. A broker that keeps answering TooManyRequests
-is left for another one: `docs/notes/wire-protocol.md#server-errors`.
+Redirects: `docs/notes/wire-protocol.md#lookup`. Proxies:
+`docs/notes/wire-protocol.md#addresses-and-proxies`. A broker that keeps answering TooManyRequests:
+`docs/notes/wire-protocol.md#server-errors`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 from weakref import WeakKeyDictionary
+
+from google.protobuf.message import Message
 
 from ....errors import LookupError as TopicLookupError
 from ....errors import NotConnected, TooManyLookupRequestException
 from ....options import RegexSubscriptionMode
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import text
-from ..connection.addresses import Address, referred
+from ..connection.addresses import Address, broker_address
 from ..connection.pool import ConnectionPool
 from ..connection.session import Session
 from .lookup_interface import Partitions, TopicListing
@@ -34,51 +38,41 @@ MODES: Final = {
 
 
 class BinaryLookup:
-    """Lookups over the binary protocol (`LookupMethod`)."""
-
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._settings = pool.settings
         self._refusals: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
-        def make(request_id: int) -> pb.CommandPartitionedTopicMetadata:
-            return pb.CommandPartitionedTopicMetadata(
+        session = await self._pool.any_broker()
+        answer: pb.CommandPartitionedTopicMetadataResponse = await self._request(
+            session,
+            lambda request_id: pb.CommandPartitionedTopicMetadata(
                 topic=topic,
                 request_id=request_id,
                 metadata_auto_creation_enabled=None if create else False,
-            )
-
-        session = await self._pool.any_broker()
-        doing = f"partitions of {topic}"
-        try:
-            answer: pb.CommandPartitionedTopicMetadataResponse = await session.request(
-                make, doing, self._settings.operation_timeout_s
-            )
-        except TooManyLookupRequestException as error:
-            self._count_refusal(session, error)
-            raise
+            ),
+            f"partitions of {topic}",
+        )
         check_partitions(answer.partitions, topic, self._settings.max_partitions)
-        flags = session.features
         return Partitions(
             answer.partitions,
-            flags.supports_get_partitioned_metadata_without_auto_creation,
+            session.features.supports_get_partitioned_metadata_without_auto_creation,
         )
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
-        def make(request_id: int) -> pb.CommandGetTopicsOfNamespace:
-            # No pattern: dialects of regular expressions differ, so a broker might omit topics that
-            # match here. `docs/notes/wire-protocol.md#topic-lists`.
-            return pb.CommandGetTopicsOfNamespace(
+        session = await self._pool.any_broker()
+        answer: pb.CommandGetTopicsOfNamespaceResponse = await session.request(
+            # No pattern, because dialects of regular expressions differ
+            # (`docs/notes/wire-protocol.md#topic-lists`).
+            lambda request_id: pb.CommandGetTopicsOfNamespace(
                 namespace=namespace,
                 request_id=request_id,
                 mode=MODES[mode],
                 topics_hash=known or None,
-            )
-
-        session = await self._pool.any_broker()
-        answer: pb.CommandGetTopicsOfNamespaceResponse = await session.request(
-            make, f"topics of {namespace}", self._settings.operation_timeout_s
+            ),
+            f"topics of {namespace}",
+            self._settings.operation_timeout_s,
         )
         if known and not answer.changed:
             return TopicListing(None, known)
@@ -89,20 +83,22 @@ class BinaryLookup:
         service = pool.service
         session, authoritative = await pool.any_broker(), False
         for _ in range(_MAX_REDIRECTS + 1):
-            # Read before the request: the pool forgets a connection that ends meanwhile, and a
-            # broker behind a proxy must never be dialed directly.
+            # Before the request: the pool forgets a connection that ends meanwhile, and a broker
+            # behind a proxy must never be dialed directly.
             asked = self._address_of(session)
             if asked is None:
                 raise NotConnected(f"look up {topic}: the connection to {session.peer} has ended")
-            answer = await self._ask_owner(session, topic, authoritative)
+            answer: pb.CommandLookupTopicResponse = await self._request(
+                session, partial(self._owner_request, topic, authoritative), f"look up {topic}"
+            )
             proxied = answer.proxy_through_service_url
             plain, tls = text(answer.brokerServiceUrl), text(answer.brokerServiceUrlTls)
-            address = referred(
+            address = broker_address(
                 tls if service.secure else plain,
                 plain,
                 asked=asked,
                 secure=service.secure,
-                doing=topic,
+                purpose=topic,
                 proxied=proxied,
             )
             through = asked if proxied else None
@@ -116,28 +112,26 @@ class BinaryLookup:
         key = self._pool.key_of(session)
         return None if key is None else key.address
 
-    async def _ask_owner(
-        self, session: Session, topic: str, authoritative: bool
-    ) -> pb.CommandLookupTopicResponse:
-        def make(request_id: int) -> pb.CommandLookupTopic:
-            return pb.CommandLookupTopic(
-                topic=topic,
-                request_id=request_id,
-                authoritative=authoritative,
-                advertised_listener_name=self._settings.listener_name,
-            )
+    def _owner_request(
+        self, topic: str, authoritative: bool, request_id: int
+    ) -> pb.CommandLookupTopic:
+        return pb.CommandLookupTopic(
+            topic=topic,
+            request_id=request_id,
+            authoritative=authoritative,
+            advertised_listener_name=self._settings.listener_name,
+        )
 
+    async def _request(self, session: Session, make: Callable[[int], Message], purpose: str) -> Any:
         try:
-            answer: pb.CommandLookupTopicResponse = await session.request(
-                make, f"look up {topic}", self._settings.operation_timeout_s
-            )
+            return await session.request(make, purpose, self._settings.operation_timeout_s)
         except TooManyLookupRequestException as error:
             self._count_refusal(session, error)
             raise
-        return answer
 
     def _count_refusal(self, session: Session, error: TooManyLookupRequestException) -> None:
-        """Count a refusal. After too many, end the connection and leave the broker for a while."""
+        """Count a TooManyRequests. After too many, end the connection and leave the broker for a
+        while."""
         now = self._pool.loop.time()
         refusals = self._refusals.setdefault(session, deque())
         refusals.append(now)
@@ -146,16 +140,12 @@ class BinaryLookup:
         if len(refusals) >= _MAX_REFUSALS:
             asked = self._address_of(session)
             if asked is not None:
-                self._pool.did_not_answer(asked, self._pool.service)
+                self._pool.avoid(asked, self._pool.service)
             session.fail(error)
 
 
 def check_partitions(count: int, topic: str, most: int) -> None:
-    """Check the number of partitions in an answer, before anything is made for each partition.
-
-    Raises:
-        LookupError: if there are more than `most`, the client's `max_partitions`.
-    """
+    """Check the number of partitions in an answer, before anything is made for each partition."""
     if count > most:
         raise TopicLookupError(
             f"{topic}: {count} partitions, and this client accepts at most {most}: raise the "

@@ -1,8 +1,6 @@
 """Lookups over HTTP, at the brokers' admin interface, for http:// and https:// service URLs.
 
-Answers are limited in size. Redirects are followed with the credentials, because brokers of a
-cluster redirect to each other, but never from TLS to plain HTTP (`addresses.redirected`).
-Connections to the brokers themselves are binary. Needs `httpx2`.
+Redirects are followed with the credentials, but never from TLS to plain HTTP. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from ....errors import (
 from ....errors import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
 from ..connection import tls_context as tls
-from ..connection.addresses import Address, redirected, referred
+from ..connection.addresses import Address, broker_address, redirect_target
 from ..connection.cluster_service import ConnectionCredentials
 from ..connection.pool import ConnectionPool
 from ..connection.session import Session
@@ -33,8 +31,8 @@ from .binary_lookup import check_partitions
 from .lookup_interface import Partitions, TopicListing
 
 _MAX_REDIRECTS: Final = 20
-_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # of an answer: the names of half a million topics
-_MAX_REASON_CHARS: Final = 300  # of the broker's own text
+_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # the names of half a million topics
+_MAX_REASON_CHARS: Final = 300
 _ERRORS: Final = {
     400: "InvalidTopicName",
     401: "AuthenticationError",
@@ -54,8 +52,6 @@ _MODES: Final = {
 
 
 class HttpLookup:
-    """Lookups over HTTP (`LookupMethod`). The pool connects to the topics' owners."""
-
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
@@ -92,23 +88,23 @@ class HttpLookup:
         plain, by_tls = found.get("brokerUrl"), found.get("brokerUrlTls")
         if not isinstance(plain, str | None) or not isinstance(by_tls, str | None):
             raise _bad_answer(f"look up {topic}: the answer is invalid")
-        address = referred(
+        address = broker_address(
             (by_tls if service.secure else plain) or "",
             plain or "",
             asked=service,
             secure=service.secure,
-            doing=topic,
+            purpose=topic,
         )
         return await self._pool.broker(address, service=service)
 
-    async def get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
-        """Return the JSON answer of a broker of the service. If one does not answer, the next is
-        asked."""
+    async def get(self, path: str, query: Mapping[str, str], purpose: str) -> Any:
+        """Return the JSON answer of a broker of the service. If one does not answer, ask the
+        next."""
         httpx2 = _httpx2()
         pool = self._pool
         service = pool.service
         data = await pool.data_of(service.credentials)
-        pool.check_cluster(service)  # before the first of its addresses is chosen
+        pool.check_cluster(service)  # before an address is chosen
         headers = _headers(service.credentials, data)
         settings = pool.settings
         timeout = httpx2.Timeout(
@@ -116,26 +112,25 @@ class HttpLookup:
         )
 
         def connect(tls: bool) -> Any:
-            # One client per request: a redirect from http to https is verified like any other TLS
-            # connection, and http alone needs no certificates.
+            # One HTTP client per request: a redirect to https needs certificates, http needs none.
             verify = service.tls.context() if tls else False
             return httpx2.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
 
         failure: PulsarException | None = None
-        for address in pool.to_ask():
+        for address in pool.addresses_to_try():
             url = f"{address}{path}"
             try:
-                status, body = await _fetch(connect, url, query, headers, doing)
+                status, body = await _fetch(connect, url, query, headers, purpose)
             except httpx2.TimeoutException as error:
-                failure = TransportTimeout(f"{doing}: no answer from {address} in time")
+                failure = TransportTimeout(f"{purpose}: no answer from {address} in time")
                 failure.__cause__ = error
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                failure = _connect_error(httpx2, doing, address, error)
+                failure = _connect_error(httpx2, purpose, address, error)
                 failure.__cause__ = error
             else:
-                pool.answered(address, service)
-                return _json(status, body, doing)
-            pool.did_not_answer(address, service)
+                pool.prefer(address, service)
+                return _json(status, body, purpose)
+            pool.avoid(address, service)
         assert failure is not None, "a service has addresses"
         raise failure
 
@@ -145,7 +140,7 @@ async def _fetch(
     url: str,
     query: Mapping[str, str],
     headers: Mapping[str, str],
-    doing: str,
+    purpose: str,
 ) -> tuple[int, bytes]:
     params: Mapping[str, str] | None = query
     for _ in range(_MAX_REDIRECTS + 1):
@@ -159,37 +154,38 @@ async def _fetch(
                     body += part
                     if len(body) > _MAX_ANSWER_BYTES:
                         raise _bad_answer(
-                            f"{doing}: an answer of more than {_MAX_ANSWER_BYTES} bytes"
+                            f"{purpose}: an answer of more than {_MAX_ANSWER_BYTES} bytes"
                         )
                 return response.status_code, bytes(body)
-            target = _redirect_target(response.url, response.headers.get("location", ""), doing)
-        url, params = redirected(target, asked=url, doing=doing), None  # it repeats the query
-    raise TopicLookupError(f"{doing}: more than {_MAX_REDIRECTS} redirects in a row")
+            target = _location_url(response.url, response.headers.get("location", ""), purpose)
+        url = redirect_target(target, asked=url, purpose=purpose)
+        params = None  # the target repeats the query
+    raise TopicLookupError(f"{purpose}: more than {_MAX_REDIRECTS} redirects in a row")
 
 
-def _redirect_target(asked: Any, location: str, doing: str) -> str:
-    """Return the target of a redirect as `httpx2` reads it, with the scheme in lower case."""
+def _location_url(asked: Any, location: str, purpose: str) -> str:
+    """Return the target of a redirect as `httpx2` reads it."""
     try:
         return str(_httpx2().URL(urljoin(str(asked), location)))
     except (ValueError, _httpx2().InvalidURL) as error:
-        raise _bad_answer(f"{doing}: a redirect of {asked} to no web address: {error}") from error
+        raise _bad_answer(f"{purpose}: a redirect of {asked} to no web address: {error}") from error
 
 
-def _json(status: int, body: bytes, doing: str) -> Any:
+def _json(status: int, body: bytes, purpose: str) -> Any:
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
-    if status == 200 and answer is not None:
-        return answer
     if status == 200:
-        raise _bad_answer(f"{doing}: the answer is not JSON")
+        if answer is None:
+            raise _bad_answer(f"{purpose}: the answer is not JSON")
+        return answer
     given_reason = answer.get("reason") if _is_object(answer) else None
     reason = f"{given_reason or body[:_MAX_REASON_CHARS].decode(errors='replace')}"[
         :_MAX_REASON_CHARS
     ]
     raise exception_of_result(
-        _ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}"
+        _ERRORS.get(status, "LookupError"), f"{purpose}: HTTP {status}: {reason}"
     )
 
 
@@ -217,15 +213,17 @@ def path_of(topic: str) -> str:
     return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
 
 
-def _connect_error(httpx2: Any, doing: str, address: Address, error: Exception) -> PulsarException:
+def _connect_error(
+    httpx2: Any, purpose: str, address: Address, error: Exception
+) -> PulsarException:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
-            return tls.refused(str(address), address.host, cause)
+            return tls.handshake_error(str(address), address.host, cause)
         cause = cause.__cause__ or cause.__context__
-    text = f"{doing}: {address}: {str(error) or type(error).__name__}"
+    text = f"{purpose}: {address}: {str(error) or type(error).__name__}"
     if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
-        # The peer accepts connections, but closed this one because it does not speak HTTP.
+        # The peer closed the connection because it does not speak HTTP.
         text += (
             ": give service_url the port of the web service (8080, with TLS 8443), not the binary "
             "protocol's, or connect by pulsar://"
@@ -238,8 +236,7 @@ def _is_object(answer: object) -> TypeGuard[dict[str, Any]]:
 
 
 def _bad_answer(text: str) -> TopicLookupError:
-    """Return the error for an invalid answer. It is not retried, because the answer would be the
-    same."""
+    """Return the error for an invalid answer. A retry would get the same answer."""
     return TopicLookupError(text, retryable=False)
 
 

@@ -25,12 +25,6 @@ _Answer = TypeVar("_Answer")
 
 
 class Lookup:
-    """Looks up topics on one connection pool.
-
-    Args:
-        make_round: Makes the schedule of each task that looks for new topics.
-    """
-
     def __init__(
         self, pool: ConnectionPool, make_round: Callable[[], RefreshSchedule] = TimedSchedule
     ) -> None:
@@ -44,12 +38,8 @@ class Lookup:
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         """Return the number of partitions of a topic; 0 for a topic without.
 
-        Args:
-            topic: Full name.
-            create: True if the broker may create the topic, where its policies allow that.
-
-        Raises:
-            TopicNotFound: if the topic does not exist, and may not be created.
+        If `create`, the broker may create the topic, where its policies allow that. Else a missing
+        topic raises `TopicNotFound`.
         """
         return (await self.ask_partitions(topic, create=create)).number
 
@@ -65,12 +55,7 @@ class Lookup:
     async def topics(
         self, namespace: str, mode: RegexSubscriptionMode, known: str = ""
     ) -> TopicListing:
-        """List the topics of a namespace.
-
-        Args:
-            namespace: ``tenant/namespace``.
-            known: Hash of a known list; the answer may be that the list is still the same.
-        """
+        """List the topics of ``tenant/namespace``; `known` is the hash of a known list."""
         return await self._shared(
             ("topics", namespace, mode.name, known),
             lambda: self._with_retries(
@@ -79,26 +64,18 @@ class Lookup:
         )
 
     async def schema(self, topic: str, version: int | None) -> pb.Schema:
-        """Return a version of a topic's schema, or the latest.
-
-        Args:
-            topic: Full name; partitions share the schema of their topic.
-            version: From 0; None for the latest.
-
-        Raises:
-            TopicNotFound: if the topic, or the version, does not exist.
-        """
+        """Return a version of a topic's schema, from 0, or the latest. Partitions share their
+        topic's."""
         which = "the latest schema" if version is None else f"schema version {version}"
-        doing = f"{which} of {topic}"
+        purpose = f"{which} of {topic}"
         return await self._shared(
             ("schema", topic, str(version)),
-            lambda: self._with_retries(doing, lambda: self._ask_schema(topic, version, doing)),
+            lambda: self._with_retries(purpose, lambda: self._ask_schema(topic, version, purpose)),
         )
 
-    async def _ask_schema(self, topic: str, version: int | None, doing: str) -> pb.Schema:
+    async def _ask_schema(self, topic: str, version: int | None, purpose: str) -> pb.Schema:
         # Over the binary protocol even if lookups use HTTP: the web service rewrites schemas of
-        # key-value pairs, and a copy that is registered with such a schema would be another
-        # version.
+        # key-value pairs, and such a schema, when a copy registers it, would be another version.
         service = self.pool.service
         session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
         number = None if version is None else version.to_bytes(8, "big")
@@ -106,22 +83,19 @@ class Lookup:
             lambda request_id: pb.CommandGetSchema(
                 topic=topic, request_id=request_id, schema_version=number
             ),
-            doing,
+            purpose,
             self.pool.settings.operation_timeout_s,
         )
         return answer.schema
 
     async def owner(self, topic: str) -> Session:
-        """Return a connection to the broker that serves a topic, or a partition.
-
-        This is a single attempt, because an `Attachment` has its own retries.
-        """
+        """Return a connection to the broker of a topic or partition, without retries."""
         return await self._shared(("owner", topic), lambda: self._method().owner(topic))
 
     def _method(self) -> LookupMethod:
         return self._web if self.pool.service.web else self._binary
 
-    async def _with_retries(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    async def _with_retries(self, purpose: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         settings, loop = self.pool.settings, self.pool.loop
         timeout_s = settings.operation_timeout_s
         deadline = loop.time() + timeout_s
@@ -132,7 +106,7 @@ class Lookup:
                 async with asyncio.timeout_at(deadline):
                     return await ask()
             except TimeoutError as error:
-                text = f"{doing}: no answer within {timeout_s:g} s"
+                text = f"{purpose}: no answer within {timeout_s:g} s"
                 if failure is not None:
                     text += f"; the last error: {failure}"
                 raise TransportTimeout(text) from (failure or error)
@@ -157,7 +131,7 @@ class Lookup:
         if self._in_flight.get(key) is task:
             del self._in_flight[key]
         if not task.cancelled():
-            task.exception()  # marks the error as retrieved, if no caller waits any more
+            task.exception()  # marks it as retrieved
 
     async def _limited(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         async with self._limit:

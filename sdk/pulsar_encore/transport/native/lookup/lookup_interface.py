@@ -1,4 +1,4 @@
-"""The contract of the two lookup methods, and patterns of topic names."""
+"""The interface of the two lookup methods, and patterns of topic names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ class TopicListing(NamedTuple):
     """Topics of a namespace.
 
     Attributes:
-        topics: Full names, each partition by its name; None if the list still has the hash that was
-            sent.
-        hash: The broker's hash of the list; "" if it gives none.
+        topics: Full names, each partition by its own; None if the list still has the known hash.
+        hash: The broker's hash of the list, or "".
     """
 
     topics: list[str] | None
@@ -26,10 +25,9 @@ class TopicListing(NamedTuple):
 
 
 class Partitions(NamedTuple):
-    """The answer to a question for the partitions of a topic.
+    """The number of partitions of a topic; 0 for a topic without.
 
     Attributes:
-        number: The number of partitions; 0 for a topic without.
         tells_missing: True if the broker distinguishes a missing topic from one without partitions.
             Brokers do since PIP-344 (3.0.6, 3.2.4, 3.3.1), and so do their web services.
     """
@@ -39,7 +37,7 @@ class Partitions(NamedTuple):
 
 
 class LookupMethod(Protocol):
-    """A way to look up topics. Each call is one attempt, and raises `PulsarException`."""
+    """Each call is one attempt, and raises `PulsarException`."""
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
         """Return the partitions of a topic."""
@@ -52,12 +50,10 @@ class LookupMethod(Protocol):
 
 
 class NamePattern:
-    """A regular expression for ``persistent://tenant/namespace/name``. Only the name is an
-    expression: tenant and namespace are literal, and the domain is ignored.
+    """A regular expression for the name in ``persistent://tenant/namespace/name``.
 
-    Attributes:
-        namespace: ``tenant/namespace``.
-        path: The pattern without its domain, as brokers take it.
+    Tenant and namespace are literal, and the domain is ignored. `path` is the pattern without its
+    domain, as brokers take it.
 
     Raises:
         InvalidTopicName: if it is not a regular expression, or has no namespace.

@@ -1,10 +1,9 @@
 """The topics that match a pattern, kept up to date.
 
-A broker reports each new topic at once if it supports WATCH_TOPIC_LIST. The list is also requested
-periodically: some brokers do not support the command, a watch covers persistent topics only, and
-patterns of more than 50 characters are not accepted. Both results are combined, so that no topic is
-missed. After a reconnect, and after an update with an unexpected hash, the watch is requested again
-with the hash of the topics that it has reported: `docs/notes/wire-protocol.md#topic-lists`.
+A broker with WATCH_TOPIC_LIST reports each new topic at once. The list is also requested
+periodically: not every broker has the command, and a watch covers neither non-persistent topics nor
+patterns of more than 50 characters. After a reconnect, and after an update with an unexpected hash,
+the watch is requested again: `docs/notes/wire-protocol.md#topic-lists`.
 """
 
 from __future__ import annotations
@@ -31,16 +30,8 @@ _MAX_PATTERN_CHARS: Final = 50  # `subscriptionPatternMaxLength`
 
 
 class PatternWatch:
-    """The topics that match a pattern (a partitioned topic by its own name), and their changes.
-
-    Args:
-        pattern: A regular expression for ``persistent://tenant/namespace/name``; tenant and
-            namespace are literal.
-        period_s: How often the list is requested, in s.
-
-    Raises:
-        InvalidTopicName: if the pattern is invalid.
-    """
+    """The topics that match a pattern, and their changes. The list is requested every
+    `period_s`."""
 
     def __init__(
         self, lookup: Lookup, pattern: str, mode: RegexSubscriptionMode, period_s: float
@@ -49,12 +40,12 @@ class PatternWatch:
         self._pattern = NamePattern(pattern)
         self._mode = mode
         self._period_s = period_s
-        self._names: set[str] = set()  # matching names; each partition by its own
-        self._hash = ""  # of the last list
+        self._names: set[str] = set()  # each partition by its own
+        self._hash = ""
         self._change_event = asyncio.Event()
         self._schedule = lookup.make_round()
-        self._refresh_due: asyncio.Task[None] | None = None  # done when the list must be requested
-        # The topics that the watch has reported, in the broker's reading of the pattern.
+        self._refresh_due: asyncio.Task[None] | None = None
+        # By the watch, in the broker's reading of the pattern.
         self._reported: set[str] = set()
         self._id = -1
         self._session: Session | None = None
@@ -65,11 +56,8 @@ class PatternWatch:
         self._is_inconsistent = False
 
     async def first(self) -> list[str]:
-        """Return the matching topics, each partition by its name, and begin to watch for changes.
-
-        Raises:
-            PulsarException: if the list could not be fetched.
-        """
+        """Return the matching topics, each partition by its name, and begin to watch for
+        changes."""
         await self._refresh_list()
         self._change_event.clear()
         service = self._lookup.pool.service
@@ -82,8 +70,7 @@ class PatternWatch:
         return sorted(self._names)
 
     async def changed(self) -> list[str]:
-        """Wait for a change, or for the end of the period; return the matching topics, each
-        partition by its name.
+        """Wait for a change or the end of the period; return the matching topics as `first` does.
 
         Raises:
             PulsarException: if the list could not be fetched. A later call may succeed.
@@ -98,9 +85,9 @@ class PatternWatch:
         return sorted(self._names)
 
     async def _wait_for_change(self) -> bool:
-        """Wait for a change. Return False if the list must be requested before there is one."""
+        """Wait for a change. Return False if the list is due before."""
         loop = self._lookup.pool.loop
-        if self._refresh_due is None:  # else it is running: changes do not postpone the list
+        if self._refresh_due is None:  # else it runs: changes do not postpone the list
             self._refresh_due = in_background(loop, self._schedule.next(self._period_s))
         refresh, change = self._refresh_due, in_background(loop, self._wait_for_event())
         try:
@@ -120,7 +107,7 @@ class PatternWatch:
         self._schedule.again()
 
     def notify(self) -> None:
-        """Make `changed` return at once, because a topic that was removed may exist again."""
+        """Make `changed` return at once, because a removed topic may exist again."""
         self._change_event.set()
 
     async def stop(self) -> None:
@@ -129,12 +116,14 @@ class PatternWatch:
         self._end_watch()
 
     def _end_watch(self) -> None:
-        """Tell the broker to end the watch, without waiting for its answer."""
         session, self._session = self._session, None
         if session is not None and not session.closed:
             session.detach_watcher(self._id)
-            request_id = session.requests.new_id()
-            session.send(pb.CommandWatchTopicListClose(watcher_id=self._id, request_id=request_id))
+            session.send(
+                pb.CommandWatchTopicListClose(
+                    watcher_id=self._id, request_id=session.requests.new_id()
+                )
+            )
 
     def abandon(self) -> None:
         """End the watch at once. The broker notices when the connection ends."""
@@ -155,8 +144,8 @@ class PatternWatch:
         listing = await self._lookup.topics(self._pattern.namespace, self._mode, self._hash)
         if listing.topics is None:
             return
-        # Topics that the watch reported meanwhile may be missing in the list, or deleted again. The
-        # next list decides, and must be a full one.
+        # Topics that the watch reported meanwhile may be missing in the list, or deleted again: the
+        # next list must be a full one.
         added = self._reported - reported
         self._names = set(filter(self._pattern.matches, (*listing.topics, *added)))
         self._hash = "" if added else listing.hash
@@ -164,12 +153,12 @@ class PatternWatch:
     # The watch (`WatchHandler`)
 
     async def _watch(self, session: Session) -> None:
-        """Ask a broker to watch; also to get its current list if an update was inconsistent."""
+        """Ask a broker to watch; also for its current list, after an inconsistent update."""
         if not session.features.supports_topic_watchers:
             raise NotSupportedError(f"{session.peer} has no watchers of topics")
         if session is not self._session or not session.features.supports_topic_watcher_reconcile:
             self._end_watch()
-            self._id = self._lookup.pool.new_watcher_id()
+            self._id = next(self._lookup.pool.watcher_ids)
             session.attach_watcher(self._id, self)
         watcher_id = self._id
 
@@ -188,7 +177,7 @@ class PatternWatch:
                 make, f"watch topics of {self._pattern.namespace}", timeout_s
             )
         except BaseException:
-            # The watch may still begin, and the broker would keep it unknown to us.
+            # The broker may still begin the watch.
             self._session = session
             self._end_watch()
             raise
@@ -219,7 +208,7 @@ class PatternWatch:
                 self._attachment.again()
 
     def _update(self, reported: set[str]) -> None:
-        """Take over the topics of the watch. Topics that only the list reported are kept."""
+        """Take over the topics of the watch. Keep topics that only the list reported."""
         added, removed = reported - self._reported, self._reported - reported
         self._reported = reported
         names = (self._names - removed) | set(filter(self._pattern.matches, added))
@@ -234,5 +223,4 @@ class PatternWatch:
             self._attachment.again()
 
     def _on_refused(self, error: Exception) -> None:
-        """The broker cannot watch topics. The list is requested periodically in any case."""
         log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)

@@ -1,8 +1,4 @@
-"""When a task looks for new topics.
-
-`TimedSchedule` uses a timer. A broker in memory knows when topics appear, and hands in another
-`RefreshSchedule` that needs no timer.
-"""
+"""When a task looks for new topics. A broker in memory hands in a schedule without a timer."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ from typing import Protocol
 
 
 class RefreshSchedule(Protocol):
-    """The schedule of one task that looks for new topics repeatedly."""
-
     async def next(self, every_s: float) -> None:
         """Wait until the next time, which comes every `every_s` seconds."""
 
@@ -21,8 +15,6 @@ class RefreshSchedule(Protocol):
 
 
 class TimedSchedule:
-    """Returns after each period (`RefreshSchedule`)."""
-
     async def next(self, every_s: float) -> None:
         await asyncio.sleep(every_s)
 

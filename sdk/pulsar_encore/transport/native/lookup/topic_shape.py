@@ -1,14 +1,14 @@
 """Whether a topic exists and how many partitions it has, looked up without creating it.
 
-A deleted topic must stay deleted until it is created again on purpose. Consumers and producers that
-were attached to it therefore look it up with creation off (`metadata_auto_creation_enabled=false`,
-PIP-344, and the same by HTTP). Creation is allowed only after the topic was missing for
-`ClientSettings.recreate_after_s`, because brokers delete inactive topics.
+A deleted topic must stay deleted until it is created again on purpose. So consumers and producers
+that were attached look it up with creation off (`metadata_auto_creation_enabled=false`, PIP-344).
+Creation is allowed only after the topic was missing for `ClientSettings.recreate_after_s`, because
+brokers delete inactive topics.
 
 A broker without PIP-344 ignores the field: it answers 0 partitions for a missing topic, and creates
-the topic if `allowAutoTopicCreationType` is `partitioned`. The answer 0 of such a broker for a
-topic that had partitions counts as missing. With such a broker, a producer of a topic without
-partitions creates a deleted topic again.
+the topic if `allowAutoTopicCreationType` is `partitioned`. Its answer 0 for a topic that had
+partitions counts as missing. With such a broker, a producer of a topic without partitions creates a
+deleted topic again.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from .lookup import Lookup
 
 log: Final = logging.getLogger("pulsar_encore.lookup")
 
-#: Longest time between two lookups of a missing topic, until it may be created here, in s.
-MISSING_S: Final = 5.0
+# Between two lookups of a missing topic.
+_MISSING_S: Final = 5.0
 
 
 class TopicShape:
     """The current partitions of one topic.
 
     Args:
-        topic: Full name, as the application gave it.
         creates: True if the topic may be created after it was missing for long.
         name: The consumer or producer, for log lines; None for no lines.
 
@@ -115,15 +114,13 @@ class TopicShape:
         return self._lookup.pool.loop.time() - missing_s >= self._recreate_after_s
 
     def next_look_s(self, delay_s: float) -> float:
-        """Return the delay before the next lookup, in s: at most 5 s until the topic may be created
-        here, then `delay_s`."""
+        """Return the delay before the next lookup: at most 5 s until the topic may be created
+        here."""
         if self.missing_s is not None and self._is_overdue(self.missing_s):
             return delay_s
-        return min(delay_s, MISSING_S)
+        return min(delay_s, _MISSING_S)
 
     def topics(self, count: int) -> list[tuple[str, int]]:
-        """Return the full name and partition number of each topic if there are `count`
-        partitions."""
         if not count:
             return [(self.topic, partition_of(self.topic))]
         return [(f"{self.topic}-partition-{each}", each) for each in range(count)]

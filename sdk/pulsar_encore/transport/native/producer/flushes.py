@@ -1,70 +1,56 @@
-"""Waits for all sends that are pending at one moment, without a wait for each message.
+"""Waits for all sends that are pending at one moment, with one future for all of them.
 
-A flush ends with the last of its frames, and fails with the first of their errors.
+A flush fails with the first error of its frames, after the last of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from .pending_sends import PendingSend
-
-W = TypeVar("W")
-
-
-class _Flush(Generic[W]):
-    __slots__ = ("done", "error", "left")
-
-    def __init__(self, of: Iterable[PendingSend[W]], done: asyncio.Future[Any]) -> None:
-        self.left = set(of)
-        self.error: Exception | None = None
-        self.done = done
+from .unconfirmed_frames import SendFrame
 
 
-class Flushes(Generic[W]):
-    """The flushes of one topic or partition that have not ended."""
+@dataclass(slots=True, eq=False)
+class _Flush:
+    pending: set[SendFrame]
+    done: asyncio.Future[Any]
+    error: Exception | None = None
 
+
+class Flushes:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._open: list[_Flush[W]] = []
+        self.open: list[_Flush] = []
 
-    @property
-    def under_way(self) -> list[_Flush[W]]:
-        return self._open
-
-    def begin(self, of: list[PendingSend[W]]) -> list[asyncio.Future[Any]]:
-        """Return a future that is done when all these frames are completed; no future if there are
-        none."""
-        if not of:
+    def begin(self, frames: Sequence[SendFrame]) -> list[asyncio.Future[Any]]:
+        """Return a future for the completion of all these frames; `[]` without frames."""
+        if not frames:
             return []
-        flush = _Flush(of, self._loop.create_future())
-        self._open.append(flush)
+        flush = _Flush(set(frames), self._loop.create_future())
+        self.open.append(flush)
         return [flush.done]
 
-    def adopt(self, others: Flushes[W]) -> None:
+    def adopt(self, others: Flushes) -> None:
         """Take over another part's flushes, because some of their frames may complete here."""
-        self._open += others.under_way
+        self.open += others.open
 
-    def left(self, sending: PendingSend[W], error: Exception | None) -> None:
-        """Note that a frame is no longer pending: it is stored, or failed with `error`."""
-        for flush in list(self._open):
+    def complete(self, frame: SendFrame, error: Exception | None) -> None:
+        for flush in list(self.open):
             if flush.done.done():
-                self._open.remove(flush)
+                self.open.remove(flush)
                 continue
-            if sending not in flush.left:
+            if frame not in flush.pending:
                 continue
-            flush.left.discard(sending)
+            flush.pending.discard(frame)
             flush.error = flush.error or error
-            if not flush.left:
-                self._open.remove(flush)
-                _end(flush)
-
-
-def _end(flush: _Flush[W]) -> None:
-    if flush.error is None:
-        flush.done.set_result(None)
-    else:
-        flush.done.set_exception(flush.error)
-        flush.done.exception()  # marks it as retrieved, if no caller waits
+            if flush.pending:
+                continue
+            self.open.remove(flush)
+            if flush.error is None:
+                flush.done.set_result(None)
+            else:
+                flush.done.set_exception(flush.error)
+                flush.done.exception()  # marks it as retrieved

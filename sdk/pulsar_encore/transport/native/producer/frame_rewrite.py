@@ -1,7 +1,7 @@
-"""Rewrites frames for another topic, because theirs was deleted and created with other partitions.
+"""Rewrites frames for another topic, after theirs was deleted and created with other partitions.
 
-A frame moves as it is, encrypted or not, a batch as one entry. Only its producer id, producer name
-and schema version are replaced, and sequence ids that the other topic has already used.
+The payload is the same, encrypted or batched. Sequence ids change only if the other topic has
+already used them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 from ....values.outgoing_message import OutgoingMessage
 from ....wire.entries import decode_body, encode_body, metadata_of
 from ....wire.frames import Frame, FrameDecoder, encode_with_body
-from .pending_sends import PendingSend
-from .send_results import Waiter
+from .unconfirmed_frames import SendFrame
 
 
-def key_of(sending: PendingSend[Waiter]) -> OutgoingMessage:
-    """Return an empty message with the partition key of an entry, to choose a partition."""
-    body = _decoded(sending).body
+def key_of(frame: SendFrame) -> OutgoingMessage:
+    body = _decoded(frame).body
     assert body is not None, "SEND has a body"
     metadata = metadata_of(body)
     key = metadata.partition_key if metadata.HasField("partition_key") else None
@@ -23,43 +21,38 @@ def key_of(sending: PendingSend[Waiter]) -> OutgoingMessage:
 
 
 def rewrite(
-    sending: PendingSend[Waiter],
+    frame: SendFrame,
     highest_id: int,
     *,
     producer_id: int,
     producer_name: str,
     schema_version: bytes,
 ) -> int:
-    """Change a frame, in place, into a frame of another producer.
+    """Change a frame in place into a frame of another producer; return its new highest sequence id.
 
-    Args:
-        highest_id: Highest sequence id that the other producer has used. A broker that deduplicates
-            drops every id up to it.
-
-    Returns:
-        The highest sequence id that the other producer has used with this frame.
+    A broker that deduplicates drops every id up to `highest_id`.
     """
-    frame = _decoded(sending)
-    assert frame.body is not None, "SEND has a body"
-    entry = decode_body(frame.body, verify=False)
-    send, metadata = frame.command.send, entry.metadata
-    first = sending.first_chunk
+    decoded = _decoded(frame)
+    assert decoded.body is not None, "SEND has a body"
+    entry = decode_body(decoded.body, verify=False)
+    send, metadata = decoded.command.send, entry.metadata
+    first = frame.first_chunk
     if first is not None:
-        sending.sequence_id = sending.last = first.sequence_id
-    elif sending.sequence_id <= highest_id:
-        sending.last += highest_id + 1 - sending.sequence_id
-        sending.sequence_id = highest_id + 1
+        frame.sequence_id = frame.last = first.sequence_id
+    elif frame.sequence_id <= highest_id:
+        frame.last += highest_id + 1 - frame.sequence_id
+        frame.sequence_id = highest_id + 1
     send.producer_id = producer_id
-    send.sequence_id = metadata.sequence_id = sending.sequence_id
+    send.sequence_id = metadata.sequence_id = frame.sequence_id
     if send.HasField("highest_sequence_id"):
-        send.highest_sequence_id = metadata.highest_sequence_id = sending.last
+        send.highest_sequence_id = metadata.highest_sequence_id = frame.last
     metadata.producer_name = producer_name
     if schema_version:
         metadata.schema_version = schema_version
-    sending.frame = encode_with_body(frame.command, encode_body(metadata, entry.payload))
-    return max(highest_id, sending.last)
+    frame.data = encode_with_body(decoded.command, encode_body(metadata, entry.payload))
+    return max(highest_id, frame.last)
 
 
-def _decoded(sending: PendingSend[Waiter]) -> Frame:
-    [frame] = FrameDecoder(len(sending.frame)).feed(sending.frame)
-    return frame
+def _decoded(frame: SendFrame) -> Frame:
+    [decoded] = FrameDecoder(len(frame.data)).feed(frame.data)
+    return decoded

@@ -1,26 +1,17 @@
 """The `TransportProducer` of a topic and its partitions.
 
-If the queue is full, a message fails, or waits in one line for all partitions, as the options say.
-New partitions are found while the producer runs. A deleted topic is waited for. If it comes back
-with other partitions, messages without a receipt go to those.
+It finds new partitions while it runs, and waits for a deleted topic. If the topic comes back with
+other partitions, messages without a receipt go to those.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from ....errors import (
-    ClosedError,
-    ConfigurationError,
-    EncoreError,
-    NotConnected,
-    ProducerQueueIsFull,
-)
+from ....errors import ClosedError, ConfigurationError, EncoreError, NotConnected
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
 from ....eventloop.close_once import CloseOnce
@@ -30,7 +21,6 @@ from ....values.message_id import MessageId
 from ....values.outgoing_message import OutgoingMessage
 from ....values.topic_names import full_name
 from ....wire.compression import compress
-from ...error_advice import ADVICE
 from ...interface import ProducerListener
 from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
@@ -39,42 +29,34 @@ from ..lookup.topic_shape import TopicShape
 from .frame_rewrite import key_of
 from .partition_choice import PartitionChoice
 from .partition_producer import PartitionProducer
-from .pending_sends import PendingSend
 from .registration import Registration
 from .send_encoder import Encrypt
 from .send_encryption import encryptor_of
-from .send_results import Waiter, set_failed
+from .send_queue import SendQueue
+from .send_results import set_failed
+from .unconfirmed_frames import SendFrame, Waiter
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-_FAILURES_PER_STEP: Final = 500  # waiting sends that fail in one step of the loop: about 2 ms
 
-
-class LoopHome(Protocol):
-    """The client of a producer."""
-
+class ProducerClient(Protocol):
     def lookup_for(self, producer: NativeProducer) -> Lookup:
-        """Return the lookup of the running loop. The producer is closed with the client."""
+        """Return the lookup of the running loop, and close the producer with the client."""
 
     def ended(self, producer: NativeProducer) -> None:
         """Forget a closed producer."""
 
 
 async def open_producer(
-    home: LoopHome,
+    client: ProducerClient,
     options: ProducerOptions,
     ids: Iterator[int],
     listener: ProducerListener | None = None,
 ) -> NativeProducer:
-    """Make a producer that the brokers have accepted; `ids` never repeats a producer id.
-
-    Raises:
-        ConfigurationError: if the options cannot be served.
-        PulsarException: if a broker refused, or could not be reached in time.
-    """
+    """Make a producer that the brokers have accepted. `ids` never repeats a producer id."""
     compress(options.compression_type.value, b"")  # raises if the codec is not available
     encrypt = await encryptor_of(options)
-    producer = NativeProducer(home, options, ids, encrypt, listener)
+    producer = NativeProducer(client, options, ids, encrypt, listener)
     try:
         await producer.open()
     except BaseException:
@@ -87,44 +69,33 @@ class NativeProducer:
     """One producer (`TransportProducer`), made by `open_producer`.
 
     After the end of its event loop it continues on the next loop that uses it, and attaches again
-    there. Messages that were pending are lost, like the callers that waited for them.
-
-    Attributes:
-        parts: One for each partition; a single one for a topic without.
+    there. Pending messages are lost with the loop.
     """
 
     def __init__(
         self,
-        home: LoopHome,
+        client: ProducerClient,
         options: ProducerOptions,
         ids: Iterator[int],
         encrypt: Encrypt | None,
         listener: ProducerListener | None = None,
     ) -> None:
-        self._client = home
+        self._client = client
         self._options = options
         self._ids = ids
-        self._topic = full_name(options.topic)
+        self.topic: str = full_name(options.topic)
         name = f" {options.producer_name!r}" if options.producer_name else ""
-        self._retry_log = RetryLog(f"producer{name} on {self._topic}")
+        self._retry_log = RetryLog(f"producer{name} on {self.topic}")
         self._encrypt = encrypt
         self._listener = listener
-        self._lookup = home.lookup_for(self)
+        self._lookup = client.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self._choice = PartitionChoice(options, self._lookup.pool.rng)
         self.parts: list[PartitionProducer] = []
-        self._max_pending_in_part = options.max_pending_messages
-        self._max_pending = options.max_pending_messages_across_partitions
-        self._blocks = options.block_if_queue_full
-        self._chunking = options.chunking_enabled
-        self._pending = 0
-        self._waiting: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
-        # Sends that waited for room when the producer was closed.
-        self._refused: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
-        self._admitting = False
+        self._queue = SendQueue(options, self.topic)
         self._partitioned = False
         self._shape = self._shape_of(0)
-        self._recovery_task: asyncio.Task[None] | None = None  # looks for a missing topic
+        self._recovery_task: asyncio.Task[None] | None = None
         self._parts_lock = asyncio.Lock()  # held while `parts` changes
         self._growth_task: asyncio.Task[None] | None = None
         self._closed = False
@@ -133,17 +104,13 @@ class NativeProducer:
     # Opening and growing
 
     async def open(self) -> None:
-        """Attach to all partitions, or only to a random one for a lazy start.
-
-        Raises:
-            PulsarException: if a partition could not be attached.
-        """
-        partitions = await self._lookup.partitions(self._topic)
+        """Attach to all partitions, or only to a random one for a lazy start."""
+        partitions = await self._lookup.partitions(self.topic)
         self._shape.partitions = partitions
         self._partitioned = partitions > 0
         lazy = self._options.lazy_start_partitioned_producers
         count = max(1, partitions)
-        # The first part finds the errors that concern all parts, and the name of the producer.
+        # The first part shows errors of all parts, and gets the producer name.
         first = self._lookup.pool.rng.randrange(count) if lazy else 0
         chosen = self._part(first)
         self.parts = [chosen]
@@ -154,19 +121,21 @@ class NativeProducer:
         ]
         self.parts = parts
         if not lazy:
-            await _all(part.open() for part in parts if part is not chosen)
+            await _open_all(part.open() for part in parts if part is not chosen)
         self._watch_growth()
 
     def _part(self, number: int, name: str = "", *, established: bool = False) -> PartitionProducer:
-        partition = number if self._partitioned else -1
-        topic = f"{self._topic}-partition-{number}" if self._partitioned else self._topic
+        topic = f"{self.topic}-partition-{number}" if self._partitioned else self.topic
+        registration = Registration(self._options, topic, next(self._ids), name)
+        return self._new_part(registration, established=established)
+
+    def _new_part(self, registration: Registration, *, established: bool) -> PartitionProducer:
         return PartitionProducer(
             self._lookup,
             self._options,
-            Registration(self._options, topic, next(self._ids), name),
-            _partition_of(topic) if partition < 0 else partition,
+            registration,
             encrypt=self._encrypt,
-            on_left=self._on_left,
+            release_slots=self._queue.release,
             listener=self._listener,
             on_missing=self._look_for_topic,
             established=established,
@@ -188,12 +157,12 @@ class NativeProducer:
         """Add new partitions. Return False if this must be retried."""
         before = self._shape.partitions
         try:
-            partitions = await self._lookup.partitions(self._topic, create=False)
+            partitions = await self._lookup.partitions(self.topic, create=False)
             async with self._parts_lock:
                 if not self._partitioned:
                     return True
                 if self._shape.partitions != before:
-                    return False  # `_recover` asked meanwhile: this answer may be older
+                    return False  # `_recover` looked meanwhile: this answer may be older
                 for number in range(len(self.parts), partitions):
                     part = self._part(number, self.producer_name, established=True)
                     if not self._options.lazy_start_partitioned_producers:
@@ -205,19 +174,13 @@ class NativeProducer:
                     self.parts.append(part)
                     self._shape.partitions = len(self.parts)
         except EncoreError as error:
-            log.warning("new partitions of %s: %s; retried", self._topic, error)
+            log.warning("new partitions of %s: %s; retried", self.topic, error)
             return False
         return True
-
-    @property
-    def _is_over(self) -> bool:
-        """True if the event loop is closed or about to be closed."""
-        return self._loop.is_closed() or self._lookup.pool.closed
 
     # A topic that is deleted and comes back
 
     def _look_for_topic(self) -> None:
-        """Look for the topic, because a broker does not know a part's topic any more."""
         if self._closed or (self._recovery_task is not None and not self._recovery_task.done()):
             return
         self._recovery_task = in_background(self._loop, self._recover())
@@ -230,12 +193,12 @@ class NativeProducer:
                 count = await shape.ask()
                 if count is not None:
                     async with self._parts_lock:
-                        self._fit(count)
+                        self._fit_parts(count)
                     if not self._retry_missing():
                         return
             except EncoreError as error:
                 log.info(
-                    "%s: its partitions could not be asked for; retried: %s", self._topic, error
+                    "%s: its partitions could not be asked for; retried: %s", self.topic, error
                 )
             await pool.rest(shape.next_look_s(delays.next()))
 
@@ -247,7 +210,7 @@ class NativeProducer:
             part.retry_now()
         return bool(missing)
 
-    def _fit(self, count: int) -> None:
+    def _fit_parts(self, count: int) -> None:
         topics = self._shape.topics(count)
         left = {part.topic: part for part in self.parts}
         if [topic for topic, _ in topics] == list(left):
@@ -255,7 +218,7 @@ class NativeProducer:
         log.warning(
             "%s was created again: it had %s and has %s now. Messages without a receipt go to the "
             "new partitions",
-            self._topic,
+            self.topic,
             _partitions_in_words(len(left) if self._partitioned else 0),
             _partitions_in_words(count),
         )
@@ -275,48 +238,40 @@ class NativeProducer:
             self._watch_growth()
 
     def _move(self, gone: list[PartitionProducer]) -> None:
-        self._admitting = True  # nothing is admitted before `_waiting` names the current parts
-        try:
+        with self._queue.paused():  # until waiting messages name the current parts
             self._move_all(gone)
-        finally:
-            self._admitting = False
-        self._admit_waiting()
         if self._listener is not None:
             for part in gone:
                 self._listener.on_removed(part.topic)
 
     def _move_all(self, gone: list[PartitionProducer]) -> None:
-        frames: list[tuple[PartitionProducer, PendingSend[Waiter]]] = []
+        frames: list[tuple[PartitionProducer, SendFrame]] = []
         early: list[tuple[OutgoingMessage, Waiter, int]] = []
         for part in gone:
             released, unpacked = part.release()
             frames += [(part, each) for each in released]
             early += unpacked
         frames.sort(key=lambda each: each[1].since)
-        moved: dict[PendingSend[Waiter], PartitionProducer] = {}
-        for old, sending in frames:
-            first = sending.first_chunk
+        moved: dict[SendFrame, PartitionProducer] = {}
+        for old, frame in frames:
+            first = frame.first_chunk
             if first is not None and first not in moved:
                 error = NotConnected(
                     f"{old.topic} was deleted when it had a part of a chunked message: send it "
                     "again"
                 )
-                set_failed(sending.waiters, error)
-                self._on_left(sending.slots)
+                set_failed(frame.waiters, error)
+                self._queue.release(frame.slots)
                 continue
-            part = moved[first] if first is not None else self._chosen(key_of(sending))
-            moved[sending] = part
-            part.adopt([sending], old)
+            part = moved[first] if first is not None else self._choose_part(key_of(frame))
+            moved[frame] = part
+            part.adopt([frame], old)
             part.begin()
-        waiting = [
-            (self._chosen(message) if part in gone else part, message, waiter)
-            for part, message, waiter in self._waiting
-        ]
-        self._waiting = deque(waiting)
+        self._queue.move(gone, self._choose_part)
         for message, waiter, slots in early:
-            self._chosen(message).publish(message, waiter, slots)
+            self._choose_part(message).publish(message, waiter, slots)
 
-    def _chosen(self, message: OutgoingMessage) -> PartitionProducer:
+    def _choose_part(self, message: OutgoingMessage) -> PartitionProducer:
         """Choose another part for a message of a deleted partition.
 
         Only the partition key of an encoded message is known, so `message_router` gets it without
@@ -330,7 +285,7 @@ class NativeProducer:
             log.warning(
                 "%s: message_router failed for a message that moves to the new partitions; it goes "
                 "to partition 0: %s",
-                self._topic,
+                self.topic,
                 error,
             )
             return self.parts[0]
@@ -340,9 +295,13 @@ class NativeProducer:
         self._lookup = self._client.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self._retry_log.forget_all()
-        self.parts = [part.moved(self._lookup) for part in self.parts]
-        self._waiting.clear()
-        self._pending = 0
+        gone, self.parts = self.parts, []
+        for old in gone:
+            old.registration.forget()
+            part = self._new_part(old.registration, established=True)
+            part.replace(old)
+            self.parts.append(part)
+        self._queue.reset()
         self._parts_lock = asyncio.Lock()
         self._recovery_task = self._growth_task = None
         self._shape = self._shape_of(self._shape.partitions)
@@ -350,13 +309,9 @@ class NativeProducer:
 
     def _shape_of(self, partitions: int) -> TopicShape:
         name = self._retry_log.name
-        return TopicShape(self._lookup, self._topic, creates=True, partitions=partitions, name=name)
+        return TopicShape(self._lookup, self.topic, creates=True, partitions=partitions, name=name)
 
     # `TransportProducer`
-
-    @property
-    def topic(self) -> str:
-        return self._topic
 
     @property
     def producer_name(self) -> str:
@@ -370,11 +325,15 @@ class NativeProducer:
         started = [part for part in self.parts if part.started]
         return not self._closed and bool(started) and all(each.is_connected() for each in started)
 
-    def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
+    def _ensure_open(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        if self._is_over:
+        # The end of an event loop first closes the pool, and then the loop.
+        if self._loop.is_closed() or self._lookup.pool.closed:
             self._move_to_running_loop()
+
+    def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
+        self._ensure_open()
         waiter: Waiter = self._loop.create_future()
         parts = self.parts
         if len(parts) == 1:
@@ -388,73 +347,21 @@ class NativeProducer:
             part = parts[at]
         if part.error is not None:
             set_failed((waiter,), part.error)
-        elif self._waiting or not self._admit(part, message, waiter):
-            self._wait(part, message, waiter)
+        else:
+            self._queue.put(part, message, waiter)
         return waiter
 
-    def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
-        """Send a message if the queue has room. A message that is larger than the whole queue is
-        sent when nothing else is pending; otherwise it would never be sent."""
-        slots = part.slots_of(message) if self._chunking else 1
-        under_way = self._pending
-        if under_way:
-            if self._max_pending and under_way + slots > self._max_pending:
-                return False
-            most = self._max_pending_in_part
-            if part.under_way and most and part.under_way + slots > most:
-                return False
-        self._pending = under_way + slots
-        part.publish(message, waiter, slots)
-        return True
-
-    def _wait(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> None:
-        if self._blocks:
-            self._waiting.append((part, message, waiter))
-            return
-        waiter.set_exception(
-            ProducerQueueIsFull(
-                f"send to {self._topic}: ProducerQueueIsFull: {ADVICE['ProducerQueueIsFull']}"
-            )
-        )
-
-    def _on_left(self, slots: int) -> None:
-        self._pending -= slots
-        self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
-        if not self._waiting or self._admitting:
-            return
-        self._admitting = True  # a message that fails at once calls this again
-        try:
-            while self._waiting and self._admit_first():
-                self._waiting.popleft()
-        finally:
-            self._admitting = False
-
-    def _admit_first(self) -> bool:
-        """Send or fail the first waiting message. Return False if it must wait."""
-        part, message, waiter = self._waiting[0]
-        if waiter.done():  # the caller has given up
-            return True
-        if part.error is not None:
-            set_failed((waiter,), part.error)
-            return True
-        return self._admit(part, message, waiter)
-
     async def flush(self) -> None:
-        if self._closed:
-            raise ClosedError("the producer is closed: create another")
-        if self._is_over:
-            self._move_to_running_loop()
-        under_way: list[asyncio.Future[Any]] = [waiter for _, _, waiter in self._waiting]
+        self._ensure_open()
+        pending: list[asyncio.Future[Any]] = [*self._queue.waiters]
         for part in self.parts:
-            under_way += part.flush()
-        if not under_way:
+            pending += part.flush()
+        if not pending:
             return
-        await asyncio.wait(under_way)
+        await asyncio.wait(pending)
         failed = [
             error
-            for each in under_way
+            for each in pending
             if not each.cancelled() and (error := each.exception()) is not None
         ]
         if failed:
@@ -467,18 +374,13 @@ class NativeProducer:
         self._end()
         if self._loop.is_closed():
             return
-        try:
-            while self._fail_refused(_FAILURES_PER_STEP):  # noqa: ASYNC110 - in parts, not a wait
-                await asyncio.sleep(0)
-        finally:
-            self._fail_refused(sys.maxsize)
+        await self._queue.close()
         await asyncio.gather(*(part.close() for part in self.parts))
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the broker's answer."""
         self._end()
         if not self._loop.is_closed():
-            self._fail_refused(sys.maxsize)
+            self._queue.abandon()
             for part in self.parts:
                 part.abandon()
 
@@ -487,16 +389,7 @@ class NativeProducer:
             return
         self._closed = True
         self._client.ended(self)
-        self._refused, self._waiting = self._waiting, deque()
         self._end_tasks()
-
-    def _fail_refused(self, most: int) -> bool:
-        """Fail up to `most` of the sends that waited for room when the producer was closed. Return
-        True if others remain."""
-        closed = ClosedError("the producer was closed before the send ended")
-        count = min(most, len(self._refused))
-        set_failed([self._refused.popleft()[2] for _ in range(count)], closed)
-        return bool(self._refused)
 
     def _end_tasks(self) -> None:
         for task in (self._growth_task, self._recovery_task):
@@ -508,14 +401,8 @@ def _partitions_in_words(count: int) -> str:
     return f"{count} partitions" if count else "no partitions"
 
 
-def _partition_of(topic: str) -> int:
-    """Return the partition number in a topic's name; -1 if the topic is not a partition."""
-    _, mark, number = topic.rpartition("-partition-")
-    return int(number) if mark and number.isdigit() else -1
-
-
-async def _all(opening: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of them. If one fails, cancel the others and wait for their end."""
+async def _open_all(opening: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all. If one fails, cancel the others and wait for their end."""
     tasks = [asyncio.ensure_future(each) for each in opening]
     try:
         await asyncio.gather(*tasks)

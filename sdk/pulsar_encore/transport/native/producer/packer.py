@@ -1,8 +1,7 @@
-"""Turns messages into frames: sequence ids, batches and their timer, chunks.
+"""Turns messages into frames: sequence ids, batches, chunks.
 
-Frames come out in the order of the messages. Everything waits until the broker has given the first
-sequence id. One timer serves all batches: it is set for the first one, and set again if it fires
-too early for a later one.
+One timer serves all batches: it is set for the first one, and set again if it fires too early for a
+later one.
 """
 
 from __future__ import annotations
@@ -15,30 +14,23 @@ from ....errors import EncoreError
 from ....eventloop.alarm import wall_now_ms
 from ....options import BatchingType, ProducerOptions
 from ....values.outgoing_message import OutgoingMessage
-from .pending_sends import PendingSend
 from .send_batches import SendBatch, SendBatches
 from .send_encoder import SendEncoder, goes_alone
-from .send_results import Waiter
+from .unconfirmed_frames import SendFrame, Waiter
 
 
 class Packer:
     """The messages of one topic or partition that are not frames yet.
 
-    Args:
-        on_packed: Called with frames to send, in order.
-        on_failed: Called with the waiters of messages that cannot be sent, the queue room of these
-            messages, and the error.
-
     Attributes:
-        encoder: None until `use`; messages wait for it.
-        highest_id: Highest sequence id so far.
+        early: Messages that wait for `encoder`, with their waiters and queue slots.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         options: ProducerOptions,
-        on_packed: Callable[[Sequence[PendingSend[Waiter]]], None],
+        on_packed: Callable[[Sequence[SendFrame]], None],
         on_failed: Callable[[Sequence[Waiter], int, Exception], None],
     ) -> None:
         self._loop = loop
@@ -46,9 +38,9 @@ class Packer:
         self._on_packed = on_packed
         self._on_failed = on_failed
         self.encoder: SendEncoder | None = None
-        self._early: list[tuple[OutgoingMessage, Waiter, int]] = []
+        self.early: list[tuple[OutgoingMessage, Waiter, int]] = []
         self._by_key = options.batching_type is BatchingType.KeyBased
-        self._batching: SendBatches[Waiter] | None = None
+        self._batching: SendBatches | None = None
         if options.batching_enabled:
             self._batching = SendBatches(
                 max_messages=options.batching_max_messages,
@@ -56,46 +48,40 @@ class Packer:
                 by_key=self._by_key,
             )
         self._delay_s = options.batching_max_publish_delay_ms / 1000
-        self._batch_begun_s = 0.0  # when the open batch began
+        self._batch_begun_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._next_id = 0
         self.highest_id: int = -1
 
-    def use(self, encoder: SendEncoder) -> None:
+    def set_encoder(self, encoder: SendEncoder) -> None:
         self.encoder = encoder
         if self._batching is not None:
             most = self._options.batching_max_allowed_size_in_bytes
             self._batching.max_bytes = min(most, encoder.batch_limit)
 
     def begin(self, last_sequence_id: int) -> None:
-        """Number messages from here on, first those that have waited."""
+        """Number messages from here on, first the early ones."""
         self.highest_id = last_sequence_id
         self._next_id = last_sequence_id + 1
-        early, self._early = self._early, []
-        for message, waiter, slots in early:
+        for message, waiter, slots in self.take_early():
             self.add(message, waiter, slots)
 
     def slots_of(self, message: OutgoingMessage) -> int:
-        """Return the queue room of a message: one, or its number of chunks before compression."""
+        """Return the queue slots of a message: one, or its number of chunks before compression."""
         if self.encoder is None:
             return 1
         return max(1, math.ceil(len(message.payload or b"") / self.encoder.batch_limit))
 
     def add(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
-        """Add a message, behind all others.
-
-        Args:
-            slots: From `slots_of`.
-        """
         encoder = self.encoder
         if encoder is None:
-            self._early.append((message, waiter, slots))
+            self.early.append((message, waiter, slots))
             return
         given = message.sequence_id
         sequence_id = self._next_id if given is None else given
         batching = self._batching
-        # A broker that deduplicates compares the first id of a batch, and drops the whole batch. A
-        # message that it may already have is therefore sent as its own entry.
+        # A broker that deduplicates compares the first id of a batch, and drops the whole batch. So
+        # a message that the broker may have is its own entry.
         if batching is None or sequence_id <= self.highest_id or goes_alone(message):
             if not self._add_alone(encoder, message, sequence_id, waiter, slots):
                 return
@@ -136,17 +122,23 @@ class Packer:
             return False
         self.flush()
         now = self._loop.time()
-        first: PendingSend[Waiter] | None = None
-        packed: list[PendingSend[Waiter]] = []
+        first: SendFrame | None = None
+        packed: list[SendFrame] = []
         for frame in frames[:-1]:
-            chunk = PendingSend[Waiter](
-                frame, sequence_id, [], since=now, slots=0, first_chunk=first
+            chunk = SendFrame(
+                frame, sequence_id, [], since=now, last=sequence_id, slots=0, first_chunk=first
             )
             first = first or chunk
             packed.append(chunk)
         packed.append(
-            PendingSend(
-                frames[-1], sequence_id, [waiter], since=now, slots=slots, first_chunk=first
+            SendFrame(
+                frames[-1],
+                sequence_id,
+                [waiter],
+                since=now,
+                last=sequence_id,
+                slots=slots,
+                first_chunk=first,
             )
         )
         self._on_packed(packed)
@@ -157,7 +149,7 @@ class Packer:
         if self._batching is None or not self._batching.count:
             return
         left = self._batch_begun_s + self._delay_s - self._loop.time()
-        if left > 0:  # the batch for which it was set was full before its time
+        if left > 0:  # set for an earlier batch
             self._timer = self._loop.call_later(left, self._on_timer)
         else:
             self.flush()
@@ -166,12 +158,12 @@ class Packer:
         if self._batching is not None and self._batching.count:
             self._pack(self._batching.take())
 
-    def _pack(self, batches: Sequence[SendBatch[Waiter]]) -> None:
+    def _pack(self, batches: Sequence[SendBatch]) -> None:
         encoder = self.encoder
-        assert encoder is not None  # there are no batches before it
+        assert encoder is not None  # else there are no batches
         now = self._loop.time()
         wall_ms = wall_now_ms(self._loop)
-        packed: list[PendingSend[Waiter]] = []
+        packed: list[SendFrame] = []
         for batch in batches:
             try:
                 packed.append(self._entry_of(encoder, batch, now, wall_ms))
@@ -180,39 +172,33 @@ class Packer:
         self._on_packed(packed)
 
     def _entry_of(
-        self, encoder: SendEncoder, batch: SendBatch[Waiter], now: float, wall_ms: int
-    ) -> PendingSend[Waiter]:
+        self, encoder: SendEncoder, batch: SendBatch, now: float, wall_ms: int
+    ) -> SendFrame:
         count = len(batch.waiters)
-        if count == 1:  # as in Java: it is acked, nacked and counted for itself
+        if count == 1:  # a plain entry, as in Java
             frame = encoder.single(batch.message, batch.first, wall_ms)
-            return PendingSend(frame, batch.first, batch.waiters, since=now)
-        # The ids of a batch by key have gaps that other batches fill, so it is named by its last id
-        # alone.
+            return SendFrame(frame, batch.first, batch.waiters, since=now, last=batch.first)
+        # The ids of a batch by key have gaps that other batches fill: only its last id names it.
         first = batch.last if self._by_key else batch.first
         last = None if self._by_key else batch.last
         frame = encoder.batch(batch.message, batch.parts, count, first, last, wall_ms)
-        return PendingSend(
+        return SendFrame(
             frame, first, batch.waiters, since=now, last=batch.last, slots=count, batched=True
         )
 
-    @property
-    def early(self) -> list[Waiter]:
-        return [waiter for _, waiter, _ in self._early]
-
     def take_back(self) -> tuple[list[Waiter], int]:
-        """Drop all messages that are not frames yet; return their waiters and their queue room."""
-        early, self._early = self._early, []
+        """Drop all messages that are not frames yet; return their waiters and queue slots."""
+        early = self.take_early()
         batches = self._batching.take() if self._batching is not None else []
         waiters = [waiter for batch in batches for waiter in batch.waiters]
         slots = len(waiters) + sum(slots for _, _, slots in early)
         return [*waiters, *(waiter for _, waiter, _ in early)], slots
 
     def take_early(self) -> list[tuple[OutgoingMessage, Waiter, int]]:
-        """Take the messages that wait for the first encoder, to send them through another part."""
-        early, self._early = self._early, []
+        early, self.early = self.early, []
         return early
 
-    def used(self, sequence_id: int) -> None:
+    def skip_ids(self, sequence_id: int) -> None:
         """Skip ids up to this one, which frames of another part have used."""
         self.highest_id = max(self.highest_id, sequence_id)
         self._next_id = max(self._next_id, sequence_id + 1)

@@ -14,10 +14,8 @@ from ....wire.partition_router import BatchLimits, PartitionRouter
 
 
 class PartitionChoice:
-    """Chooses the partitions of one producer's messages.
-
-    `rng` draws the first partition, so that many producers do not all begin with the same one.
-    """
+    """Chooses partitions. `rng` draws the first one, so that producers do not all begin with the
+    same."""
 
     def __init__(self, options: ProducerOptions, rng: Random) -> None:
         self._route = options.message_router
@@ -36,13 +34,8 @@ class PartitionChoice:
         )
 
     def partition(self, message: OutgoingMessage, partitions: int, now_ms: int) -> int:
-        """Return the partition of the next message, from 0 to `partitions` - 1. `now_ms` is
-        monotonic.
-
-        Raises:
-            ConfigurationError: if the `message_router` failed, or chose a partition that does not
-                exist.
-        """
+        """Return the partition of the next message, or raise `ConfigurationError` if
+        `message_router` fails."""
         if self._route is not None:
             return self._ask_router(message, partitions)
         return self._router.route(
@@ -120,7 +113,7 @@ class OutgoingView:
         return ""
 
     def sequence_id(self) -> None:
-        return None  # known when it is sent
+        return None
 
     def has_null_value(self) -> bool:
         return self._message.payload is None

@@ -1,10 +1,8 @@
 """A producer on one topic or partition: its pending messages, and its broker.
 
-A message becomes part of a frame (`Packer`), waits for its receipt, and leaves with an id or an
-error. All of that goes on while the connection is lost. Frames without a receipt are sent again, in
-order and unchanged, before new ones. Nothing is scheduled per message: the send timeout is one
-timer for all, and writing pauses while the socket is full. After a final error from the broker,
-every message fails with that error.
+Frames without a receipt are sent again after a reconnect, in order and unchanged, before new ones.
+Nothing is scheduled per message: one timer serves all send timeouts, and writing pauses while the
+socket is full.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from ....errors import (
     BrokerMetadataError,
-    ClosedError,
     NotAllowedError,
     NotConnected,
     ProducerBlockedQuotaExceededException,
@@ -30,6 +27,7 @@ from ....errors import (
 )
 from ....options import ProducerOptions
 from ....values.outgoing_message import OutgoingMessage
+from ....values.topic_names import partition_of
 from ....wire import pulsar_pb2 as pb
 from ...interface import ProducerListener
 from ..connection.attachment import Attachment
@@ -40,30 +38,23 @@ from ..lookup.lookup import Lookup
 from .flushes import Flushes
 from .frame_rewrite import rewrite
 from .packer import Packer
-from .pending_sends import OutOfStepError, PendingSend, PendingSends
 from .registration import Registration
 from .send_encoder import Encrypt, SendEncoder
-from .send_results import Waiter, set_failed, set_stored
+from .send_results import FAILURES_PER_STEP, closed_error, set_failed, set_stored
+from .unconfirmed_frames import OutOfStepError, SendFrame, UnconfirmedFrames, Waiter
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-# Errors by which brokers refuse a topic that was deleted or has another number of partitions.
+# By these, brokers refuse a topic that was deleted or has another number of partitions.
 _MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
-_STEP_BYTES: Final = 1_000_000  # written at once; then the socket can report that it is full
-_STEP_FRAMES: Final = 2_000  # the same in frames: about 2 ms
-# Sends that fail in one step of the loop: about 2 ms.
-_FAILURES_PER_STEP: Final = 500
+_STEP_BYTES: Final = 1_000_000  # written at once, before the socket can report that it is full
+_STEP_FRAMES: Final = 2_000  # about 2 ms
 
 
 class _Failing(NamedTuple):
-    """Messages that failed together.
+    """Frames that failed together, and waiters and queue slots of messages without a frame."""
 
-    Attributes:
-        waiters: Of the messages that were not frames yet.
-        slots: Queue room of the messages that were not frames yet.
-    """
-
-    frames: deque[PendingSend[Waiter]]
+    frames: deque[SendFrame]
     waiters: deque[Waiter]
     slots: int
     error: Exception
@@ -73,19 +64,16 @@ class PartitionProducer:
     """One topic or partition of a producer; a `ProducerHandler`.
 
     Args:
-        partition: Its number; -1 for a topic without.
-        encrypt: None to send in clear.
-        on_left: Called with the queue room of completed messages, after their waiters.
+        release_slots: Called with the queue slots of completed messages, after their waiters.
         on_missing: Called when the broker does not know the topic, or refuses it by its name.
         established: The producer was attached before: this part does not create its topic, and its
             first attempt is retried like later ones.
 
     Attributes:
-        under_way: Queue room of messages without id or error.
+        pending_slots: Queue slots of messages without id or error.
         last_sequence_id: Of the last message stored, also by an earlier producer of this name.
         error: Why nothing can be sent any more, or None.
-        missing_s: Loop time of the first answer, since it was attached, that the topic does not
-            exist; else None.
+        missing_s: Loop time of the first TopicNotFound since it was attached, or None.
         may_create: True if the next attempts to attach again may create the topic.
     """
 
@@ -94,32 +82,30 @@ class PartitionProducer:
         lookup: Lookup,
         options: ProducerOptions,
         registration: Registration,
-        partition: int,
         *,
         encrypt: Encrypt | None,
-        on_left: Callable[[int], None],
-        listener: ProducerListener | None = None,
+        release_slots: Callable[[int], None],
+        listener: ProducerListener | None,
         on_missing: Callable[[], None],
-        established: bool = False,
-        retry_log: RetryLog | None = None,
+        established: bool,
+        retry_log: RetryLog,
     ) -> None:
         self.topic: str = registration.topic
-        self._retry_log = retry_log
-        self.partition: int = partition
-        self.under_way: int = 0
+        self.partition: int = partition_of(registration.topic)
+        self.pending_slots: int = 0
         self.last_sequence_id: int = -1
         self.error: Exception | None = None
         self.missing_s: float | None = None
         self.may_create: bool = False
         self._lookup = lookup
         self._on_missing = on_missing
-        self._was_attached = established  # this part, or others of the producer
+        self._was_attached = established  # this part, or another of the producer
         # A non-persistent topic exists only while it is in use.
         self._stored = not self.topic.startswith("non-persistent://")
         self._options = options
-        self._registration = registration
+        self.registration: Registration = registration
         self._encrypt = encrypt
-        self._on_left = on_left
+        self._release_slots = release_slots
         self._listener = listener
         self._loop = lookup.pool.loop
         self._request_timeout_s = lookup.pool.settings.operation_timeout_s
@@ -135,18 +121,18 @@ class PartitionProducer:
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
         self._packer = Packer(self._loop, options, self._on_packed, self._on_not_sent)
-        self._pending: PendingSends[Waiter] = PendingSends()
+        self._unconfirmed = UnconfirmedFrames()
         self._timeout_s = options.send_timeout_millis / 1000
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
-        self.flushes: Flushes[Waiter] = Flushes[Waiter](self._loop)
-        # Highest sequence id used before the first message; None until the broker has said.
+        self.flushes: Flushes = Flushes(self._loop)
+        # Before the first message; None until the broker has told it.
         self._highest_id: int | None = None
         self._begun = False
-        self._adopted: list[PendingSend[Waiter]] = []  # not rewritten yet
-        self._early_s = 0.0  # when the first message came, if it waits for the first attachment
-        self._corrupted: PendingSend[Waiter] | None = None
-        # Failed messages, in order, that are not yet reported to their waiters.
+        self._adopted: list[SendFrame] = []  # not rewritten yet
+        self._early_s = 0.0  # loop time of the first message that waits for an attachment
+        self._corrupted: SendFrame | None = None
+        # Not reported to their waiters yet.
         self._failing: deque[_Failing] = deque()
         self._is_reporting = False
 
@@ -154,7 +140,7 @@ class PartitionProducer:
 
     @property
     def name(self) -> str:
-        return self._registration.name
+        return self.registration.name
 
     @property
     def started(self) -> bool:
@@ -164,62 +150,39 @@ class PartitionProducer:
         return self._attached and self.error is None
 
     async def open(self) -> None:
-        """Attach within the operation timeout. If that fails, the caller must end the part.
-
-        Raises:
-            PulsarException: The part could not be attached.
-        """
+        """Attach within the operation timeout. If that fails, the caller must end the part."""
         self._begun = True
         await self._attachment.first()
 
     def begin(self) -> None:
-        """Attach in the background, with retries as after a loss. No effect after the first call.
-
-        Messages that are published before the part is attached wait for it, until their send
-        timeout.
-        """
+        """Attach in the background, with retries as after a loss. No effect after the first
+        call."""
         if not self._begun:
             self._begun = True
             self._attachment.begin()
 
     def retry_now(self) -> None:
-        """Make the next attempt to attach now, because the topic exists or may be created."""
         self._attachment.retry_now()
 
-    def moved(self, lookup: Lookup) -> PartitionProducer:
-        """Return this part for the running loop, because its own loop has ended. Pending messages
-        are lost."""
-        self._registration.forget()
-        part = PartitionProducer(
-            lookup,
-            self._options,
-            self._registration,
-            self.partition,
-            encrypt=self._encrypt,
-            on_left=self._on_left,
-            listener=self._listener,
-            on_missing=self._on_missing,
-            established=True,
-            retry_log=self._retry_log,
-        )
-        part.error = self.error
-        if self._packer.encoder is not None:
-            part.last_sequence_id = self.last_sequence_id
-            part._highest_id = self._packer.highest_id
-        return part
+    def replace(self, old: PartitionProducer) -> None:
+        """Continue for a part whose event loop has ended. Its pending messages are lost."""
+        self.error = old.error
+        if old._packer.encoder is not None:
+            self.last_sequence_id = old.last_sequence_id
+            self._highest_id = old._packer.highest_id
 
     async def _attach(self, session: Session) -> None:
         if self.error is not None:
             raise self.error  # closed while it was opened
-        registration = self._registration
+        registration = self.registration
         creates = self.may_create or self._attachment.moved_to_new_cluster
         if self._was_attached and self._stored and not creates:
             await self._check_topic()
         session.attach_producer(registration.producer_id, self)
         self._session = session
         try:
-            if registration.waits_in_line:
-                self._attachment.take_time()
+            if registration.may_wait_for_access:
+                self._attachment.remove_time_limit()
             answer: pb.CommandProducerSuccess = await session.request(
                 registration.command, f"create a producer on {self.topic}", self._request_timeout_s
             )
@@ -242,9 +205,9 @@ class PartitionProducer:
                 self._loop.time() - self.missing_s,
             )
         self.missing_s, self.may_create = None, False
-        registration.taken(answer)
+        registration.accept(answer)
         begins = self._packer.encoder is None
-        self._packer.use(
+        self._packer.set_encoder(
             SendEncoder(
                 producer_id=registration.producer_id,
                 producer_name=registration.name,
@@ -271,53 +234,44 @@ class PartitionProducer:
 
     def release(
         self,
-    ) -> tuple[list[PendingSend[Waiter]], list[tuple[OutgoingMessage, Waiter, int]]]:
-        """Take back all pending messages, because the topic is gone. The part is unusable
-        afterwards.
-
-        Returns:
-            The frames, in order, and the messages that are not frames yet, with their waiters and
-            their queue room.
-        """
+    ) -> tuple[list[SendFrame], list[tuple[OutgoingMessage, Waiter, int]]]:
+        """End the part, because the topic is gone. Return its frames, in order, and
+        `Packer.early`."""
         self._packer.flush()
-        frames = self._pending.all()
-        self._pending.drop(frames)
+        frames = self._unconfirmed.all()
+        self._unconfirmed.drop(frames)
         early = self._packer.take_early()
         self._abandon(
             NotConnected(f"{self.topic} was deleted while the send waited: send it again")
         )
         return frames, early
 
-    def adopt(self, frames: Sequence[PendingSend[Waiter]], of: PartitionProducer) -> None:
+    def adopt(self, frames: Sequence[SendFrame], of: PartitionProducer) -> None:
         """Send frames of the part `of`, behind all earlier messages. Chunks of a message stay
         together."""
         self.flushes.adopt(of.flushes)
-        self.under_way += sum(each.slots for each in frames)
+        self.pending_slots += sum(each.slots for each in frames)
         if self.started:
             self._packer.flush()
-            self._packer.used(self._rewrite(frames, self._packer.highest_id))
+            self._packer.skip_ids(self._rewrite(frames, self._packer.highest_id))
         else:
             self._adopted += frames
         self._on_packed(frames)
 
-    def _rewrite(self, frames: Sequence[PendingSend[Waiter]], highest_id: int) -> int:
-        """Make frames of other parts this part's; return the highest sequence id used then."""
+    def _rewrite(self, frames: Sequence[SendFrame], highest_id: int) -> int:
         for each in frames:
             highest_id = rewrite(
                 each,
                 highest_id,
-                producer_id=self._registration.producer_id,
-                producer_name=self._registration.name,
-                schema_version=self._registration.schema_version,
+                producer_id=self.registration.producer_id,
+                producer_name=self.registration.name,
+                schema_version=self.registration.schema_version,
             )
         return highest_id
 
     async def _check_topic(self) -> None:
-        """Check that the topic exists, directly before PRODUCER, which would create it.
-
-        Raises:
-            TopicNotFound: if it does not exist, or has partitions now.
-        """
+        """Raise `TopicNotFound` if the topic is missing or has partitions now: PRODUCER would
+        create it."""
         try:
             partitions = await self._lookup.partitions(self.topic, create=False)
             if partitions:
@@ -341,7 +295,7 @@ class PartitionProducer:
     def _not_attached(self, session: Session, error: BaseException) -> None:
         if self._session is session:
             self._session = None
-        session.detach_producer(self._registration.producer_id)
+        session.detach_producer(self.registration.producer_id)
         if isinstance(error, ProducerBlockedQuotaExceededException):
             self._fail_all(error)
         if not isinstance(error, PulsarException) or isinstance(error, TransportTimeout):
@@ -358,26 +312,23 @@ class PartitionProducer:
         self._session = None
         if self._attached:  # else `_attach` raises
             self._attached = False
-            self._pending.disconnected()
+            self._unconfirmed.disconnected()
             self._attachment.again(address)
-            # The end of the event loop closes the pool. The producer continues on the next loop.
+            # If the pool is closed, the producer continues on the next event loop.
             if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
-        """Close the producer at the broker, so that it drops everything in flight, and attach
-        again."""
+        """Close the producer at the broker, which drops everything in flight, and attach again."""
         session = self._session
         if session is not None:
-            session.detach_producer(self._registration.producer_id)
+            session.detach_producer(self.registration.producer_id)
             self._ask_to_close(session)
             self._on_connection_end(None)
 
     def _ask_to_close(self, session: Session) -> None:
         if not session.closed:
-            request_id = session.requests.new_id()
-            producer_id = self._registration.producer_id
-            session.send(pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id))
+            session.send(self.registration.close_command(session.requests.new_id()))
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
@@ -398,12 +349,7 @@ class PartitionProducer:
         return self._packer.slots_of(message)
 
     def publish(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
-        """Send a message, behind all earlier ones.
-
-        Args:
-            slots: From `slots_of`.
-        """
-        self.under_way += slots
+        self.pending_slots += slots
         packer = self._packer
         if packer.encoder is None:
             self.begin()
@@ -413,9 +359,8 @@ class PartitionProducer:
             self._start_timeout()
         packer.add(message, waiter, slots)
 
-    def _on_packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
-        for sending in packed:
-            self._pending.add(sending)
+    def _on_packed(self, packed: Sequence[SendFrame]) -> None:
+        self._unconfirmed.add(packed)
         self._start_timeout()
         if not self._writing:
             self._write()
@@ -426,16 +371,16 @@ class PartitionProducer:
 
     def _on_not_sent(self, waiters: Sequence[Waiter], slots: int, error: Exception) -> None:
         set_failed(waiters, error)
-        self._free_room(slots)
+        self._free_slots(slots)
 
     def _write(self) -> None:
         self._writing = False
         session = self._session
         if session is None or not self._attached or not session.writable:
             return
-        for frame in self._pending.to_write(_STEP_BYTES, _STEP_FRAMES):
-            session.write(frame)
-        if self._pending.has_unwritten:
+        for data in self._unconfirmed.to_write(_STEP_BYTES, _STEP_FRAMES):
+            session.write(data)
+        if self._unconfirmed.has_unwritten:
             self._writing = True
             self._loop.call_soon(self._write)
 
@@ -447,22 +392,21 @@ class PartitionProducer:
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
         try:
-            sending = self._pending.receipt(receipt.sequence_id)
+            frame = self._unconfirmed.receipt(receipt.sequence_id)
         except OutOfStepError as error:
-            # The state of this producer is uncertain, but other users of the connection are not
-            # affected.
+            # Only the state of this producer is uncertain: the connection stays open.
             log.warning("%s: %s; unanswered messages are sent again", self.topic, error)
             self._attach_again()
             return 0
-        if sending is None:
+        if frame is None:
             return 0
-        if sending is self._corrupted:
+        if frame is self._corrupted:
             self._corrupted = None
-        set_stored(sending, receipt.message_id, self.topic, self.partition)
-        if sending.waiters:
-            self.last_sequence_id = sending.last
-        self._remove(sending)
-        return len(sending.waiters)
+        set_stored(frame, receipt.message_id, self.topic, self.partition)
+        if frame.waiters:
+            self.last_sequence_id = frame.last
+        self._remove(frame)
+        return len(frame.waiters)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         refused = refusal(error.error, error.message, f"send to {self.topic}")
@@ -479,28 +423,28 @@ class PartitionProducer:
             self._attach_again()
 
     def _is_corrupted_again(self, sequence_id: int) -> bool:
-        """Return True if the same message arrived corrupted twice. Its bytes are right on this
-        side, so something on the way always corrupts it."""
-        corrupted = self._pending.on_wire(sequence_id)
+        """Return True if the same message arrived corrupted twice: something on the way always
+        corrupts it."""
+        corrupted = self._unconfirmed.on_wire(sequence_id)
         again = corrupted is not None and corrupted is self._corrupted
         self._corrupted = corrupted
         return again
 
     def _refuse(self, sequence_id: int, error: Exception) -> None:
         """Fail a message that the broker refused, with all its chunks."""
-        sending = self._pending.refused(sequence_id)
-        if sending is None:
+        frame = self._unconfirmed.refused(sequence_id)
+        if frame is None:
             return
-        first = sending.first_chunk or sending
+        first = frame.first_chunk or frame
         others = [
-            each for each in self._pending.all() if each is first or each.first_chunk is first
+            each for each in self._unconfirmed.all() if each is first or each.first_chunk is first
         ]
-        self._pending.drop(others)
-        self._fail((sending, *others), error)
+        self._unconfirmed.drop(others)
+        self._fail((frame, *others), error)
 
     def _expire(self) -> None:
         self._timeout = None
-        oldest = self._pending.oldest
+        oldest = self._unconfirmed.oldest
         if oldest is not None:
             since = oldest.since
         elif self._packer.early:
@@ -515,9 +459,9 @@ class PartitionProducer:
         refused = self._attachment.failure
         if refused is not None:
             text += f"; the producer is not attached, the last attempt failed: {refused}"
-        twice = self._pending.unanswered
+        twice = self._unconfirmed.unanswered
         if refused is not None and not self.started:
-            self._fail_all(refused)  # it was never attached, and this is the reason
+            self._fail_all(refused)  # it was never attached
         else:
             self._fail_all(TransportTimeout(text))
         session = self._session
@@ -525,21 +469,20 @@ class PartitionProducer:
             session.fail(TransportTimeout(f"{session.peer} takes messages and answers none"))
 
     def _fail_all(self, error: Exception) -> None:
-        pending = self._pending.drop_all()
-        # Before any waiter is notified: that makes room for other messages, which have not failed.
+        pending = self._unconfirmed.drop_all()
+        # Before any waiter is notified: that admits other messages, which have not failed.
         waiters, slots = self._packer.take_back()
         self._failing.append(_Failing(deque(pending), deque(waiters), slots, error))
         if not self._is_reporting:
             self._report_step()
 
     def _report_step(self) -> None:
-        """Report failures to some waiters, and to the rest in later steps of the loop."""
+        """Report some failures, and the others in later steps of the loop."""
         self._is_reporting = True
         try:
-            self._report_failures(_FAILURES_PER_STEP)
+            self._report_failures(FAILURES_PER_STEP)
         finally:
-            # Also after an exception, which may come from application code that runs for a message
-            # that is admitted now: the other failures must still be reported.
+            # Also after an exception of application code for a newly admitted message.
             self._is_reporting = bool(self._failing)
             if self._is_reporting:
                 self._loop.call_soon(self._report_step)
@@ -548,42 +491,38 @@ class PartitionProducer:
         while self._failing and most > 0:
             frames, waiters, slots, error = self._failing[0]
             while frames and most > 0:
-                sending = frames.popleft()
-                most -= max(1, len(sending.waiters))
-                self._fail((sending,), error)
+                frame = frames.popleft()
+                most -= max(1, len(frame.waiters))
+                self._fail((frame,), error)
             while waiters and most > 0:
                 most -= 1
                 set_failed((waiters.popleft(),), error)
             if not (frames or waiters):
                 self._failing.popleft()
-                self._free_room(slots)
+                self._free_slots(slots)
 
-    def _fail(self, of: Sequence[PendingSend[Waiter]], error: Exception) -> None:
-        for sending in of:
-            set_failed(sending.waiters, error)
-            self._remove(sending, error)
+    def _fail(self, frames: Sequence[SendFrame], error: Exception) -> None:
+        for frame in frames:
+            set_failed(frame.waiters, error)
+            self._remove(frame, error)
 
-    def _remove(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
-        self.flushes.left(sending, error)
-        self._free_room(sending.slots)
+    def _remove(self, frame: SendFrame, error: Exception | None = None) -> None:
+        self.flushes.complete(frame, error)
+        self._free_slots(frame.slots)
 
-    def _free_room(self, slots: int) -> None:
+    def _free_slots(self, slots: int) -> None:
         if slots:
-            self.under_way -= slots
-            self._on_left(slots)
+            self.pending_slots -= slots
+            self._release_slots(slots)
 
     # Flushing and closing
 
     def flush(self) -> list[asyncio.Future[Any]]:
-        """Send the open batches now.
-
-        Returns:
-            Futures of all messages that have neither an id nor an error yet. They include failed
-            messages that are not yet reported.
-        """
+        """Send the open batches now; return futures of all messages without id or error, also of
+        failed messages that are not reported yet."""
         self._packer.flush()
-        frames = self._pending.all()
-        waiters = self._packer.early
+        frames = self._unconfirmed.all()
+        waiters = [waiter for _, waiter, _ in self._packer.early]
         for failing in self._failing:
             frames += failing.frames
             waiters += failing.waiters
@@ -591,27 +530,24 @@ class PartitionProducer:
 
     async def close(self) -> None:
         """Fail all pending messages with `ClosedError`, and close the producer at the broker."""
-        session = self._end(_closed())
+        session = self._end(closed_error())
         while self._failing:  # noqa: ASYNC110 - `_report_step` continues with them
             await asyncio.sleep(0)
         await self._attachment.stop()
         if session is None or session.closed:
             return
-        producer_id = self._registration.producer_id
-
-        def close(request_id: int) -> pb.CommandCloseProducer:
-            return pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
-
         try:
             await session.request(
-                close, f"close the producer on {self.topic}", self._request_timeout_s
+                self.registration.close_command,
+                f"close the producer on {self.topic}",
+                self._request_timeout_s,
             )
         except PulsarException as error:
             log.info("%s; it ends with its connection", error)
 
     def abandon(self) -> None:
-        """Fail all pending messages with `ClosedError`, without waiting for the broker's answer."""
-        self._abandon(_closed())
+        """Close without waiting for the broker's answer."""
+        self._abandon(closed_error())
 
     def _abandon(self, error: Exception) -> None:
         session = self._end(error)
@@ -625,12 +561,8 @@ class PartitionProducer:
         self._attachment.abandon()
         self._stop_timers()
         if self._session is not None:
-            self._session.detach_producer(self._registration.producer_id)
+            self._session.detach_producer(self.registration.producer_id)
         self._session = None
         self._attached = False
         self._fail_all(error)
         return session
-
-
-def _closed() -> ClosedError:
-    return ClosedError("the producer was closed before the send ended")

@@ -1,6 +1,6 @@
-"""PRODUCER: the registration of a producer at a broker, the first time and again.
+"""PRODUCER: the registration of a producer at a broker.
 
-The name, the topic epoch and the sequence ids of the first registration hold for all later ones:
+The name, the topic epoch and the sequence ids of the first one hold for all later ones:
 `docs/notes/wire-protocol.md#producer-registration`.
 """
 
@@ -15,16 +15,11 @@ class Registration:
     """The registration of one producer of one topic or partition.
 
     Args:
-        topic: Full name; of the partition, if any.
-        producer_id: Unique in this client.
         name: The name that the broker gave another part of the same producer; "" lets it choose,
             unless the options have a name.
 
     Attributes:
-        name: "" until the broker has chosen.
-        schema_version: The broker's number of the schema; b"" without one.
-        last_sequence_id: Of the last message that the broker has from this name, -1 for none; known
-            after the first answer.
+        last_sequence_id: Of the last message that the broker has from this name, or -1.
     """
 
     def __init__(
@@ -43,12 +38,10 @@ class Registration:
         self._accepted = False
 
     @property
-    def waits_in_line(self) -> bool:
-        """True if the broker may let it wait while another producer has the topic."""
+    def may_wait_for_access(self) -> bool:
         return self._access == pb.WaitForExclusive
 
     def command(self, request_id: int) -> pb.CommandProducer:
-        """Return the PRODUCER command of the next attempt."""
         self._epoch += 1
         options = self._options
         return pb.CommandProducer(
@@ -66,7 +59,10 @@ class Registration:
             initial_subscription_name=options.initial_subscription_name,
         )
 
-    def taken(self, answer: pb.CommandProducerSuccess) -> None:
+    def close_command(self, request_id: int) -> pb.CommandCloseProducer:
+        return pb.CommandCloseProducer(producer_id=self.producer_id, request_id=request_id)
+
+    def accept(self, answer: pb.CommandProducerSuccess) -> None:
         if not self._accepted:
             self._accepted = True
             self.last_sequence_id = answer.last_sequence_id
@@ -76,7 +72,7 @@ class Registration:
             self._topic_epoch = answer.topic_epoch
 
     def forget(self) -> None:
-        """Forget a name that the broker chose: the broker may not have noticed the end of the old
-        producer, and a new name makes this another producer."""
+        """Forget a name that the broker chose, because it may not have noticed the end of the old
+        producer."""
         if self._options.producer_name is None:
             self.name = ""

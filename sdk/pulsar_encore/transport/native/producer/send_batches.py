@@ -1,49 +1,41 @@
 """Collects messages into batches by count and size, of all messages or of one key each.
 
-The caller keeps the time. A batch is returned before a message that would make it too large, and
-with the message that makes it full; batches by key are returned together. Sequence ids only rise
-within a batch and from one batch to the next, because the caller sends all other messages singly. A
-broker that deduplicates compares the bounds of a batch, and would drop ids that are out of order.
+Sequence ids rise within a batch and from one batch to the next, because the caller sends all other
+messages singly. A broker that deduplicates compares the bounds of a batch, and would drop ids that
+are out of order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from ....values.outgoing_message import OutgoingMessage, key_bytes
 from ....wire.checksum import Data
 from .send_encoder import PlainHeads, described_head, is_plain
-
-W = TypeVar("W")
-
-
-class SendBatch(Generic[W]):
-    """Messages that become one entry.
-
-    Attributes:
-        message: The first one. It is sent as a single message if no other joins it.
-        size: Bytes of `parts`.
-    """
-
-    __slots__ = ("first", "last", "message", "parts", "size", "waiters")
-
-    def __init__(self, message: OutgoingMessage, sequence_id: int) -> None:
-        self.message: OutgoingMessage = message
-        self.first: int = sequence_id
-        self.last: int = sequence_id
-        self.parts: list[Data] = []
-        self.waiters: list[W] = []
-        self.size: int = 0
+from .unconfirmed_frames import Waiter
 
 
-class SendBatches(Generic[W]):
+@dataclass(slots=True, eq=False)
+class SendBatch:
+    """Messages that become one entry. `message` is the first one, and is sent alone if no other
+    joins it."""
+
+    message: OutgoingMessage
+    first: int
+    last: int
+    parts: list[Data] = field(default_factory=list)
+    waiters: list[Waiter] = field(default_factory=list)
+    size: int = 0
+
+
+class SendBatches:
     """Collects messages into batches.
 
     Args:
         max_messages: Most messages that are returned together.
-        max_bytes: Most bytes of these, with heads and before compression; a single message may have
-            more. May be assigned.
+        max_bytes: Most bytes of these, before compression; a single message may have more.
         by_key: One batch for each key, so that Key_Shared can give each to its consumer.
     """
 
@@ -54,19 +46,18 @@ class SendBatches(Generic[W]):
         self.max_bytes: int = max_bytes
         self._by_key = by_key
         self._heads = PlainHeads()
-        self._batches: dict[bytes, SendBatch[W]] = {}
+        self._batches: dict[bytes, SendBatch] = {}
         self.count: int = 0
         self.size: int = 0
 
-    def add(self, message: OutgoingMessage, sequence_id: int, waiter: W) -> Sequence[SendBatch[W]]:
-        """Add a message; return the batches that must be sent now, in order.
+    def add(
+        self, message: OutgoingMessage, sequence_id: int, waiter: Waiter
+    ) -> Sequence[SendBatch]:
+        """Add a message with a higher sequence id than all before; return the batches to send now.
 
-        Args:
-            sequence_id: Above those of all earlier messages.
-            waiter: Returned in `SendBatch.waiters`.
-
-        Raises:
-            ConfigurationError: if the message cannot be encoded. Nothing was added.
+        A batch is returned before a message that would make it too large, and with the message that
+        makes it full. A message that cannot be encoded raises `ConfigurationError` and is not
+        added.
         """
         payload = message.payload
         if payload is not None and is_plain(message):
@@ -76,13 +67,13 @@ class SendBatches(Generic[W]):
             payload = payload or b""
             head = described_head(message, sequence_id)
             size = len(head) + len(payload)
-        full: Sequence[SendBatch[W]] = ()
+        full: Sequence[SendBatch] = ()
         if self.size + size > self.max_bytes and self.count:
             full = self.take()
         key = _key_of(message) if self._by_key else b""
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = SendBatch(message, sequence_id)
+            batch = self._batches[key] = SendBatch(message, sequence_id, sequence_id)
         batch.parts += (head, payload)
         batch.waiters.append(waiter)
         batch.last = sequence_id
@@ -93,18 +84,11 @@ class SendBatches(Generic[W]):
             return (*full, *self.take())
         return full
 
-    def take(self) -> list[SendBatch[W]]:
-        """Return all batches, ordered by their last sequence ids."""
-        batches = list(self._batches.values())
+    def take(self) -> list[SendBatch]:
+        batches = sorted(self._batches.values(), key=attrgetter("last"))
         self._batches.clear()
         self.count = self.size = 0
-        if len(batches) > 1:
-            batches.sort(key=_last)
         return batches
-
-
-def _last(batch: SendBatch[W]) -> int:
-    return batch.last
 
 
 def _key_of(message: OutgoingMessage) -> bytes:

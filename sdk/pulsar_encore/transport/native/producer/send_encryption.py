@@ -1,7 +1,4 @@
-"""Encryption of a producer's messages: the recipients and the data key.
-
-A producer that is asked to encrypt and cannot raises an error. It never sends clear text.
-"""
+"""Encryption of a producer's messages. A producer that cannot encrypt never sends clear text."""
 
 from __future__ import annotations
 
@@ -17,22 +14,15 @@ from .send_encoder import Encrypt
 
 
 async def encryptor_of(options: ProducerOptions) -> Encrypt | None:
-    """Return the function that encrypts for the keys of the options; None if they have none.
-
-    Raises:
-        CryptoError: if a public key cannot be read.
-        ConfigurationError: if it is not a public key, or cannot wrap a data key.
-        NotSupportedError: if the package `cryptography` is not installed, or only the C++ client
-            can use the keys.
-    """
+    """Return the function that encrypts for the keys of the options; None if they have none."""
     names = options.encryption_key
     if names is None:
         return None
     reader = key_reader_of(options.crypto_key_reader)
-    assert reader is not None  # the options need one for their keys
+    assert reader is not None  # checked with the options
     loop = asyncio.get_running_loop()
     recipients = {
-        # In a thread: the keys are in files, or wherever a subclass has them.
+        # In a thread, because the reader may block.
         name: PublicKey(await asyncio.to_thread(reader.public_key, name, {}))
         for name in (names if isinstance(names, tuple) else (names,))
     }
