@@ -28,7 +28,7 @@ def elsewhere(*deliveries: int, asks: bool = True) -> int:
     for count in deliveries:
         found = attempts.batch_delivered(KEY, count)
         if asks:
-            attempts.batch_asked(KEY)
+            attempts.batch_requested(KEY)
     return found
 
 
@@ -55,16 +55,16 @@ def test_a_request_that_was_lost_with_its_connection_is_not_a_new_beginning() ->
 
 def test_a_request_during_a_delivery_is_this_consumer_s() -> None:
     attempts = Attempts()
-    attempts.batch_asked(KEY)  # the broker counts 1 and sends the batch
-    attempts.batch_asked(KEY)  # the broker counts 2 and sends it again
+    attempts.batch_requested(KEY)  # the broker counts 1 and sends the batch
+    attempts.batch_requested(KEY)  # the broker counts 2 and sends it again
     assert attempts.batch_delivered(KEY, 1) == 0
     assert attempts.batch_delivered(KEY, 2) == 0
 
 
 def test_a_delivery_may_count_a_request_that_was_made_before_it_came() -> None:
     attempts = Attempts()
-    attempts.batch_asked(KEY)  # the broker counts 1 and is about to send the batch
-    attempts.batch_asked(KEY)  # the broker counts 2, and reads the count when it sends the batch
+    attempts.batch_requested(KEY)  # the broker counts 1 and is about to send the batch
+    attempts.batch_requested(KEY)  # the broker counts 2, and reads the count as it sends the batch
     assert attempts.batch_delivered(KEY, 2) == 0
     assert attempts.batch_delivered(KEY, 2) == 0
 
@@ -72,7 +72,7 @@ def test_a_delivery_may_count_a_request_that_was_made_before_it_came() -> None:
 def test_of_many_requests_the_broker_counts_one_for_each_delivery() -> None:
     attempts = Attempts()
     for _ in range(4):
-        attempts.batch_asked(KEY)
+        attempts.batch_requested(KEY)
     assert attempts.batch_delivered(KEY, 3) == 1
 
 
@@ -82,7 +82,7 @@ def test_alone_on_the_subscription_nothing_is_counted_as_elsewhere(events: list[
     count, with_broker = 0, False
     for event in events:
         if event == "ask":
-            attempts.batch_asked(KEY)
+            attempts.batch_requested(KEY)
             count += not with_broker
             with_broker = True
         elif event == "ack":
@@ -127,7 +127,7 @@ def test_the_oldest_batch_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_on_exclusive_and_failover_nothing_is_counted() -> None:
     attempts = Attempts(counts_redeliveries=False)
-    attempts.batch_asked(KEY)
+    attempts.batch_requested(KEY)
     assert attempts.batch_delivered(KEY, 5) == 0
     assert not attempts.batches
 

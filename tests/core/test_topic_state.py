@@ -618,7 +618,7 @@ def test_what_could_not_be_asked_for_is_due_again_and_its_attempt_counts_once() 
     for at in (1_000, 1_200, 1_400):
         due = source.take_nacks(at, 10)
         assert source.release(due, at) == [(1, [1]), (1, [2])]
-        source.not_asked(due, at + 200)
+        source.request_failed(due, at + 200)
         source._check()
         assert source.unacked == 4 and len(source.nacks) == 2
     source.release(source.take_nacks(1_600, 10), 1_600)

@@ -54,7 +54,7 @@ def test_a_nack_of_a_queued_message_delays_its_redelivery() -> None:
     assert state.hold_back(entry, 0, due_ms=1_000, bits=0)
     state.disconnected()
     again = arrived(state, 1)
-    assert state.not_before(again, 0) == 1_000
+    assert state.ordered.not_before(again, 0) == 1_000
     state._check()
 
 

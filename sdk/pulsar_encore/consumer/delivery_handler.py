@@ -202,7 +202,7 @@ class DeliveryHandler:
         for each in unseen:
             state, key = self._topic_states.by_number[each.topic_number], (each.ledger, each.entry)
             if each.batch_size > 1:
-                state.attempts.batch_asked(key)
+                state.attempts.batch_requested(key)
             else:
                 state.ignore_copy(key, 1)
 

@@ -17,9 +17,9 @@ from itertools import islice
 from typing import Final
 
 from ..core.durable import Recall
-from ..core.entry import Entry, EntryKey, set_bits
+from ..core.entry import Entry, EntryKey
 from ..core.fingerprint import NO_FINGERPRINT
-from ..core.message_key import MessageKey
+from ..core.message_key import MessageKey, set_bits
 from ..core.message_states import HELD
 from ..core.topic_state import TopicState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
@@ -212,7 +212,7 @@ class StateWriter:
         for durable in self._topic_states.values():
             durable.write_buffered()
         for state in self._states:
-            state.consider()
+            state.clear_special()
         sweeps = not (self.before or self._sweeping)
         if sweeps and self._loop.time() - self._swept_at >= self._buffer_s:
             self._swept_at = self._loop.time()

@@ -113,9 +113,9 @@ class TopicStates:
         changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
         match changes[-2:]:
             case [*_, (_, "doubtful")]:
-                state.acks.doubtful(now_ms(self._loop))
+                state.acks.maybe_disconnected(now_ms(self._loop))
             case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - RECONNECT_S:
-                state.acks.doubtful(now_ms(self._loop))
+                state.acks.maybe_disconnected(now_ms(self._loop))
                 state.reconnected()
 
     def __iter__(self) -> Iterator[TopicState]:

@@ -1,9 +1,8 @@
 """Acks that wait to be sent: whole entries, parts of batches, a cumulative position.
 
-`Acks` belongs to one topic. Until the transport has taken an ack, it is in exactly one place: the
-whole entries, the parts, or the cumulative position. `DuplicateWindow` remembers acks that were
-sent a moment ago. A part of a batch is always sent as the entry's set of remaining indexes, never
-as an id alone, so that an ack cannot cover a sibling.
+Until the transport has taken an ack, it is in exactly one of the three. A part of a batch is always
+sent as the entry's set of remaining indexes, never as an id alone, so that an ack cannot cover a
+sibling.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from .entry import Entry, EntryKey
 
 
 class Unsent(NamedTuple):
-    """The acks of one flush."""
-
     flush: Flush
     cumulative: Position | None
     whole: list[EntryKey]
@@ -28,14 +25,7 @@ class Unsent(NamedTuple):
 
 
 class Acks:
-    """Acks of one topic that have not been sent.
-
-    Attributes:
-        cumulative: The cumulative position.
-
-    Args:
-        window: The duplicate window of the same topic; it learns of every flush.
-    """
+    """Acks of one topic that have not been sent; `window` learns of every flush."""
 
     __slots__ = ("_parts", "_whole", "_window", "cumulative")
 
@@ -46,42 +36,34 @@ class Acks:
         self._parts: dict[Entry, None] = {}
 
     def __len__(self) -> int:
-        """Entries that the next flush would name."""
         return len(self._whole) + len(self._parts) + self.cumulative.due
 
     def add_whole(self, key: EntryKey, *, copy_expected: bool = False) -> None:
-        """Add the ack of a whole entry.
-
-        Args:
-            key: The entry.
-            copy_expected: Another copy of it may be in flight (`Entry.causes`).
-        """
+        """Add the ack of a whole entry; `copy_expected` if another copy may be in flight."""
         self._whole[key] = None
         if copy_expected:
             self._window.settled(key)
 
     def add_part(self, entry: Entry) -> None:
-        """Add the ack of a part of a batch."""
         if not entry.unsent_part:
             entry.unsent_part = True
             self._parts[entry] = None
 
     def drop_part(self, entry: Entry) -> None:
-        """Drop the ack of a part, because the whole entry is acked."""
         if entry.unsent_part:
             entry.unsent_part = False
             self._parts.pop(entry, None)
 
     @property
     def only_unsent(self) -> dict[EntryKey, None] | None:
-        """Entries whose ack waits, if `covers` depends on nothing else; otherwise None."""
+        """Unsent acks, if `covers` depends on nothing else; otherwise None."""
         if self.cumulative.last is not None or not self._window.covers_nothing:
             return None
         return self._whole
 
     def covers(self, key: EntryKey) -> bool:
-        """Return True if a delivery of the entry is a duplicate: it is acked, and the ack has not
-        been sent, may be lost, or was overtaken."""
+        """Return True if the entry is acked, and the ack is not sent, may be lost, or was
+        overtaken."""
         if key in self._whole:
             return True
         if not self._window.covers_nothing and self._window.covers(key):
@@ -90,7 +72,7 @@ class Acks:
         return cumulative.last is not None and cumulative.covers(key)
 
     def take(self, now_ms: int, most: int = sys.maxsize) -> Unsent:
-        """Return at most `most` entries to send; if the transport refuses them, call `put_back`."""
+        """Return at most `most` entries to send; `put_back` takes them if the transport refuses."""
         whole = list(islice(self._whole, most))
         parts = list(islice(self._parts, most - len(whole)))
         if len(whole) + len(parts) == len(self._whole) + len(self._parts):
@@ -108,7 +90,6 @@ class Acks:
         return Unsent(flush, self.cumulative.take(flush), whole, parts)
 
     def put_back(self, unsent: Unsent) -> None:
-        """Take back acks that the transport refused."""
         self._whole.update(dict.fromkeys(unsent.whole))
         for entry in unsent.parts:
             self.add_part(entry)
@@ -118,7 +99,7 @@ class Acks:
     def not_confirmed(self, unsent: Unsent) -> None:
         """Make acks due again after their receipt failed.
 
-        Parts are left to the caller, because more of these batches may have been acked since.
+        The caller adds parts, because more of these batches may have been acked since.
         """
         self._window.forget(unsent.flush)
         self._whole.update(dict.fromkeys(unsent.whole))
@@ -128,17 +109,15 @@ class Acks:
     # Connections
 
     def disconnected(self, now_ms: int) -> None:
-        """Take recent and unconfirmed acks for lost."""
         self.cumulative.disconnected(now_ms)
         self._window.disconnected(now_ms)
 
-    def doubtful(self, now_ms: int) -> None:
-        """Do the same if this topic may have lost its connection; queued messages stay."""
+    def maybe_disconnected(self, now_ms: int) -> None:
+        """Treat recent acks as lost, because this topic or another one has lost its connection."""
         self.disconnected(now_ms)
         self._window.connection_unclear()
 
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
-        """Make due again: acks and a position that may be lost, and the sets of these batches."""
         self._window.reconnected(self._whole)
         self.cumulative.reconnected()
         for entry in unfinished:
@@ -151,11 +130,9 @@ class Acks:
         return self._window.lost + self.cumulative.lost
 
     def rewound(self) -> None:
-        """Expect copies of acked messages: everything is about to be requested."""
         self._window.rewound(self._whole)
 
     def clear(self) -> None:
-        """Forget everything after a seek, because acked messages may rightly arrive again."""
         for entry in self._parts:
             entry.unsent_part = False
         self._whole.clear()

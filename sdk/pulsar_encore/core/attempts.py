@@ -1,21 +1,18 @@
-"""Counts delivery attempts: how often a message was handed to the application and not acked.
+"""Counts delivery attempts: deliveries to the application that ended without an ack.
 
-`Attempts` belongs to one topic. An attempt is a delivery to the application that ended without an
-ack. The count of failed attempts is what `redelivery_count` reports. It is the largest of three
-sources:
+`redelivery_count` reports the largest of three counts of failed attempts:
 
 - For an unbatched message: the broker's redelivery count, without unattempted copies
   (`DuplicateWindow.attempts_in`).
 - For a batch message: attempts that failed here, plus redeliveries of the batch that other
   consumers requested. The broker counts the entry and so every sibling. A redelivery that this
   consumer requested says nothing about one message. A redelivery that another consumer requested
-  counts as a failed attempt at each message of the batch, because no other sign of attempts
-  elsewhere exists.
-- With a dead-letter policy: a memory of every failure and its evidence. The broker forgets its
-  count after a partial ack, an unload, a restart, or when the last consumer leaves. Without the
-  memory a poison message might never reach the dead letter topic.
+  counts at each message, because no other sign of attempts elsewhere exists.
+- With a dead-letter policy: the failures remembered here. The broker forgets its count after a
+  partial ack, an unload, a restart, or when the last consumer leaves. A poison message might then
+  never reach the dead letter topic.
 
-All collections are bounded by messages and by bytes of evidence and forget the oldest first.
+All collections are bounded and forget the oldest first.
 """
 
 from __future__ import annotations
@@ -26,8 +23,8 @@ from sys import getsizeof
 from typing import Final, NamedTuple
 
 from ..letters.evidence import Evidence
-from .entry import Entry, EntryKey, set_bits
-from .message_key import MessageKey
+from .entry import Entry, EntryKey
+from .message_key import MessageKey, set_bits
 
 # Twice the broker's unacked window: more cannot wait here, unless both limits were raised.
 MOST_FAILURES: Final = 100_000
@@ -38,7 +35,7 @@ MOST_SHARED_BATCHES: Final = MOST_FAILURES
 
 
 class Failures(NamedTuple):
-    """Failed attempts at one message, the time of the first, and evidence of the last."""
+    """Failed attempts at one message; the evidence is of the last."""
 
     attempts: int
     first_ms: int
@@ -50,16 +47,8 @@ class _Redeliveries:
 
     Any ack of a part of the entry resets the broker's count to 0. `by_others` therefore adds up the
     increases and never goes down. If in doubt, an increase counts as this consumer's, so that a
-    message on a single consumer never has an attempt too many. A delivery may be in flight while
-    this consumer requests a redelivery or acks. So requests and acks are not matched with single
-    deliveries.
-
-    Attributes:
-        count: The broker's count at the last delivery to this consumer.
-        increases: Sum of the increases of the broker's count that deliveries have shown.
-        deliveries: Deliveries to this consumer.
-        requests: Redeliveries that this consumer requested.
-        by_others: Redeliveries that other consumers requested, seen in deliveries.
+    message on a single consumer never has an attempt too many. Requests and acks are not matched
+    with single deliveries, because a delivery may be in flight meanwhile.
     """
 
     __slots__ = ("by_others", "count", "deliveries", "increases", "requests")
@@ -72,14 +61,12 @@ class _Redeliveries:
         self.by_others = 0
 
     def delivered(self, count: int) -> None:
-        """Note a delivery of the entry with this redelivery count."""
         # A lower count than before means that the broker began again at 0.
         self.increases += count - self.count if count >= self.count else count
         self.count = count
         self.deliveries += 1
-        # The broker counts a request of a consumer that has the entry, so one for each delivery.
-        # This delivery is one of them: the broker reads the count when it writes the entry to the
-        # connection, and may have received a request for this very delivery before.
+        # The broker counts one request for each delivery. This delivery is one of them: the broker
+        # may have received a request for it before it wrote the entry and the count.
         own = min(self.requests, self.deliveries)
         self.by_others = max(self.by_others, self.increases - own)
 
@@ -91,8 +78,7 @@ class Attempts:
     redelivered batch takes about 250 bytes.
 
     Attributes:
-        failures: By message key, oldest first; always empty without `remembers`. Read only.
-        batches: Redeliveries of batches by entry, oldest first. Read only.
+        failures: By message key, oldest first; always empty without `remembers`.
 
     Args:
         remembers: Keep every failure, for a dead-letter policy.
@@ -132,13 +118,11 @@ class Attempts:
         redeliveries.delivered(redelivery_count)
         return redeliveries.by_others
 
-    def batch_asked(self, key: EntryKey) -> None:
-        """Count a redelivery of a batch that this consumer requests."""
+    def batch_requested(self, key: EntryKey) -> None:
         if self._counts_redeliveries:
             (self.batches.get(key) or self._new_batch(key, deliveries=1)).requests += 1
 
-    def elsewhere_of(self, key: EntryKey) -> int:
-        """Return the redeliveries of a batch that other consumers requested."""
+    def requested_by_others(self, key: EntryKey) -> int:
         redeliveries = self.batches.get(key)
         return 0 if redeliveries is None else redeliveries.by_others
 
@@ -151,7 +135,6 @@ class Attempts:
     # Counts of this consumer
 
     def count(self, entry: Entry, index: int) -> int:
-        """Return the failed attempts at one message."""
         if entry.size == 1:
             return entry.redelivered
         return self._failed_here(entry, index) + entry.redelivered
@@ -171,15 +154,14 @@ class Attempts:
         """
         if entry.size == 1:
             return entry.redelivered + 1
-        failed = 0 if entry.failed is None else entry.failed.get(index, 0)
-        return max(failed + 1, self.remembered(entry.due_key(index))) + entry.redelivered
+        failed = 1 if entry.failed is None else entry.failed.get(index, 0) + 1
+        return max(failed, self.remembered(entry.due_key(index))) + entry.redelivered
 
     def recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
-        """Take over attempts at messages of a batch that durable state knows, by index."""
         failed = {} if entry.failed is None else entry.failed
         for index, total in attempts.items():
-            # The stored total includes redeliveries. The broker's current count includes
-            # redeliveries that the earlier process requested, so the sum would count them twice.
+            # Both the stored total and the broker's count include redeliveries that the earlier
+            # process requested.
             count = total - entry.redelivered
             if index < entry.size and count > failed.get(index, 0):
                 failed[index] = count
@@ -193,21 +175,15 @@ class Attempts:
         if entry.failed is None and mask == (1 << size) - 1:
             entry.failed = dict.fromkeys(range(size), 1)
             return
+        failed = entry.failed or {}
         for index in set_bits(mask):
-            if entry.failed is None:
-                entry.failed = {}
-            entry.failed[index] = entry.failed.get(index, 0) + 1
+            failed[index] = failed.get(index, 0) + 1
+        entry.failed = failed or None
 
     # Remembered failures
 
     def remember(self, key: MessageKey, wall_now: int, evidence: Evidence | None) -> None:
-        """Remember one more failed attempt at a message.
-
-        Args:
-            key: The message.
-            wall_now: Time of the failure in ms since the epoch.
-            evidence: Evidence of the failure, if any.
-        """
+        """Remember one more failed attempt at a message; `wall_now` is in ms since the epoch."""
         if not self.remembers:
             return
         before = self.forget(key)
@@ -232,27 +208,22 @@ class Attempts:
         self.failures[key] = Failures(attempts, first_ms, None)
 
     def of(self, key: MessageKey) -> Failures | None:
-        """Return the remembered failures of a message."""
         return self.failures.get(key)
 
     def remembered(self, key: MessageKey) -> int:
-        """Return the number of remembered failures of a message."""
         failures = self.failures.get(key)
         return 0 if failures is None else failures.attempts
 
     # Endings
 
     def forget(self, key: MessageKey) -> Failures | None:
-        """Forget the failures of a message, and return them."""
         self._weight -= self._weights.pop(key, 0)
         return self.failures.pop(key, None)
 
     def done(self, key: EntryKey) -> None:
-        """Forget the redeliveries of an entry that is acked."""
         self.batches.pop(key, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.failures.clear()
         self._weights.clear()
         self._weight = 0

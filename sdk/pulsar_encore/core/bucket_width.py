@@ -19,15 +19,8 @@ _SHARE = 64
 def precision_bits(delay_ms: int, fixed_bits: int | None = None) -> int:
     """Return the number of low bits of a due time to drop; a bucket is ``2**bits`` ms wide.
 
-    Longer delays get wider buckets, so that scattered due times do not make a bucket each, as they
-    do with a fixed width (PIP-393).
-
-    Args:
-        delay_ms: The requested delay in milliseconds.
-        fixed_bits: The user's `negative_ack_precision_bit_cnt` (PIP-393), which wins.
-
-    Raises:
-        ConfigurationError: `delay_ms` is negative, or `fixed_bits` is not within 0 to 40.
+    Longer delays get wider buckets, so that scattered due times do not make a bucket each.
+    `fixed_bits` is the user's `negative_ack_precision_bit_cnt` (PIP-393), which wins.
     """
     if fixed_bits is not None:
         if not 0 <= fixed_bits <= MAX_BITS:
@@ -39,11 +32,7 @@ def precision_bits(delay_ms: int, fixed_bits: int | None = None) -> int:
 
 
 def bucket_edge(due_ms: int, bits: int) -> int:
-    """Round a due time up to the edge of its bucket: never early, late by less than 2**bits.
-
-    Raises:
-        ConfigurationError: `due_ms` is not within 0 to 2**63 - 1, or `bits` not within 0 to 40.
-    """
+    """Round a due time up to the edge of its bucket: never early, late by less than 2**bits."""
     if due_ms >> MAX_ID_BITS or not 0 <= bits <= MAX_BITS:  # -1 when negative
         raise ConfigurationError(
             f"due time and precision must be 0 to 2**63 - 1 ms and 0 to {MAX_BITS} bits, "

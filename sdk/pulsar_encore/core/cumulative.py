@@ -1,7 +1,7 @@
 """The cumulative ack of one topic: its position, and whether the broker has it.
 
-`CumulativeAck` only moves forward. A position is uncertain until it was sent long enough ago and
-the connection has held. While it is uncertain, a delivery that it covers is a duplicate. A later
+The position only moves forward. It is uncertain until it was sent long enough ago and the
+connection has held. While it is uncertain, a delivery that it covers is a duplicate. A later
 delivery was rewound on purpose.
 """
 
@@ -23,16 +23,6 @@ class Position(NamedTuple):
 
 
 class CumulativeAck:
-    """The position of one topic, and the positions that were sent a moment ago.
-
-    Attributes:
-        due: The position waits to be sent.
-        last: The position; None if nothing was acked cumulatively.
-
-    Args:
-        window: The duplicate window of the same topic.
-    """
-
     __slots__ = ("_certain", "_sent", "_window", "due", "last")
 
     def __init__(self, window: DuplicateWindow) -> None:
@@ -57,18 +47,16 @@ class CumulativeAck:
         return True
 
     def covers(self, key: EntryKey) -> bool:
-        """Return True if an uncertain position acks the whole entry."""
         last = self._uncertain(key)
         return last is not None and (key < last.key or last.mask == -1)
 
     def remaining_of(self, key: EntryKey) -> int:
-        """Return the mask of indexes that an uncertain position inside this entry leaves unacked;
-        -1 for all."""
+        """Return the unacked indexes of an entry that an uncertain position is in; -1 for all."""
         last = self._uncertain(key)
         return last.mask if last is not None and last.key == key else -1
 
     def _uncertain(self, key: EntryKey) -> Position | None:
-        """Return the position if it covers `key` or a part of it, and may not have arrived."""
+        """Return the position if it covers `key` or a part, and the broker may not have it."""
         last = self.last
         if last is None or key > last.key or not (self.due or self._window.is_open):
             return None
@@ -80,17 +68,15 @@ class CumulativeAck:
         return last
 
     def retract(self, key: EntryKey) -> None:
-        """Forget a position past an entry that was delivered although no uncertain position
-        covers it.
+        """Forget a position that covers a delivered entry, after `covers` was False for the entry.
 
-        An operator has reset the cursor. Acks from there on are new to the broker.
+        An operator has reset the cursor, so acks from there on are new to the broker.
         """
         last = self.last
         if last is not None and (key < last.key or (key == last.key and last.mask == -1)):
             self.clear()
 
     def take(self, flush: Flush) -> Position | None:
-        """Return the position to send, if any; if the transport refuses it, call `put_back`."""
         if not self.due:
             return None
         self.due = False
@@ -102,39 +88,33 @@ class CumulativeAck:
         return self.last
 
     def put_back(self) -> None:
-        """Take back the position that was taken last."""
         self.due = True
         self._sent.pop()
 
     def not_confirmed(self, flush: Flush) -> None:
-        """Make the position due again, because the receipt of this flush failed."""
         self._sent = deque(each for each in self._sent if each[0] is not flush)
         self.due = self.last is not None
 
     def _grow_certain(self, now_ms: int) -> None:
-        """Note positions that were sent long enough ago, on a connection that has held."""
         sent = self._sent
         if self._window.connection is not Connection.LOST:
             while sent and sent[0][0].at_ms < now_ms - UNCERTAIN_MS:
                 self._certain = sent.popleft()[1]
 
     def disconnected(self, now_ms: int) -> None:
-        """Take recent positions for lost; call this before the window learns of the loss."""
+        """Note the positions that have arrived; call this before the window learns of the loss."""
         self._grow_certain(now_ms)
 
     def reconnected(self) -> None:
-        """Make a position due again that may be lost."""
         if self._sent:
             self.due = True
             self._sent.clear()
 
     @property
     def lost(self) -> int:
-        """Positions that may be lost with the connection that is down now."""
         return len(self._sent) if self._window.connection is Connection.LOST else 0
 
     def clear(self) -> None:
-        """Forget the position."""
         self.last = self._certain = None
         self.due = False
         self._sent.clear()

@@ -1,8 +1,7 @@
 """The interface of every due index: a key waits until its due time.
 
-Users import `DueIndex` from here, with its values and the engine in memory. In every engine a key
-is in at most one place, so a key added twice counts once. Due times are rounded up, so no key is
-handed out early, and none later than one bucket. Engines read no clock: the caller passes the time.
+A key added twice counts once. Due times are rounded up, so no key is handed out early, and none
+later than one bucket. No engine reads a clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class DueIndex(Protocol):
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         """Track a key; return True if it is new. A tracked key keeps its due time."""
-        ...
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         """Set the due time of a key, earlier or later; tracks the key if it is new.
@@ -40,19 +38,15 @@ class DueIndex(Protocol):
         Returns:
             True if the key was tracked before.
         """
-        ...
 
     def discard(self, key: MessageKey) -> bool:
         """Forget a key; return True if it was tracked."""
-        ...
 
     def discard_entry(self, ledger: int, entry: int) -> int:
         """Forget the entry's whole key and all its batch indexes; return their number."""
-        ...
 
     def discard_through(self, ledger: int, entry: int) -> int:
         """Forget every key up to this entry, as a cumulative ack does; return their number."""
-        ...
 
     def pop_due(self, now_ms: int, /, limit: int | None = None) -> DueBatch:
         """Take keys that are due at `now_ms`; they are no longer tracked.
@@ -66,19 +60,15 @@ class DueIndex(Protocol):
             now_ms: The time, on the clock of the due times.
             limit: The most keys to take. Keys that are left stay due.
         """
-        ...
 
     def done(self, batch: DueBatch, /) -> None:
         """Report that taken keys are handled and need not survive a crash."""
-        ...
 
     def next_due(self) -> int | None:
         """Return the earliest time at which `pop_due` returns a key; None if nothing waits."""
-        ...
 
     def clear(self) -> None:
         """Forget everything."""
-        ...
 
     def __contains__(self, key: MessageKey) -> bool: ...
 
@@ -86,4 +76,3 @@ class DueIndex(Protocol):
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""
-        ...

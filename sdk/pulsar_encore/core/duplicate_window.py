@@ -1,22 +1,19 @@
 """Recognises deliveries that repeat a message which is settled or still waiting here.
 
-`DuplicateWindow` belongs to one topic. A second copy of a message can be in flight for one of three
-reasons, which `Cause` names:
+A second copy of a message can be in flight for one of three reasons (`Cause`):
 
 - RECONNECT: after a reconnect the broker sends every unacked message again. An ack sent just before
   the loss may not have arrived: a broker answers before it persists
   (`docs/notes/consumer-semantics.md#ack-receipts`). An ack without a receipt may be lost however
   old it is. The window covers these acks until they have been sent again and a while has passed.
-- REWIND: a redelivery of everything was requested. The request overtakes the acks of the last
+- REWIND: a redelivery of everything was requested, and the request overtakes the acks of the last
   moments.
-- REDELIVERY: a redelivery of one message was requested, and its copy cannot be called back when the
-  message is acked meanwhile. The same holds for a message that is acked by id, or by an old
-  delivery, while it is away. On Pulsar 4.2.4, 1 to 3 % of the messages redelivered under load
-  arrive twice.
+- REDELIVERY: a redelivery of one message was requested, and the message was acked meanwhile; or it
+  was acked by id, or by an old delivery, while it was away. On Pulsar 4.2.4, 1 to 3 % of the
+  messages redelivered under load arrive twice.
 
-The window forgets. If a message arrives that was acked longer ago, an operator has reset the
-cursor, and the application must see the message again. Forgetting too early costs a duplicate at
-the application.
+If a message arrives that was acked longer ago, an operator has reset the cursor, and the
+application must see the message again. Forgetting too early costs a duplicate at the application.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ from typing import Final
 from .entry import EntryKey
 from .message_key import MessageKey
 
-# Acks are remembered this long after they were sent: by default a broker writes a cursor once a
-# second.
+# By default a broker persists a cursor once a second.
 UNCERTAIN_MS: Final = 1_000
 _UNCONFIRMED: Final = sys.maxsize  # later than any time
 # One connection cannot lose more than the broker's unacked window.
@@ -45,8 +41,7 @@ MOST_UNATTEMPTED: Final = 50_000  # the broker's unacked window
 class Cause:
     """Reasons why another copy of a message may arrive, as bits of `Entry.causes`.
 
-    Plain integers: every plain message stores one, and `|` of an `IntFlag` costs as much as the
-    rest of its arrival.
+    Plain integers, because `|` of an `IntFlag` costs as much as the rest of a message's arrival.
     """
 
     RECONNECT: Final = 1
@@ -59,7 +54,7 @@ class Connection(Enum):
 
     Attributes:
         SURE: Acks that were sent more than a moment ago have arrived.
-        LOST: The connection is down, or may be, and the acks of the last moments may be lost.
+        LOST: The connection is or may be down, and the acks of the last moments may be lost.
         BACK: The connection was restored a short while ago, and those acks were sent again.
     """
 
@@ -82,17 +77,14 @@ class Flush:
         self.at_ms: int = at_ms
 
     def await_receipt(self) -> None:
-        """Mark the acks as unconfirmed: the broker is going to send a receipt."""
         self.at_ms = _UNCONFIRMED
 
     def confirmed(self, now_ms: int) -> None:
-        """Note the receipt. From now on the acks count like acks without receipts, because a
-        receipt does not mean that the broker has persisted them."""
+        """Treat the acks as sent now: a receipt does not mean that the broker persisted them."""
         self.at_ms = now_ms
 
     @property
     def unconfirmed(self) -> bool:
-        """True while the receipt is missing."""
         return self.at_ms == _UNCONFIRMED
 
 
@@ -100,14 +92,13 @@ class DuplicateWindow:
     """Copies that may still arrive on one topic.
 
     Attributes:
-        connection: State of the connection.
         covers_nothing: True if `covers` is False for every entry. Read for every entry.
         causes: Causes why a message that arrives now may arrive again, 0 for none.
         requested: Requested messages, with the earliest time of arrival in ms.
-        all_requested: True if a redelivery of everything was requested on this connection. The
-            broker then counts every copy that arrives of a message which is still here.
-        unattempted: Copies that arrived and were never handed to the application, by entry and
-            oldest first. The broker counts them; delivery attempts must not.
+        all_requested: A redelivery of everything was requested on this connection. The broker then
+            counts every copy that arrives of a message which is still here.
+        unattempted: Copies that were never handed to the application, by entry, oldest first. The
+            broker counts them; delivery attempts must not.
     """
 
     __slots__ = (
@@ -136,7 +127,7 @@ class DuplicateWindow:
         self.all_requested: bool = False
         # The transport could not tell which topic lost its connection.
         self._unclear = False
-        # Acks sent a moment ago, or not confirmed: of whole entries, and of parts of batches.
+        # Acks sent a moment ago, or not confirmed.
         self._sent: deque[tuple[Flush, list[EntryKey]]] = deque()
         self._sent_count = 0
         self._sent_parts: deque[tuple[Flush, list[EntryKey]]] = deque()
@@ -155,7 +146,6 @@ class DuplicateWindow:
     # Settled entries
 
     def _expect(self, cause: int) -> None:
-        """Expect copies for this cause during two periods."""
         self._periods, self._cause = 2, cause
         self._set_causes()
 
@@ -164,13 +154,11 @@ class DuplicateWindow:
         self.causes = cause | (Cause.RECONNECT if self._unclear else 0)
 
     def connection_unclear(self) -> None:
-        """Note that this topic may have lost its connection, or another one has."""
         self._unclear = True
         self._set_causes()
 
     @property
     def is_open(self) -> bool:
-        """True if recent acks may be lost, or a rewind may have overtaken them."""
         return self._periods > 0 or self.connection is not Connection.SURE
 
     def _set_covers_nothing(self) -> None:
@@ -178,7 +166,6 @@ class DuplicateWindow:
         self.covers_nothing = sure and not self._settled and not self._settled_before
 
     def settled(self, key: EntryKey) -> None:
-        """Remember an entry that was acked while a copy of it may be in flight."""
         self.covers_nothing = False
         if self.connection is Connection.SURE:
             self._settled[key] = None
@@ -186,19 +173,12 @@ class DuplicateWindow:
             self._lost[key] = None
 
     def covers(self, key: EntryKey) -> bool:
-        """Return True if a delivery of the entry would be a duplicate."""
         if key in self._settled or key in self._settled_before:
             return True
         return self.connection is not Connection.SURE and key in self._lost
 
     def advance(self) -> bool:
-        """Begin the next period and forget the one before the last.
-
-        The consumer calls this every few seconds.
-
-        Returns:
-            False if nothing is left to forget.
-        """
+        """Begin the next period, every few seconds; return False if nothing is left to forget."""
         self._settled_before, self._settled = self._settled, {}
         self._periods = max(0, self._periods - 1)
         self._set_causes()
@@ -208,9 +188,8 @@ class DuplicateWindow:
     # RECONNECT
 
     def sent(self, flush: Flush, whole: list[EntryKey], parts: list[EntryKey]) -> None:
-        """Remember acks that are being sent: of whole entries, and of parts of batches."""
-        # RACE: the transport may have reconnected before it says so. While the loss is the last
-        # news, these acks can cross with the redelivery of their messages.
+        # RACE: the transport may have reconnected before it says so. These acks can then cross with
+        # the redelivery of their messages.
         lost = self.connection is Connection.LOST
         if lost:
             _add(self._lost, whole)
@@ -232,7 +211,6 @@ class DuplicateWindow:
                 self._sent_parts.popleft()
 
     def forget(self, flush: Flush) -> None:
-        """Forget a flush after its receipt failed: its acks wait to be sent again."""
         for sent in (self._sent, self._sent_parts):
             kept = [each for each in sent if each[0] is not flush]
             sent.clear()
@@ -240,7 +218,7 @@ class DuplicateWindow:
         self._sent_count = sum(len(keys) for _, keys in self._sent)
 
     def disconnected(self, now_ms: int) -> None:
-        """Take recent and unconfirmed acks for lost."""
+        """Treat recent and unconfirmed acks as lost."""
         self.connection = Connection.LOST
         self.covers_nothing = False
         for flush, keys in self._sent:
@@ -262,13 +240,10 @@ class DuplicateWindow:
         return keys
 
     def reconnected(self, unsent: dict[EntryKey, None]) -> None:
-        """Expect a copy of every unacked message, and make lost acks due again.
+        """Expect a copy of every unacked message, and add lost acks to `unsent`.
 
         Acks that are due now, or were sent since the loss, stay covered after they are sent: their
         messages may already be on the way.
-
-        Args:
-            unsent: Acks of whole entries that are due. Acks that may be lost are added.
         """
         self.connection = Connection.BACK
         self.covers_nothing = False
@@ -281,16 +256,12 @@ class DuplicateWindow:
 
     @property
     def lost(self) -> int:
-        """Entries whose ack may be lost with the connection that is down now."""
         if self.connection is not Connection.LOST:
             return 0
         return len(self._lost) + len(self._lost_parts)
 
     def end_reconnect(self) -> None:
-        """Forget the last loss: the consumer calls this long enough after a reconnect.
-
-        Does nothing while the connection is down again: its acks have yet to be sent again.
-        """
+        """Forget the last loss, long enough after a reconnect. A new loss is kept."""
         if self.connection is not Connection.LOST:
             self.connection = Connection.SURE
             self._unclear = False
@@ -301,11 +272,7 @@ class DuplicateWindow:
     # REWIND
 
     def rewound(self, unsent: Iterable[EntryKey]) -> None:
-        """Expect a copy of every message whose ack is due or was just sent.
-
-        Args:
-            unsent: Acks of whole entries that are due.
-        """
+        """Expect a copy of every message whose ack is due (`unsent`) or was just sent."""
         self._expect(Cause.REWIND)
         self._settled.update(dict.fromkeys(unsent))
         for _, keys in self._sent:
@@ -315,31 +282,25 @@ class DuplicateWindow:
     # REDELIVERY
 
     def request(self, due_key: MessageKey, earliest_ms: int) -> None:
-        """Note that the redelivery of a message is requested and cannot arrive before
-        `earliest_ms`.
+        """Note a requested redelivery, whose copy cannot arrive before `earliest_ms`.
 
-        If an earlier request brought nothing, this one has no earliest time: any copy counts as the
-        requested one.
+        If an earlier request brought nothing, any copy counts as the requested one.
         """
         self.requested[due_key] = 0 if due_key in self.requested else earliest_ms
 
     def earliest(self, due_key: MessageKey) -> int | None:
-        """Return when a requested copy can arrive at the earliest, None if none is requested."""
         return self.requested.get(due_key)
 
     def arrived(self, due_key: MessageKey) -> bool:
-        """Note that a copy of the message arrived in time; return True if it was requested."""
         return self.requested.pop(due_key, None) is not None
 
     def bound_requested(self) -> None:
-        """Forget every request if there are too many."""
         if len(self.requested) > _MOST_REQUESTED:
             self.requested.clear()
 
     # Copies that are no delivery attempt
 
     def ignore_copy(self, key: EntryKey) -> None:
-        """Note one more copy of an unbatched message that no attempt follows."""
         self.unattempted[key] = self.unattempted.pop(key, 0) + 1
         if len(self.unattempted) > MOST_UNATTEMPTED:
             # An eighth at once: to find the first key, a dictionary walks over all deleted ones.
@@ -347,7 +308,6 @@ class DuplicateWindow:
                 del self.unattempted[oldest]
 
     def ignore_copies(self, keys: Sequence[EntryKey]) -> None:
-        """Do the same for many entries in one step."""
         if self.unattempted:
             for key in keys:
                 self.ignore_copy(key)
@@ -394,7 +354,6 @@ class DuplicateWindow:
 
 
 def _add(lost: dict[EntryKey, None], keys: Iterable[EntryKey]) -> None:
-    """Remember more acks; the oldest are forgotten first."""
     lost.update(dict.fromkeys(keys))
     for oldest in list(islice(lost, max(0, len(lost) - _MOST_LOST))):
         del lost[oldest]

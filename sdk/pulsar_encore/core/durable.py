@@ -1,9 +1,8 @@
 """The interface between a topic's state and the durable state that outlives the process.
 
-`Durable` is a protocol, because its implementation lies above the core. Times are ms on the
-caller's clock unless stated otherwise; the implementation translates them. Waiting messages and
-attempts must be reported before they can have any effect. Acks may be reported late, because the
-broker does not send acked messages again.
+Times are ms on the caller's clock unless stated otherwise. Waiting messages and attempts must be
+reported before they can have any effect. Acks may be reported late, because the broker does not
+send acked messages again.
 """
 
 from __future__ import annotations
@@ -19,12 +18,7 @@ from .message_key import MessageKey
 
 
 class Recall(NamedTuple):
-    """Remembered facts about the messages of one entry, by index.
-
-    Attributes:
-        attempts: Deliveries to the application, in any process.
-        dues: Due times in ms.
-    """
+    """Records of the messages of one entry, by index: attempts in any process, due times in ms."""
 
     attempts: Mapping[int, int]
     dues: Mapping[int, int]
@@ -33,35 +27,28 @@ class Recall(NamedTuple):
 class Durable(Protocol):
     """The durable state of one topic or partition of one subscription.
 
-    Arguments with the same name mean the same in all methods. `key` is a message or an entry; a new
-    due time replaces an earlier one. `bits`: see `DueIndex.add`. `size`: messages in the entry.
-    `fingerprint`: of the entry (`core.fingerprint`), 0 if only the id is known. `attempt` counts
-    from 1.
+    `key` is a message or an entry; a new due time replaces an earlier one. `bits`: see
+    `DueIndex.add`. `size`: messages in the entry. `fingerprint`: of the entry, 0 if only the id is
+    known. `attempt` counts from 1.
     """
 
     def __bool__(self) -> bool:
         """Return True if anything is remembered."""
-        ...
 
     def has_record(self, key: EntryKey) -> bool:
-        """Return True if anything is remembered of an entry. Cheap: called for every entry."""
-        ...
+        """Return True if an entry has records. Called for every entry."""
 
     def compare(self, key: EntryKey, fingerprint: int) -> bool:
         """Return True if the records are of the entry that arrived; if not, drop them.
 
         Ids begin again in another cluster, and in a topic that was created again.
         """
-        ...
 
     def recall(self, key: EntryKey) -> Recall:
-        """Return everything remembered of an entry."""
-        ...
+        """Return the records of an entry."""
 
     def first_ms(self, key: EntryKey) -> int | None:
-        """Return the time of the first delivery of an entry, in ms since the epoch; None if
-        unknown."""
-        ...
+        """Return the time of an entry's first delivery, in ms since the epoch; None if unknown."""
 
     def record_nack(
         self,
@@ -72,11 +59,7 @@ class Durable(Protocol):
         size: int,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """Remember that a message waits until `due_ms` after `attempts` attempts.
-
-        A higher count that is remembered stays.
-        """
-        ...
+        """Remember that a message waits until `due_ms`. A higher count of attempts stays."""
 
     def record_lease(
         self,
@@ -91,27 +74,23 @@ class Durable(Protocol):
 
         If this process ends sooner, the message waits until then, and its attempt has failed.
         """
-        ...
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
-        """Return the end of a lease with that attempt, if nothing happened to the message since.
+        """Return the end of a lease with that attempt.
 
         Returns:
-            None also if the lease is over, or `is_trusted` is not True.
+            None if the message was settled or delivered since, the lease is over, or `is_trusted`
+            is not True.
         """
-        ...
 
     def is_trusted(self, key: EntryKey) -> bool | None:
         """Return True if records may be used for their id alone, before the entry has arrived.
 
-        They may be once a message has shown that they belong to this cluster. None while no message
-        has shown whether they do.
+        None until a message has shown whether the records belong to this cluster.
         """
-        ...
 
     def next_comparison(self) -> Awaitable[None]:
         """Return an awaitable that ends when `is_trusted` may have changed, or on close."""
-        ...
 
     def set_due_at_owner(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
@@ -120,48 +99,36 @@ class Durable(Protocol):
 
         With `leased` its lease goes on; otherwise its attempt has failed.
         """
-        ...
 
     def ack_at_owner(self, message_id: MessageId) -> None:
         """Ack a message by id, at whichever consumer it waits."""
-        ...
 
     def record_return(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
-        """Remember that messages went back to the broker although no attempt at them failed.
+        """Remember that messages went back to the broker without a failure.
 
         `attempts` are the failed ones before the present one, by index.
         """
-        ...
 
     def record_due(self, keys: Iterable[MessageKey]) -> None:
         """Remember that the due times of these messages have come."""
-        ...
 
     def cancel_due_times(self, keys: Iterable[MessageKey]) -> None:
         """Remember that these messages wait no longer, though they may not be due."""
-        ...
 
     def record_ack(self, key: EntryKey, mask: int | None = None) -> None:
         """Remember that messages of an entry are acked: all of them if `mask` is None."""
-        ...
 
     def record_dead_lettered(self, key: EntryKey, mask: int, whole: bool) -> None:
-        """Remember that letters of messages are stored, which acks the messages; `whole` if the
-        entry is acked completely with them.
+        """Remember that letters of messages are stored; `whole` if that acks the whole entry.
 
-        If the ack is lost with the process, the messages are redelivered and must not be attempted
-        again.
+        If the ack is lost with the process, the redelivered messages must not be attempted again.
         """
-        ...
 
     def one_write(self) -> AbstractContextManager[object]:
         """Return a context in which all reports become one write."""
-        ...
 
     def record_ack_through(self, key: EntryKey) -> None:
         """Remember that an entry and all entries before it are acked."""
-        ...
 
     def clear(self) -> None:
-        """Forget everything, as after a seek."""
-        ...
+        """Forget everything after a seek."""

@@ -1,8 +1,7 @@
 """Tells durable state what happens to the messages of one topic.
 
-`Observer` is the null object: without durable state every call does nothing. `DurableObserver`
-translates the steps of the topic state into calls of `Durable`. The path of a plain message calls
-neither: the topic state reads one flag for each entry (`durable` on arrival, `special` on an ack).
+Without durable state, `Observer` is the null object. The path of a plain message calls neither
+class: the topic state reads one flag for each entry (`durable` on arrival, `special` on an ack).
 """
 
 from __future__ import annotations
@@ -25,42 +24,31 @@ _LAST: Final = (1 << 63) - 1
 class Observer:
     """Follows the messages of one topic, and remembers nothing.
 
-    Methods that return a bool return True if something is remembered, so that acks have to be
-    reported from now on.
+    Methods that return a bool return True if acks have to be reported from now on.
     """
 
     @property
     def has_records(self) -> bool:
-        """True if anything is remembered."""
         return False
 
     # Arrival
 
     def knows(self, key: EntryKey) -> bool:
-        """Return True if anything is remembered of an entry."""
         return False
 
     def arrived(
         self, key: EntryKey, came_as: Identified | int
     ) -> tuple[Identified | int, Recall | None]:
-        """Compare an entry that arrived with its records.
-
-        Returns:
-            Its fingerprint and the records, None if the records were of another entry.
-        """
+        """Return the fingerprint of an entry, and its records; None for those of another entry."""
         return came_as, None
 
-    def due_before(self, keys: Iterable[MessageKey]) -> None:
-        """Note that these messages arrived when they were due."""
-
     def recall_attempts(self, key: EntryKey) -> int:
-        """Return the remembered attempts at an unbatched message."""
         return 0
 
     # Acks
 
     def acked(self, entry: Entry, index: int, before: int) -> None:
-        """Note the ack of a message that was in the state `before`."""
+        """Note the ack of a message whose state was `before`."""
 
     def acked_entry(self, key: EntryKey) -> None:
         """Note the ack of a whole entry."""
@@ -77,11 +65,9 @@ class Observer:
         return False
 
     def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Note that an unbatched message without a record waits."""
         return False
 
     def leased(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> bool:
-        """Note that a held message is leased until `due_ms`."""
         return False
 
     def due(self, keys: Iterable[MessageKey]) -> None:
@@ -104,7 +90,6 @@ class Observer:
         return False
 
     def one_write(self) -> AbstractContextManager[object]:
-        """Return a context in which all notes become one write."""
         return nullcontext()
 
     def cleared(self) -> None:
@@ -112,13 +97,6 @@ class Observer:
 
 
 class DurableObserver(Observer):
-    """Reports to durable state.
-
-    Args:
-        durable: The durable state of the topic.
-        attempts: Attempts of the same topic.
-    """
-
     def __init__(self, durable: Durable, attempts: Attempts) -> None:
         self._durable = durable
         self._attempts = attempts
@@ -136,9 +114,6 @@ class DurableObserver(Observer):
         fingerprint = came_as if isinstance(came_as, int) else fingerprint_of(came_as)
         same = self._durable.compare(key, fingerprint)
         return fingerprint, self._durable.recall(key) if same else None
-
-    def due_before(self, keys: Iterable[MessageKey]) -> None:
-        self._durable.record_due(keys)
 
     def recall_attempts(self, key: EntryKey) -> int:
         return self._durable.recall(key).attempts.get(0, 0)

@@ -2,18 +2,16 @@
 
 `Entry` is the only writer of a message's state, and its methods are the steps of
 `message_states.TRANSITIONS`. Two steps are made for each message, where a call would cost a
-twentieth of everything. `ReceiveQueue` and `TopicState.ack` make those in place.
-
-State is kept per entry, one byte for each message, because acks, redelivery and permits refer to
-entries on the wire. A message is a pair (entry, index).
+twentieth of everything: `ReceiveQueue` and `TopicState.ack` make those in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
+from .message_key import set_bits
 from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED, TRANSITIONS
 from .packed_entries import Packed
 
@@ -30,41 +28,27 @@ _UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in ran
 _READOPTED: Final = bytes(ACKED if state == ACKED else AWAY for state in range(256))
 
 
-def set_bits(mask: int) -> Iterator[int]:
-    """Yield the numbers of the bits of a mask, ascending."""
-    while mask:
-        lowest = mask & -mask
-        mask ^= lowest
-        yield lowest.bit_length() - 1
-
-
 class Entry:
-    """State of the messages of one entry.
+    """State of the messages of one entry, one byte for each.
 
     Attributes:
-        topic_state: The topic state that this entry belongs to.
-        key: (ledger, entry).
-        size: Messages in the entry, 1 for an unbatched message.
         batched: True if the messages have a batch index, also in a batch of one.
-        state: One state for each index; written only here.
         unacked: Indexes that are not ACKED.
-        active: Indexes that are QUEUED, HELD, NACKED or LEAVING.
+        active: Indexes that are QUEUED, HELD, NACKED or FORWARDING.
         redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
             consumers requested. See `Attempts`.
-        failed: For a batch: attempts that failed here, by index, if not 0. Written by `Attempts`.
-        delivery_numbers: Deliveries to the application that have ended, by index, if not 0. The
-        number
-            tells one delivery from the next. The broker's count cannot, because it also changes
-            while a message is held here.
-        live: False if the record is out of use; its messages are then found by key. A packed record
-            is used again. Single-message records share `EntryTable.live_alone`, a list that is
-            emptied to end all of them at once, because an empty list is false.
+        failed: For a batch: attempts that failed here, by index, if not 0.
+        delivery_numbers: Ended deliveries to the application, by index, if not 0. They tell one
+            delivery from the next. The broker's count cannot, because it also changes while a
+            message is held here.
+        live: False if the record is out of use; its messages are then found by key. Single-message
+            records share `EntryTable.live_alone`, a list that is emptied to end all of them at
+            once, because an empty list is false.
         era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         causes: Causes (`Cause`) why another copy may be in flight, 0 for none.
-        first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
-        came_as: A message of the entry, replaced by the fingerprint when that is first read. 0 if
-            the fingerprint is unknown, or without durable state.
+        came_as: A message of the entry, until its fingerprint is read; then the fingerprint. 0 if
+            unknown, or without durable state.
     """
 
     __slots__ = (
@@ -120,10 +104,8 @@ class Entry:
     def alone(
         cls, topic_state: Any, key: EntryKey, era: int, live: list[bool], causes: int
     ) -> Entry:
-        """Create the QUEUED record of an unbatched message that was never delivered before.
-
-        `__init__` and `queue_all` in one step, because every such message needs it.
-        """
+        """Replace `__init__` and `queue_all` for an unbatched message that was never delivered
+        before."""
         entry: Entry = object.__new__(cls)
         entry.topic_state = topic_state
         entry.era = era
@@ -139,18 +121,15 @@ class Entry:
         return entry
 
     def queue_all(self) -> None:
-        """Queue all messages of a new record."""
         self.state = bytearray(_QUEUED) * self.size
         self.active = self.size
 
     def queue(self, index: int) -> None:
-        """Queue a message that was away, or whose requested copy arrived."""
         if self.state[index] == AWAY:
             self.active += 1
         self.state[index] = QUEUED
 
     def wait_on(self, index: int) -> None:
-        """Let a message go on waiting that arrived too early."""
         self.state[index] = NACKED
         self.active += 1
 
@@ -164,18 +143,13 @@ class Entry:
     # At the application
 
     def deliver(self, index: int) -> bool:
-        """Deliver a message to the application; return False if it is no longer QUEUED."""
         if self.state[index] == QUEUED and self.live:
             self.state[index] = HELD
             return True
         return False
 
     def deliver_all(self, indexes: range) -> bool:
-        """Deliver consecutive messages.
-
-        Returns:
-            False, and nothing was done, if one of them is not QUEUED.
-        """
+        """Deliver consecutive messages; return False, without a change, if one is not QUEUED."""
         part = slice(indexes.start, indexes.stop)
         if not self.live or indexes.step != 1 or self.state[part] != _QUEUED * len(indexes):
             return False
@@ -183,28 +157,24 @@ class Entry:
         return True
 
     def nack(self, index: int) -> bool:
-        """Let a message wait; return False if it is not here."""
         if self.state[index] not in TRANSITIONS["nack"]:
             return False
         self.state[index] = NACKED
         return True
 
     def begin_forwarding(self, index: int) -> bool:
-        """Begin to forward a message; return False if it is not here."""
         if not self.live or self.state[index] not in TRANSITIONS["begin_forwarding"]:
             return False
         self.state[index] = FORWARDING
         return True
 
     def forward_failed(self, index: int) -> bool:
-        """Hold a message again whose forward failed; return False if it was acked meanwhile."""
         if not self.live or self.state[index] != FORWARDING:
             return False
         self.state[index] = HELD
         return True
 
     def ack(self, index: int) -> int:
-        """Ack a message; return its state before."""
         before = self.state[index]
         if before != ACKED:
             self.state[index] = ACKED
@@ -214,7 +184,6 @@ class Entry:
         return before
 
     def ack_held(self, indexes: Sequence[int]) -> int:
-        """Ack the HELD ones of several messages; return their number."""
         state, settled = self.state, 0
         for index in indexes:
             if state[index] == HELD:
@@ -225,14 +194,12 @@ class Entry:
         return settled
 
     def ack_all(self) -> int:
-        """Ack all messages; return how many were not acked."""
         settled = self.unacked
         self.state = bytearray((ACKED,)) * self.size
         self.unacked = self.active = 0
         return settled
 
     def requeue(self, index: int) -> bool:
-        """Queue a held message again; return False if it is not HELD."""
         if not self.live or self.state[index] not in TRANSITIONS["requeue"]:
             return False
         self._end_delivery(index)
@@ -252,11 +219,7 @@ class Entry:
         return released
 
     def release_all(self) -> int:
-        """Give every message back that is not being forwarded.
-
-        Returns:
-            Mask of the messages that were HELD or NACKED.
-        """
+        """Give back every message not being forwarded; return the mask of HELD and NACKED."""
         size = self.size
         if self.delivery_numbers is None and self.state == _HELD * size:  # nearly always
             self.delivery_numbers = dict.fromkeys(range(size), 1)
@@ -274,7 +237,6 @@ class Entry:
         return released
 
     def drop_queued(self) -> int:
-        """Forget the QUEUED messages; return their number."""
         dropped = self.state.count(QUEUED)
         self.state = self.state.replace(_QUEUED, _AWAY)
         self.active -= dropped
@@ -295,18 +257,15 @@ class Entry:
     # Records
 
     def readopt(self) -> None:
-        """Use a record again that was out of use."""
         self.state = bytearray(self.state.translate(_READOPTED))
         self.active = 0
         self.live = True
 
     @property
     def only_waits(self) -> bool:
-        """True if some messages are NACKED and all others ACKED or AWAY."""
         return self.active > 0 and self.state.count(NACKED) == self.active
 
     def to_packed(self) -> Packed:
-        """Return the state of a batch that only waits."""
         highest_first = self.state[::-1]
         acked = int(highest_first.translate(_ACKED_DIGITS), 2)
         nacked = int(highest_first.translate(_NACKED_DIGITS), 2)
@@ -314,7 +273,6 @@ class Entry:
 
     @classmethod
     def of_packed(cls, topic_state: Any, key: EntryKey, packed: Packed, era: int = 0) -> Entry:
-        """Create a record from the result of `to_packed`."""
         entry = cls(topic_state, key, packed.size, True, era=era)
         digits = f"{packed.acked:0{packed.size}b}".encode()
         entry.state = bytearray(digits[::-1].translate(_ACKED_OR_AWAY))
@@ -328,14 +286,14 @@ class Entry:
     # Queries
 
     def lowest_unacked(self) -> int:
-        """Return the first index that is neither ACKED nor LEAVING, or the size."""
+        """Return the first index that is neither ACKED nor FORWARDING, or the size."""
         for index, state in enumerate(self.state):
             if state not in (ACKED, FORWARDING):
                 return index
         return self.size
 
     def remaining(self) -> int:
-        """Return the ack set as a bit mask: bit i is 1 while index i is unacked.
+        """Return the ack set: bit i is 1 while index i is unacked.
 
         On the wire: `docs/notes/wire-protocol.md#ack-sets`.
         """
@@ -344,7 +302,7 @@ class Entry:
     def fingerprint(self) -> int:
         """Return the fingerprint of the entry, 0 if it is unknown.
 
-        Computes it once and then drops the message, whose payload may be large.
+        The first call drops the message, whose payload may be large.
         """
         came_as = self.came_as
         if not isinstance(came_as, int):
@@ -352,26 +310,20 @@ class Entry:
         return came_as
 
     def due_key(self, index: int) -> tuple[int, int, int]:
-        """Return the `DueIndex` key of a message; its index is -1 for an unbatched message."""
         return (*self.key, index if self.size > 1 else -1)
 
     def _check(self) -> None:
-        """Walk the counters; for tests."""
         active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, FORWARDING))
         assert self.active == active, self.key
         assert self.unacked == self.size - self.state.count(ACKED), self.key
 
 
-# Steps of many single-message records, in one loop without a call for each: an application may hold
-# 45,000, and the loop is one step of the event loop. A record is out of use after its step.
+# Steps of many single-message records without a call for each: an application may hold 45,000, and
+# the loop is one step of the event loop. A record is out of use after its step.
 
 
 def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
-    """Make the step `ack_all` of the single-message records.
-
-    Returns:
-        These records, how many were NACKED, and how many were active.
-    """
+    """Make the step `ack_all`; return the records, and how many were NACKED and active."""
     done: list[Entry] = []
     nacked = active = 0
     for entry in entries:
@@ -387,11 +339,7 @@ def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
 
 
 def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
-    """Make the step `release_all` of the single-message records that are not LEAVING.
-
-    Returns:
-        These records, and the keys of the QUEUED ones.
-    """
+    """Make the step `release_all`; return the records, and the keys of those that were QUEUED."""
     done: list[Entry] = []
     queued: list[EntryKey] = []
     for entry in entries:
@@ -410,7 +358,6 @@ def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]
 
 
 def drop_queued_alone(entries: Iterable[Entry]) -> list[Entry]:
-    """Make the step `drop_queued` of the single-message records; return these records."""
     done: list[Entry] = []
     for entry in entries:
         state = entry.state

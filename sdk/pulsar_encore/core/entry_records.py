@@ -1,12 +1,8 @@
-"""The entry records of one topic, and how many of them are ended in one step.
+"""The entry records of one topic.
 
-`EntryTable` finds a record by its key and packs batches that only wait. It knows whether the
-records are in the order of their keys, and whether each is a single message. Both are nearly always
-so, and then all records up to a position, or all but a few, can be ended without a look at each. An
-application may hold 45,000 messages, and a cumulative ack or a rewind of them is one step of the
-event loop.
-
-A record that is ended together with others keeps its message states. It is out of use, and a
+Nearly always the records are in the order of their keys, and each is a single message. Then all
+records up to a position, or all but a few, are ended without a look at each: a cumulative ack or a
+rewind of 45,000 messages is one step of the event loop. Such a record keeps its message states. A
 message that still refers to it finds the entry by its key.
 """
 
@@ -37,19 +33,14 @@ class EntryTable:
     Attributes:
         entries: Records by key. Never holds a key that is packed.
         away: Records without a message here, oldest first: they remember acked indexes and counts.
-            An `OrderedDict`, because a plain dictionary would walk over all deleted keys to find
-            its first.
-        packed: Batches that only wait.
-        live_alone: `Entry.live` of single-message records; emptied, all of them are out of use.
+            To find its first key, a plain dictionary would walk over all deleted ones.
         highest: The highest key in `entries`; stale if `entries` is empty.
         rising: The records are in the order of their keys.
         alone: Each record is a single message.
 
     Args:
-        topic_state: The topic state that the entries belong to.
-        attempts: Attempts of the same topic.
-        dispose: Takes over a container of records that are out of use. To free 45,000 records takes
-            longer than the step that ends them, so the caller frees them little by little.
+        dispose: Frees a container of records little by little. To free 45,000 records takes longer
+            than the step that ends them.
     """
 
     __slots__ = (
@@ -81,7 +72,7 @@ class EntryTable:
     # One record
 
     def find(self, key: EntryKey) -> Entry | None:
-        """Return the record of an entry, or None; unpacks a packed batch."""
+        """Return the record of an entry; unpacks a packed batch."""
         entry = self.entries.get(key)
         if entry is None and len(self.packed):
             entry = self.packed.unpack(key)
@@ -90,7 +81,6 @@ class EntryTable:
         return entry
 
     def keep(self, entry: Entry) -> None:
-        """Add a record."""
         key, entries = entry.key, self.entries
         if not entries:
             self.rising, self.alone = True, entry.size == 1
@@ -104,19 +94,16 @@ class EntryTable:
         entries[key] = entry
 
     def drop(self, entry: Entry) -> None:
-        """End a record."""
         entry.live = False
         self.entries.pop(entry.key, None)
         self.away.pop(entry.key, None)
 
     def pack(self, entry: Entry) -> None:
-        """Pack a batch if it only waits and no ack of a part is due."""
         if entry.live and entry.size > 1 and entry.only_waits and not entry.unsent_part:
             del self.entries[entry.key]
             self.packed.pack(entry)
 
     def unpack_all(self) -> None:
-        """Unpack every batch."""
         for entry in self.packed.unpack_all():
             self.keep(entry)
 
@@ -128,7 +115,7 @@ class EntryTable:
     # Many records
 
     def up_to(self, through: EntryKey) -> list[Entry]:
-        """Return the records up to an entry, in linear time of their number if possible."""
+        """Return the records up to an entry, in linear time of their number if the keys rise."""
         entries = self.entries
         if self.highest <= through:
             return list(entries.values())
@@ -153,7 +140,7 @@ class EntryTable:
     def few_behind(self, through: EntryKey) -> list[Entry] | None:
         """Return the records after `through` if they are the minority of `many`, otherwise None.
 
-        None too if few records lie up to that entry: to look at each of these is cheaper.
+        Also None if so few records lie up to that entry that a look at each is cheaper.
         """
         entries = self.entries
         if not self.many:
@@ -204,14 +191,11 @@ class EntryTable:
     ) -> tuple[list[EntryKey], list[EntryKey]]:
         """End single-message records and give their messages back to the broker.
 
-        The next delivery of the message makes a new record.
-
-        Args:
-            at_once: No message is being forwarded, so that `many` end without a look at each.
-            shared: Report the QUEUED ones too.
+        With `at_once` no message is being forwarded, so that `many` end without a look at each.
 
         Returns:
-            Keys of these entries in the order of `entries`, and keys of the QUEUED ones.
+            Keys of these entries in the order of `entries`, and, if `shared`, keys of the QUEUED
+            ones.
         """
         if at_once and self.many:
             queued = []
@@ -226,7 +210,6 @@ class EntryTable:
         return [entry.key for entry in dead], queued
 
     def drop_queued_alone(self) -> int:
-        """End the QUEUED single-message records; return how many these were."""
         if self.many:
             queued = [entry for entry in self.entries.values() if entry.state[0] == QUEUED]
             if 2 * len(queued) > len(self.entries):
@@ -239,7 +222,6 @@ class EntryTable:
         return len(dead)
 
     def clear(self) -> None:
-        """End all records."""
         if not self.alone:
             for entry in self.entries.values():
                 entry.live = False
@@ -250,20 +232,16 @@ class EntryTable:
     # Sums
 
     def held(self) -> Iterator[Entry]:
-        """Entries with a HELD message. Walks all."""
         return (entry for entry in list(self.entries.values()) if HELD in entry.state)
 
     def count(self, state: int) -> int:
-        """Return the number of messages in a state. Walks all."""
         return sum(entry.state.count(state) for entry in self.entries.values())
 
     @property
     def active(self) -> int:
-        """Messages that are here. Walks all."""
         return sum(entry.active for entry in self.entries.values())
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         assert len(self.away) <= _MAX_AWAY
         self.packed._check()
 

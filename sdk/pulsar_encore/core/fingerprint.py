@@ -1,10 +1,9 @@
 """Fingerprints: 8 bytes that tell two entries with the same id apart.
 
-Ids begin again in another cluster, so a state directory that is used with another cluster would
-take new messages for old ones. A fingerprint is made of the metadata of the entry, which is the
-same at each delivery. 5 bytes are a hash of publish time and producer name. 3 bytes are of the
-sequence id, or 0 if the transport does not show it. The cluster name is not used, because the
-protocol does not tell it, and no clock of this machine is.
+Ids begin again in another cluster, and a state directory would take its messages for old ones. The
+protocol does not tell the cluster name, so a fingerprint is made of metadata that is the same at
+each delivery: 5 bytes are a hash of publish time and producer name, 3 bytes are of the sequence id,
+or 0 if the transport does not show it.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
 
 
 class Identified(Protocol):
-    """A received message, with the metadata that a fingerprint needs."""
+    """The metadata of a received message that a fingerprint needs."""
 
     def publish_timestamp(self) -> int:
-        """Return the publish time of the entry, in ms since the epoch."""
+        """Return the publish time in ms since the epoch."""
 
     def producer_name(self) -> str:
         """Return the name of the entry's producer."""
@@ -33,7 +32,6 @@ class Identified(Protocol):
 
 
 def fingerprint_of(message: Identified) -> int:
-    """Compute the fingerprint of the entry that a message came in."""
     try:
         name = message.producer_name()
     except UnicodeDecodeError:  # raw bytes, which the C++ client cannot show
@@ -47,7 +45,7 @@ def fingerprint_of(message: Identified) -> int:
 
 
 def differ(one: int, other: int) -> bool:
-    """True if two fingerprints are of different entries.
+    """Return True if two fingerprints are of different entries.
 
     An unknown fingerprint differs from none. If one of the two lacks the sequence id, the rest
     decides, so that a directory can move between the native and the stock transport.
@@ -60,5 +58,5 @@ def differ(one: int, other: int) -> bool:
 
 
 def fuller(known: int, came: int) -> int:
-    """Return the fingerprint of an entry that says more than the other one."""
+    """Return whichever of two fingerprints of an entry says more."""
     return known if known & _SEQUENCE_MASK or not came else came

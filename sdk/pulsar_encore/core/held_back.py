@@ -1,8 +1,8 @@
 """Ordered leases: a message that failed stays here, and its key queue waits behind it.
 
-With ordered leases a consumer does not give a failed message back to the broker, which would send
-the next messages of its key to any consumer meanwhile. The message is QUEUED here again, and
-`OrderedLeases` knows the time before which it must not be delivered.
+If the consumer gave the message back, the broker would send the next messages of its key to any
+consumer meanwhile. So the message is QUEUED here again, with a time before which it must not be
+delivered.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ class OrderedLeases:
         return iter(self._not_before)
 
     def hold(self, key: MessageKey, until_ms: int) -> None:
-        """Hold a message back until `until_ms`."""
         self._not_before[key] = until_ms
 
     def move(self, key: MessageKey, until_ms: int) -> None:
-        """Hold a message back until another time, if it is held back."""
         if key in self._not_before:
             self._not_before[key] = until_ms
 
@@ -46,15 +44,12 @@ class OrderedLeases:
         return bool(times) and any(entry.due_key(index) in times for index in range(entry.size))
 
     def drop(self, key: MessageKey) -> bool:
-        """Hold a message back no longer; return False if it was not."""
         return self._not_before.pop(key, None) is not None
 
     def drop_entry(self, entry: Entry) -> None:
-        """Hold no message of the entry back any longer."""
         if self._not_before:
             for index in range(entry.size):
                 self._not_before.pop(entry.due_key(index), None)
 
     def clear(self) -> None:
-        """Hold nothing back any longer."""
         self._not_before.clear()

@@ -1,9 +1,8 @@
 """The order of message keys, for indexes that keep keys as numbers in blocks.
 
 A block holds consecutive positions of one ledger: entries, or the batch indexes of one page of
-consecutive entries. Blocks of one ledger overlap where whole entries and batch messages mix, and
-where batches have several pages. This module cuts sorted blocks into groups that do not overlap, so
-that only a group of several blocks has to be merged key by key.
+consecutive entries. Blocks overlap where whole entries and batch messages mix, and where batches
+have several pages. Only blocks that overlap have to be merged key by key.
 """
 
 from __future__ import annotations
@@ -13,20 +12,15 @@ from typing import TypeAlias
 
 Block: TypeAlias = tuple[int, int, int, int]
 """Ledger, first entry id that the block can hold, page of batch indexes (-1 for whole entries), and
-the block's slot. Sorting blocks puts them in the order of the first keys that they can hold. A
-tuple, because a bucket can have thousands of blocks that are made in one step."""
+the block's slot. A tuple, because a bucket can have thousands of blocks made in one step."""
 
 
 def groups(
     blocks: Sequence[Block], bits: int, page_bits: int, start: int = 0
 ) -> Iterator[Sequence[Block]]:
-    """Cut sorted blocks into the smallest groups whose keys do not interleave.
+    """Cut sorted blocks into the smallest groups whose keys do not interleave, from `start` on.
 
-    Args:
-        blocks: Blocks, sorted.
-        bits: A block has ``2**bits`` positions.
-        page_bits: A page has ``2**page_bits`` positions for each entry.
-        start: Index of the first block to take.
+    A block has ``2**bits`` positions, and a page ``2**page_bits`` positions for each entry.
     """
     at, size = start, len(blocks)
     whole, paged = 1 << bits, max(1, (1 << bits) >> page_bits)  # entries in a block

@@ -3,8 +3,7 @@
 A *lane* holds the keys of one ledger of one kind: whole entries, or one page of batch indexes. Its
 keys have positions, and each block of positions in use gets a *slot*. The number of a key is its
 slot and its place in the block. Slots are numbered in order of first use, so that keys of many
-ledgers share Roaring containers, which would otherwise cost more than the ids inside them. A slot
-belongs to one block of one lane until it is empty; then it is free again.
+ledgers share Roaring containers, which would otherwise cost more than the ids inside them.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ WHOLE = -1  # the page of unbatched messages
 class Lane:
     """The keys of one ledger and page, and their current run.
 
-    The current run holds positions of one block that arrived in order and are due together. It
-    joins the other runs of the slot when it ends.
+    The current run holds positions of one block that arrived in order and are due together.
     """
 
     __slots__ = (
@@ -74,8 +72,6 @@ class KeySpace:
 
     Attributes:
         counts: Number of keys by slot.
-        block_bits: As given.
-        page_bits: As given.
         runs: The buckets of the positions by slot, without the current run of the lane.
     """
 
@@ -93,11 +89,7 @@ class KeySpace:
         self.runs: list[Runs | None] = []
 
     def resolve(self, key: MessageKey) -> tuple[Lane | None, int, int]:
-        """Return the lane of a key if there is one, the page, and the position in the lane.
-
-        Raises:
-            ConfigurationError: A part of the key is out of range.
-        """
+        """Return the lane of a key if there is one, the page, and the position in the lane."""
         ledger, entry, index = key
         # One shift tests both ids from both sides: a negative number leaves -1.
         if (ledger | entry) >> MAX_ID_BITS or not -1 <= index <= MAX_BATCH_INDEX:
@@ -114,12 +106,10 @@ class KeySpace:
         return (lanes.get(page) if lanes is not None else None), page, entry
 
     def open(self, ledger: int, page: int) -> Lane:
-        """Create the lane that `resolve` did not find."""
         lane = self._lanes.setdefault(ledger, {})[page] = Lane(ledger, page)
         return lane
 
     def claim(self, lane: Lane, block: int) -> int:
-        """Return the slot of a block, a new slot for a new block."""
         slot = lane.blocks.get(block)
         if slot is not None:
             return slot
@@ -139,7 +129,6 @@ class KeySpace:
         return slot
 
     def drop(self, slot: int, count: int) -> None:
-        """Remove `count` keys from a slot; an empty slot is free again."""
         lane = self._owners[slot]
         lane.count -= count
         self.counts[slot] -= count
@@ -212,7 +201,6 @@ class KeySpace:
         return found
 
     def split(self, numbers: array[int]) -> list[Part]:
-        """Cut rising numbers into blocks, in order of ledger, page and position."""
         bits = self.block_bits
         owners, starts = self._owners, self._starts
         parts = []
@@ -227,19 +215,16 @@ class KeySpace:
         parts.sort(key=_ORDER)
         return parts
 
-    def entry_and_index(self, page: int, position: int) -> tuple[int, int]:
-        """Return entry and batch index of a position on a page."""
-        return (
-            position >> self.page_bits,
-            page << self.page_bits | position & self._page_mask,
-        )
+    def key_at(self, lane: Lane, position: int) -> MessageKey:
+        if lane.page == WHOLE:
+            return lane.ledger, position, WHOLE
+        index = lane.page << self.page_bits | position & self._page_mask
+        return lane.ledger, position >> self.page_bits, index
 
     def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
-        """Return the lane of a slot in use, and the position of a number in it."""
         return self._owners[slot], (self._starts[slot] - slot << self.block_bits) + number
 
     def blocks_of(self, slots: Iterable[int]) -> list[Block]:
-        """Describe the blocks of slots in use."""
         owners, starts, bits, found = self._owners, self._starts, self.block_bits, []
         page_bits = self.page_bits
         for slot in slots:
@@ -261,12 +246,10 @@ class KeySpace:
             yield number + shift >> bits, first | (number + shift) & mask, number
 
     def lanes(self) -> Iterator[Lane]:
-        """Yield all lanes that hold keys."""
         for lanes in self._lanes.values():
             yield from lanes.values()
 
     def check(self) -> None:
-        """Walk the invariants of slots and lanes; for tests."""
         used = set()
         for lane in self.lanes():
             assert self._lanes[lane.ledger][lane.page] is lane

@@ -12,6 +12,13 @@ MAX_ID_BITS = 63  # ledger and entry ids are signed 64-bit numbers on the wire
 MAX_BATCH_INDEX = 2**20 - 1  # a 5 MB entry holds fewer messages; bounds the masks of a `DueBatch`
 
 
+def set_bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        mask ^= lowest
+        yield lowest.bit_length() - 1
+
+
 @dataclass(slots=True)
 class DueBatch:
     """Due keys, grouped so that a redeliver command is cheap to build.

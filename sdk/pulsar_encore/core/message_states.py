@@ -1,8 +1,8 @@
 """The states of a message, and the table of the legal transitions.
 
-Each row of `TRANSITIONS` is a step: a method of `entry.Entry`. It maps each state that the step
-changes to the next one. A step does not change any other state, except `queue`, `queue_all` and
-`wait_on`, which trust their caller.
+Each row of `TRANSITIONS` is a method of `entry.Entry`. It maps each state that the method changes
+to the next one. `queue`, `queue_all` and `wait_on` trust their caller; the others leave any other
+state as it is.
 """
 
 from __future__ import annotations
@@ -22,35 +22,32 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "queue": {AWAY: QUEUED, NACKED: QUEUED},
     # An unknown entry was delivered as a whole.
     "queue_all": {AWAY: QUEUED},
-    # Its redelivery was requested ahead of time, and another copy arrived sooner.
+    # Another copy arrived sooner than the requested one can.
     "wait_on": {AWAY: NACKED},
     # The broker's ack set names acked messages.
     "learn_acked": {AWAY: ACKED},
-    # The application received it. Only this delivery can nack it now.
+    # Only this delivery can nack it now.
     "deliver": {QUEUED: HELD},
     "deliver_all": {QUEUED: HELD},
     # `negative_acknowledge` was called for the message (for a queued one, by id), or the broker
     # delivered it before the requested delay because its timer is coarser than ours.
     "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
-    # It is about to be forwarded to a letter topic.
     "begin_forwarding": {QUEUED: FORWARDING, HELD: FORWARDING},
-    # Forwarding failed.
     "forward_failed": {FORWARDING: HELD},
     # By message or by id, in any state.
     "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, FORWARDING: ACKED},
     # Several at once, on the fast path.
     "ack_held": {HELD: ACKED},
-    # The whole entry.
     "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, FORWARDING: ACKED},
     # Ordered leases: it failed and is delivered again before the next of its key.
     "requeue": {HELD: QUEUED},
     # It is due, or its ack timeout has passed.
     "release": {HELD: AWAY, NACKED: AWAY},
-    # Everything is requested again. A LEAVING message stays, or it would be forwarded twice.
+    # Everything is requested again. A FORWARDING message stays, or it would be forwarded twice.
     "release_all": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY},
     # Its connection was lost: the broker sends it again.
     "drop_queued": {QUEUED: AWAY},
     # A record is used again, to ack a part of a batch that is not here.
     "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, FORWARDING: AWAY},
 }
-"""The states that each step of `Entry` changes, and their next states."""
+"""The next state, by step and state."""

@@ -1,8 +1,7 @@
 """Verdicts on failed messages: wait here, overflow to the retry letter topic, or be dead-lettered.
 
-`Verdicts` decides and does nothing. One limit holds for all paths
-(`letters.attempt_limit.used_up`): a message is delivered `max_redeliver_count` + 1 times and then
-dead-lettered.
+`Verdicts` decides and does nothing. On all paths a message is delivered `max_redeliver_count` + 1
+times and then dead-lettered (`letters.attempt_limit.used_up`).
 """
 
 from __future__ import annotations
@@ -15,23 +14,16 @@ from ..letters.attempt_limit import used_up
 
 
 class Wait(NamedTuple):
-    """The message waits here for `delay_ms` and is redelivered."""
-
     delay_ms: int
 
 
 class SendToRetryTopic(NamedTuple):
-    """The message waits on the retry letter topic for `delay_ms`.
-
-    Here it would fill the broker's unacked window, or may outlive this process.
-    """
+    """Here the message would fill the broker's unacked window, or may outlive this process."""
 
     delay_ms: int
 
 
 class DeadLetter(NamedTuple):
-    """The attempts at the message are used up."""
-
     reason: str
 
 
@@ -40,12 +32,8 @@ Verdict: TypeAlias = Wait | SendToRetryTopic | DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class WindowOverflow:
-    """Limits above which nacked messages wait on the retry letter topic.
-
-    Attributes:
-        longest_ms: The longest delay of a message that waits here.
-        most_nacked: Messages that may wait here.
-    """
+    """The longest delay, and the number of messages, above which nacks go to the retry letter
+    topic."""
 
     longest_ms: int
     most_nacked: float
@@ -57,10 +45,9 @@ class Verdicts:
 
     Attributes:
         delay_of: Returns the delay in ms of a nack without one, by failed attempts before.
-        max_redeliver_count: Limit of the dead-letter policy; None without a policy.
+        max_redeliver_count: None without a dead-letter policy.
         overflow: None if all nacked messages wait here.
-        revive_delay: Returns the delay in ms of an expired lease, by failed attempts before; None
-            if its message is redelivered at once.
+        revive_delay: The same as `delay_of` for an expired lease; None to redeliver at once.
     """
 
     delay_of: Callable[[int], int]
@@ -68,22 +55,13 @@ class Verdicts:
     overflow: WindowOverflow | None = None
     revive_delay: Callable[[int], int] | None = None
 
-    @property
-    def revives_later(self) -> bool:
-        """True if the message of an expired lease waits for a backoff."""
-        return self.revive_delay is not None
-
     def revive_delay_of(self, failed: int) -> int:
-        """Return the delay in ms of an expired lease, by failed attempts before."""
         return 0 if self.revive_delay is None else self.revive_delay(failed)
 
     def on_nack(self, failed: int, delay_ms: int | None, nacked: int) -> Verdict:
-        """Decide on a held message that failed.
+        """Decide on a held message that failed, after `failed` earlier failures.
 
-        Args:
-            failed: Failed attempts before this one.
-            delay_ms: Delay that the nack names, or None.
-            nacked: Messages of the consumer that wait here.
+        `nacked` is the number of messages of the consumer that wait here.
         """
         if self._used_up(failed + 1):
             return DeadLetter("nack")
@@ -99,12 +77,9 @@ class Verdicts:
     def on_arrival(self, failed: int, *, tried_here: bool = True) -> DeadLetter | None:
         """Decide on a redelivered message; None if the application may see it.
 
-        Args:
-            failed: Failed attempts.
-            tried_here: True if one of them was at this very message, not only at a sibling in its
-                batch. If none was, the message is delivered however often its entry was
-                redelivered, because it may be a healthy sibling of a poison message. It is
-                dead-lettered when it fails.
+        If no failed attempt was at this very message (`tried_here`), it is delivered however often
+        its entry was redelivered: it may be a healthy sibling of a poison message. It is
+        dead-lettered when it fails.
         """
         if tried_here and self._used_up(failed):
             return DeadLetter("redelivered too often")

@@ -1,9 +1,8 @@
 """Records of batches that only wait, in a dozen bytes each.
 
-`PackedEntries` cuts the keys of a ledger into blocks of a few records, whose bytes follow each
-other. So no record is an object of its own, and a block's overhead is shared. A record is found by
-one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not empty;
-`base` of a block is not above its first entry.
+The keys of a ledger are cut into blocks of a few records, whose bytes follow each other. A record
+is found by one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not
+empty; `base` of a block is not above its first entry.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NamedTuple
+
+from .message_key import set_bits
 
 EntryKey = tuple[int, int]
 """(ledger, entry)."""
@@ -25,9 +26,7 @@ class Packed(NamedTuple):
     """The state of a packed batch.
 
     Attributes:
-        size: Messages in the entry.
-        acked: Bit mask, bit i for index i.
-        nacked: Bit mask; messages in neither mask are AWAY.
+        acked, nacked: Bit masks; messages in neither mask are AWAY.
         failed: Attempts that failed, by index, if not 0.
     """
 
@@ -38,13 +37,10 @@ class Packed(NamedTuple):
 
 
 class PackedEntries:
-    """A map from entry to `Packed`, in order of keys. Every call walks one block at most."""
-
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self._ledgers: dict[int, _Ledger] = {}
         self._order: list[int] = []
         self._len = 0
@@ -61,7 +57,6 @@ class PackedEntries:
                 yield (number, entry), _decoded(record)
 
     def put(self, key: EntryKey, record: Packed) -> None:
-        """Keep a record; replaces the record of the same entry."""
         ledger = self._ledgers.get(key[0])
         if ledger is None:
             ledger = self._ledgers[key[0]] = _Ledger()
@@ -69,13 +64,11 @@ class PackedEntries:
         self._len += ledger.put(key[1], _encoded(record))
 
     def get(self, key: EntryKey) -> Packed | None:
-        """Return the record of an entry, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.get(key[1])
         return None if found is None else _decoded(found)
 
     def take(self, key: EntryKey) -> Packed | None:
-        """Remove and return the record of an entry, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.take(key[1])
         if ledger is None or found is None:
@@ -90,7 +83,6 @@ class PackedEntries:
         self._order.remove(ledger)
 
     def _check(self) -> None:
-        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
         assert self._order == sorted(self._ledgers)
         assert self._len == sum(sum(each.counts) for each in self._ledgers.values())
         for ledger in self._ledgers.values():
@@ -128,7 +120,6 @@ class _Ledger:
         return self.blocks[at][body:end] if body else None
 
     def put(self, entry: int, record: bytes) -> bool:
-        """Keep a record; return True if the entry had none."""
         at = bisect_right(self.bases, entry) - 1
         if at < 0:
             first = self._records_at(0) if self.blocks else []
@@ -242,7 +233,7 @@ def _decoded(data: bytes) -> Packed:
     nacked = ~acked & ((1 << size) - 1) if head & _REST_NACKED else _mask(numbers, size)
     failed: Mapping[int, int] = _NONE
     if head & _SAME_COUNT:
-        failed = dict.fromkeys(_indexes(nacked), next(numbers))
+        failed = dict.fromkeys(set_bits(nacked), next(numbers))
     elif head & _COUNTS:
         failed = {next(numbers): next(numbers) for _ in range(next(numbers))}
     return Packed(size, acked, nacked, failed)
@@ -254,7 +245,7 @@ def _set(mask: int, size: int) -> list[int]:
     if few > size >> 3:
         return [2, mask]
     listed = mask if few == ones else ~mask & ((1 << size) - 1)
-    indexes = list(_indexes(listed))
+    indexes = list(set_bits(listed))
     gaps = [after - before for before, after in zip([0, *indexes], indexes, strict=False)]
     return [few << 2 | (few != ones), *gaps]
 
@@ -265,13 +256,6 @@ def _mask(numbers: Iterator[int], size: int) -> int:
         return next(numbers)
     listed = sum(1 << index for index in accumulate(next(numbers) for _ in range(head >> 2)))
     return ~listed & ((1 << size) - 1) if head & 1 else listed
-
-
-def _indexes(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
 
 
 def _packed(numbers: Iterable[int]) -> bytes:

@@ -1,9 +1,8 @@
 """Packed batches: a dozen bytes in place of the `Entry` of a batch that only waits.
 
 On Shared and Key_Shared, a batch is packed when some of its messages are NACKED and all others are
-ACKED or AWAY. The first query unpacks it. While the application still refers
-to the `Entry` through a message, that same object is used again, so that a delivery from before is
-still recognised afterwards.
+ACKED or AWAY. The first query unpacks it. While a message of the application still refers to the
+`Entry`, that same object is used again, so that an earlier delivery is still recognised afterwards.
 """
 
 from __future__ import annotations
@@ -18,36 +17,25 @@ from .packed_entries import Packed, PackedEntries
 
 
 class PackedBatches(PackedEntries):
-    """The packed batches of one topic.
-
-    Args:
-        topic_state: The topic state that the entries belong to.
-        attempts: Attempts of the same topic.
-    """
-
     def __init__(self, topic_state: Any, attempts: Attempts) -> None:
         self._topic_state: Any = topic_state
         self._attempts = attempts
         super().__init__()
 
     def clear(self) -> None:
-        """Forget every batch."""
         super().clear()
         self._referred: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()
 
     def pack(self, entry: Entry) -> None:
-        """Pack a batch; its record is out of use until it is unpacked."""
         entry.live = False
         self.put(entry.key, entry.to_packed())
         self._referred[entry.key] = entry
 
     def unpack(self, key: EntryKey) -> Entry | None:
-        """Unpack a batch, None if it is not packed."""
         packed = self.take(key)
         return None if packed is None else self._record(key, packed)
 
     def unpack_all(self) -> list[Entry]:
-        """Unpack every batch."""
         records, referred = list(self), self._referred
         self.clear()
         self._referred = referred
@@ -57,14 +45,13 @@ class PackedBatches(PackedEntries):
         entry = self._referred.pop(key, None)
         if entry is None:
             entry = Entry.of_packed(self._topic_state, key, packed, self._topic_state.era)
-            entry.redelivered = self._attempts.elsewhere_of(key)
+            entry.redelivered = self._attempts.requested_by_others(key)
         entry.live = True
         # A packed batch notes no reconnect. One may have happened, and its copy be in flight.
         entry.causes |= Cause.RECONNECT
         return entry
 
     def peek(self, key: EntryKey) -> Entry | None:
-        """Return the record of a packed batch without unpacking it; for tests."""
         packed = self.get(key)
         if packed is None:
             return None
@@ -72,7 +59,6 @@ class PackedBatches(PackedEntries):
         return Entry.of_packed(self._topic_state, key, packed) if entry is None else entry
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         super()._check()
         for key, packed in self:
             assert packed.nacked and not packed.nacked & packed.acked, key

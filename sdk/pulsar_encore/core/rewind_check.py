@@ -1,19 +1,18 @@
 """Rewinds on Exclusive and Failover: no message is delivered past a missing one.
 
-`Rewind` follows one topic. If a broker gets a rewind request while a read is in progress, it lets
-that read move its position on, and skips a block
-(`docs/notes/wire-protocol.md#rewind-during-a-read`). Messages that the client had queued before the
-rewind still arrive first. So all entries that were given back are remembered as owed, in order:
+If a broker gets a rewind request while a read is in progress, it lets that read move its position
+on, and skips a block (`docs/notes/wire-protocol.md#rewind-during-a-read`). Messages that the client
+had queued before the rewind still arrive first. So `Rewind` remembers all entries of a topic that
+were given back as owed, in order:
 
 - Until the stream goes back, deliveries past the first owed entry are from before the rewind. They
   are dropped, and owed as well.
 - If a delivery arrives while an earlier owed entry is missing, another rewind is requested.
 - Past the highest entry seen, entry ids are consecutive. A hole is suspect within the reach of that
-  race. Markers and compaction also make holes, so a topic where some stay is trusted.
+  race. Markers and compaction also make holes, so a topic where some holes stay is trusted.
 
 An entry that does not arrive in `_TRIES` more rewinds is gone from the topic (trimmed, expired,
-acked by another consumer) and given up. There is no clock here: the caller requests a rewind again
-after a silence.
+acked by another consumer). After a silence, the caller requests a rewind again.
 """
 
 from __future__ import annotations
@@ -29,14 +28,11 @@ from .entry import EntryKey
 _TRIES: Final = 2
 # The race reaches a few reads of the broker (100 entries each) past the last delivery.
 _REACH: Final = 5_000
-# After this number of holes that no rewind filled, holes are normal in this topic.
-_HOLES: Final = 3
+_HOLES: Final = 3  # after this number that no rewind filled, holes are normal in this topic
 _TRIM: Final = 1_000  # removed keys at the front of a list before they are deleted
 
 
 class Admission(Enum):
-    """What to do with a delivery."""
-
     ADMIT = 0
     DROP = 1  # from before the rewind: it is delivered again
     REWIND = 2  # an earlier entry is missing: drop this one, and rewind again
@@ -45,9 +41,8 @@ class Admission(Enum):
 class _Owed:
     """Entries in order, each with the lowest batch index to arrive.
 
-    A dict for membership, and a sorted list of keys from which removed keys go lazily. A rewind
-    adds 45,000 keys in order in one step: a `list.extend`, where a sorted container takes 1 us per
-    key.
+    A dict, and a sorted list of its keys from which removed keys go lazily. A rewind adds 45,000
+    keys in order in one step: a `list.extend`, where a sorted container takes 1 us per key.
     """
 
     __slots__ = ("_at", "_keys", "_lowest")
@@ -76,7 +71,6 @@ class _Owed:
         self._lowest[key] = lowest
 
     def add_all(self, keys: Sequence[EntryKey], *, in_order: bool = False) -> None:
-        """Add many entries with the lowest index 0; `in_order` if they are known to be sorted."""
         if self._lowest:
             self._lowest.update(dict.fromkeys(keys, 0))
             keys, in_order = list(self._lowest), False
@@ -97,7 +91,6 @@ class _Owed:
         return lowest
 
     def first(self) -> tuple[EntryKey, int]:
-        """Return the first entry and its lowest index; there must be one."""
         keys, lowest = self._keys, self._lowest
         while keys[self._at] not in lowest:
             self._at += 1
@@ -107,11 +100,9 @@ class _Owed:
         return keys[self._at], lowest[keys[self._at]]
 
     def items(self) -> list[tuple[EntryKey, int]]:
-        """Return all entries, in order; for tests."""
         return sorted(self._lowest.items())
 
     def drop_below(self, key: EntryKey) -> None:
-        """Remove every entry before `key`."""
         keys, lowest, at = self._keys, self._lowest, self._at
         while at < len(keys) and keys[at] < key:
             lowest.pop(keys[at], None)
@@ -125,11 +116,7 @@ class _Owed:
 
 
 class Rewind:
-    """The rewinds of one topic.
-
-    Args:
-        contiguous: Entry ids are consecutive unless something is wrong; False on a compacted read.
-    """
+    """The rewinds of one topic. Entry ids are `contiguous`, but not on a compacted read."""
 
     __slots__ = (
         "_at",
@@ -148,7 +135,6 @@ class Rewind:
 
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
-        # Entry -> the lowest batch index to arrive, 0 for an unbatched message.
         self._owed = _Owed()
         self._waiting = False  # a rewind was requested, and the stream has not gone back yet
         self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
@@ -163,7 +149,6 @@ class Rewind:
 
     @property
     def outstanding(self) -> int:
-        """Entries that were given back and have not arrived again."""
         return len(self._owed)
 
     def begin(
@@ -177,8 +162,7 @@ class Rewind:
 
         Args:
             given_back: Entries that are given back in part: key and lowest unacked batch index.
-            whole: Entries that are given back as a whole.
-            in_order: `whole` is sorted.
+            whole: Entries that are given back as a whole; sorted if `in_order`.
         """
         if whole:
             self._owed.add_all(whole, in_order=in_order)
@@ -199,29 +183,25 @@ class Rewind:
         self._missing, self._tries = None, 0
 
     def trust_holes(self) -> None:
-        """Do not suspect holes: chunks, markers or compaction make them here."""
+        """Do not suspect holes, which chunks, markers or compaction make here."""
         self._contiguous = False
 
     def give_up(self) -> int:
-        """Forget the owed entries; return their number."""
         gone = len(self._owed)
         self._owed.clear()
         self._waiting = False
         return gone
 
     def settled(self, key: EntryKey) -> None:
-        """Wait no longer for an acked entry."""
         if self._owed:
             self._owed.pop(key)
             self._waiting = self._waiting and bool(self._owed)
 
     def settled_through(self, key: EntryKey) -> None:
-        """Wait no longer for entries up to this one, which are acked."""
-        self._forget_below((key[0], key[1] + 1))
+        self._owed.drop_below((key[0], key[1] + 1))
         self._waiting = self._waiting and bool(self._owed)
 
     def settled_part(self, key: EntryKey, lowest: int) -> None:
-        """Note that a part of the entry is acked; `lowest` is the first unacked index."""
         if key in self._owed:
             self._owed.set(key, lowest)
 
@@ -236,8 +216,7 @@ class Rewind:
         self._edge = key
 
     def judge(self, key: EntryKey, index: int) -> Admission:
-        """Decide on the delivery of an entry from batch index `index` on, 0 for an unbatched
-        message."""
+        """Decide on a delivery from batch index `index` on, 0 for an unbatched message."""
         before, self._at = self._at, (key, index)
         if not (self._owed or self._reach):  # nearly always
             self._edge = key
@@ -256,7 +235,7 @@ class Rewind:
                     self._owe(key, index)
                     return Admission.DROP
                 self._waiting = key != head
-            elif head < key and not self._is_gone(head, key):
+            elif head < key and self._try_again(head, key):
                 self._owe(key, index)
                 self._waiting = True
                 return Admission.REWIND
@@ -276,7 +255,6 @@ class Rewind:
                 self._reach -= 1
 
     def _suspect_hole(self, key: EntryKey) -> None:
-        """Owe the ids that a delivery past the edge has jumped over."""
         edge = self._edge
         if not (self._contiguous and self._reach and edge is not None and key > edge):
             return
@@ -292,9 +270,8 @@ class Rewind:
             self._owed.set((ledger, missing), 0)
         self._suspected = (after, key)
 
-    def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
-        """Return True if the owed entries before `key`, from `missing` on, were requested often
-        enough.
+    def _try_again(self, missing: EntryKey, key: EntryKey) -> bool:
+        """Count a try to get the owed entries before `key`, from `missing` on; False gives them up.
 
         No rewind brought anything between `missing` and the lowest entry that arrived instead, so
         all of that is given up. Entries missing only since the last rewind have tries of their own.
@@ -304,20 +281,16 @@ class Rewind:
         self._instead = min(self._instead, key)
         if self._tries < _TRIES:
             self._tries += 1
-            return False
+            return True
         hole = self._suspected
         if hole is not None and hole[0] <= missing < hole[1] and missing[0] == key[0]:
             self._stayed += 1
             self._contiguous = self._contiguous and self._stayed < _HOLES
-        self._forget_below(self._instead)
+        self._owed.drop_below(self._instead)
         head = self._owed.first()[0] if self._owed else key
-        return head >= key or self._is_gone(head, key)
-
-    def _forget_below(self, key: EntryKey) -> None:
-        self._owed.drop_below(key)
+        return head < key and self._try_again(head, key)
 
     def _check(self) -> None:
-        """Walk the invariants; for tests."""
         assert not self._waiting or self._owed
         last = max((key for key, _ in self._owed.items()), default=None)
         assert last is None or (self._edge is not None and last <= self._edge)

@@ -22,7 +22,6 @@ Runs: TypeAlias = "array[int]"
 
 
 def new_runs() -> Runs:
-    """Return an array without runs."""
     return array("I")
 
 

@@ -1,10 +1,9 @@
 """The bytes of a bucket that has stopped growing, with its slot in front.
 
-The smaller of two forms is used. The portable Roaring format takes four bytes for a run
-of ids of any length. Gaps take one byte for each id, against Roaring's two, if ids are scattered
-but near each other (measured: one id in ten at random, 1.0 against 2.0 bytes). A bucket that would
-take long to open stays a bitmap, which is about as small then. `unseal` returns the ids. This is no
-storage format: it never leaves the process.
+The smaller of two forms is used. The portable Roaring format takes four bytes for a run of ids of
+any length. Gaps take one byte for each id, against Roaring's two, if ids are scattered but near
+each other (measured: one id in ten at random, 1.0 against 2.0 bytes). A bucket that would take long
+to open stays a bitmap.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ _STEPS = tuple(bytes([gap]) for gap in range(_SKIP))
 def seal(ids: BitMap64, tag: int) -> bytes | None:
     """Encode a bucket; return None if it should stay a bitmap. May run-optimise `ids` in place.
 
-    Args:
-        ids: At least one id, all below 2**48.
-        tag: A number below 2**31 that `tag_of` returns.
+    There is at least one id, and all are below 2**48; `tag` is below 2**31.
     """
     size = len(ids)
     ids.run_optimize()
@@ -45,7 +42,6 @@ def seal(ids: BitMap64, tag: int) -> bytes | None:
 
 
 def unseal(data: bytes) -> BitMap64:
-    """Return the ids of sealed bytes."""
     first, gaps = _parts(data)
     if first < 0:
         return BitMap64.deserialize(gaps)
@@ -53,12 +49,10 @@ def unseal(data: bytes) -> BitMap64:
 
 
 def tag_of(data: bytes) -> int:
-    """Return the tag of sealed bytes."""
     return int.from_bytes(data[:_HEAD], "little") & ~_IS_GAPS
 
 
 def holds(data: bytes, number: int) -> bool:
-    """Return True if an id is in sealed bytes."""
     first, gaps = _parts(data)
     if first < 0:
         return number in BitMap64.deserialize(gaps)

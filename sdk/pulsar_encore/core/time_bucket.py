@@ -1,8 +1,8 @@
 """`TimeBucketIndex`: the due index in memory, after Pulsar's PIP-393 and its delayed tracker.
 
-Maps a due time to a bucket of packed keys. A bucket is a bitmap while it grows, and bytes
-(`sealed`) after it has stopped. Runs of positions say which bucket holds a key, so that a query or
-a removal opens at most one bucket. A bucket that takes long to open is never sealed.
+A bucket is a bitmap of keys that are due together while it grows, and bytes (`sealed_bucket`) after
+it has stopped. Runs of positions say which bucket holds a key, so that a query or a removal opens
+at most one bucket.
 
 Invariants: a key is in one bucket, which its run names. The heap and the buckets have the same
 edges; some buckets may be empty until they reach the head.
@@ -36,8 +36,7 @@ class TimeBucketIndex:
 
     Args:
         open_buckets: How many buckets may stay bitmaps before idle ones are sealed.
-        block_bits: See `KeySpace`; small values are for tests.
-        page_bits: See `KeySpace`.
+        block_bits, page_bits: See `KeySpace`; small values are for tests.
     """
 
     def __init__(self, *, open_buckets: int = 2, block_bits: int = 13, page_bits: int = 6) -> None:
@@ -46,7 +45,6 @@ class TimeBucketIndex:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self._keys = KeySpace(*self._shape)
         self._buckets: dict[int, BitMap64 | bytes] = {}  # by edge; b"" for an emptied one
         self._heap: list[int] = []
@@ -56,7 +54,7 @@ class TimeBucketIndex:
         self._edges = array("Q")  # by number
         self._spare: list[int] = []  # numbers to use again
         # The sorted blocks of the bucket that is being taken in parts, so that no part needs a look
-        # at the whole bucket. Rebuilt when a block joins the bucket.
+        # at the whole bucket.
         self._parted: int = -1  # the edge of that bucket
         self._blocks: list[Block] = []
         self._first_block: int = 0  # index of the first block that is not known to be empty
@@ -70,7 +68,6 @@ class TimeBucketIndex:
         return lane is not None and self._find(lane, position)[1] >= 0
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Track a key; return True if it is new."""
         edge = bucket_edge(due_ms, bits)
         lane, page, position = self._keys.resolve(key)
         if lane is None:
@@ -81,7 +78,6 @@ class TimeBucketIndex:
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Set the due time of a key, tracking it if it is new; return True if it was tracked."""
         edge = bucket_edge(due_ms, bits)
         lane, _, position = self._keys.resolve(key)
         number, was = (-1, -1) if lane is None else self._find(lane, position)
@@ -95,7 +91,6 @@ class TimeBucketIndex:
         return True
 
     def discard(self, key: MessageKey) -> bool:
-        """Forget a key; return True if it was tracked."""
         lane, _, position = self._keys.resolve(key)
         if lane is None:
             return False
@@ -111,14 +106,12 @@ class TimeBucketIndex:
         return True
 
     def discard_entry(self, ledger: int, entry: int) -> int:
-        """Forget all keys of an entry; return their number."""
         return sum(
             self._strip(lane, start, stop)
             for lane, start, stop in self._keys.of_entry(ledger, entry)
         )
 
     def discard_through(self, ledger: int, entry: int) -> int:
-        """Forget every key up to this entry; return their number."""
         return sum(self._strip(lane, 0, stop) for lane, stop in self._keys.through(ledger, entry))
 
     def keys_through(self, ledger: int, entry: int) -> list[tuple[int, MessageKey]]:
@@ -143,27 +136,17 @@ class TimeBucketIndex:
             for edge in {self._edges[named] for named in positions.cut(runs[:], low, high)}:
                 held = self._buckets.get(edge)
                 if held:
-                    ids = unseal(held) if isinstance(held, bytes) else held
-                    for number in ids & asked:
-                        if lane.page == WHOLE:
-                            yield edge, (lane.ledger, number + shift, WHOLE)
-                        else:
-                            entry, index = keys.entry_and_index(lane.page, number + shift)
-                            yield edge, (lane.ledger, entry, index)
+                    for number in _ids(held) & asked:
+                        yield edge, keys.key_at(lane, number + shift)
 
     def next_due(self) -> int | None:
-        """Return the earliest time at which `pop_due` returns a key; None if nothing waits."""
         heap = self._heap
         while heap and not self._buckets[heap[0]]:
             self._end(heappop(heap))
         return heap[0] if heap else None
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
-        """Take keys that are due at `now_ms`: the earliest bucket first, lowest keys first.
-
-        Raises:
-            ConfigurationError: `limit` is negative.
-        """
+        """Take keys that are due at `now_ms`: the earliest bucket first, lowest keys first."""
         if limit is not None and limit < 0:
             raise ConfigurationError(f"limit must not be negative, got {limit}")
         batch = DueBatch()
@@ -173,7 +156,7 @@ class TimeBucketIndex:
         return batch
 
     def in_order(self, edge: int) -> Iterator[MessageKey]:
-        """Iterate over the keys that are due at exactly `edge`, lowest keys first.
+        """Yield the keys that are due at exactly `edge`, lowest keys first.
 
         The index must not change meanwhile.
         """
@@ -184,13 +167,13 @@ class TimeBucketIndex:
         for number in self._numbers_in_order(edge, ids):
             slot = number >> self._keys.block_bits
             lane, position = self._keys.owner_and_position(slot, number)
-            if lane.page == WHOLE:
+            if lane.page == WHOLE:  # without a call: a sealed head has many keys
                 yield lane.ledger, position, WHOLE
             else:
-                yield lane.ledger, *self._keys.entry_and_index(lane.page, position)
+                yield self._keys.key_at(lane, position)
 
     def done(self, batch: DueBatch) -> None:
-        """Do nothing: taken keys are forgotten already."""
+        """Do nothing."""
 
     # Where a key is
 
@@ -241,14 +224,11 @@ class TimeBucketIndex:
         self._len += 1
 
     def _place(self, lane: Lane, number: int, edge: int) -> None:
-        """Note the bucket of a key that was not the last to arrive."""
         keys = self._keys
         slot, place = number >> keys.block_bits, number & keys.block_mask
         if slot == lane.slot and lane.block >= 0 and place >= lane.first:
             self._end_run(lane)
-        runs = keys.runs[slot]
-        if runs is None:
-            runs = positions.new_runs()
+        runs = keys.runs[slot] or positions.new_runs()
         keys.runs[slot] = positions.put(runs, place, self._number(edge))
 
     def _end_run(self, lane: Lane) -> None:
@@ -256,9 +236,7 @@ class TimeBucketIndex:
             return
         if self._buckets.get(lane.edge):
             keys = self._keys
-            runs = keys.runs[lane.slot]
-            if runs is None:
-                runs = positions.new_runs()
+            runs = keys.runs[lane.slot] or positions.new_runs()
             keys.runs[lane.slot] = positions.append(
                 runs, lane.first, lane.high & keys.block_mask, self._number(lane.edge)
             )
@@ -307,7 +285,7 @@ class TimeBucketIndex:
 
     def _seal_idle(self) -> None:
         # Two steps for each new bucket: the first notes the size, the second seals the bucket if
-        # its size has not changed. So the work is proportional to the buckets made.
+        # its size has not changed.
         growing = self._growing
         steps = 2
         while steps and len(growing) > self._open_buckets:
@@ -326,7 +304,6 @@ class TimeBucketIndex:
             ids.run_optimize()
 
     def _take(self, edge: int, start: int, stop: int) -> int:
-        """Remove the numbers from `start` up to `stop`; return how many there were."""
         held = self._buckets.get(edge)
         if not held:
             return 0
@@ -343,7 +320,6 @@ class TimeBucketIndex:
         return count
 
     def _end(self, edge: int) -> None:
-        """Remove a bucket; its number is free again."""
         held = self._buckets.pop(edge)
         if not isinstance(held, bytes):
             self._spare.append(self._numbers.pop(edge))
@@ -372,7 +348,7 @@ class TimeBucketIndex:
 
     def _drain(self, edge: int, limit: int, batch: DueBatch) -> int:
         held = self._buckets[edge]
-        ids = unseal(held) if isinstance(held, bytes) else held
+        ids = _ids(held)
         whole = len(ids) <= limit
         if whole:
             numbers = ids.to_array()
@@ -404,7 +380,6 @@ class TimeBucketIndex:
         return len(numbers)
 
     def _numbers_in_order(self, edge: int, ids: BitMap64) -> Iterator[int]:
-        """Iterate over the numbers of a bucket in order of their keys."""
         bits = self._keys.block_bits
         if edge != self._parted:
             self._parted, self._blocks = edge, self._blocks_of(ids)
@@ -420,7 +395,6 @@ class TimeBucketIndex:
         return chain.from_iterable(self._merged(ids, each) for each in apart)
 
     def _merged(self, ids: BitMap64, group: Sequence[Block]) -> Iterator[int]:
-        """Iterate over the numbers of overlapping blocks in order of their keys."""
         if len(group) == 1:
             return self._of_slot(ids, group[0][3])
         whole = [self._with_keys(ids, each) for each in group if each[2] == WHOLE]
@@ -444,11 +418,9 @@ class TimeBucketIndex:
         return islice(ids.iter_equal_or_larger(start), count)
 
     def _with_keys(self, ids: BitMap64, block: Block) -> Iterator[tuple[int, int, int]]:
-        """Return (entry, batch index, number) of the keys in a block."""
         return self._keys.named(block, self._of_slot(ids, block[3]))
 
     def _check(self) -> None:
-        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
         self._keys.check()
         assert len(set(self._heap)) == len(self._heap)
         assert set(self._heap) == self._buckets.keys()
@@ -459,7 +431,7 @@ class TimeBucketIndex:
             if not isinstance(ids, bytes) or ids:
                 named.append(self._number(edge))
                 assert self._edges[named[-1]] == edge
-                for number in unseal(ids) if isinstance(ids, bytes) else ids:
+                for number in _ids(ids):
                     assert number not in held, "a key in two buckets"
                     held[number] = edge
         assert sorted(named) == list(range(len(self._edges))), "a number in two places, or lost"
@@ -474,6 +446,10 @@ class TimeBucketIndex:
         assert self._len == len(held) == sum(self._keys.counts)
 
 
+def _ids(held: BitMap64 | bytes) -> BitMap64:
+    return unseal(held) if isinstance(held, bytes) else held
+
+
 def _positions(numbers: array[int], shift: int) -> Sequence[int]:
     first, last = numbers[0], numbers[-1]
     if last - first == len(numbers) - 1:
@@ -482,7 +458,6 @@ def _positions(numbers: array[int], shift: int) -> Sequence[int]:
 
 
 def _join(before: Sequence[int], after: Sequence[int]) -> Sequence[int]:
-    """Join two blocks of one ledger."""
     if isinstance(before, range) and isinstance(after, range) and before.stop == after.start:
         return range(before.start, after.stop)
     if isinstance(before, list):

@@ -1,9 +1,9 @@
-"""Arrival: which messages of a delivery the application is to see.
+"""Arrival: the choice of the messages of a delivery that the application sees.
 
-A message that is QUEUED, HELD or NACKED here is not delivered to the application again when its
-entry is redelivered. (A NACKED message is, if this copy is the one that was requested.) So siblings
-in a batch do not disturb each other, and a reconnect repeats no message that the application still
-has. ACKED indexes of an unfinished entry are filtered, and their ack is sent again.
+A message that is QUEUED, HELD or NACKED here is not delivered again when its entry is redelivered,
+unless it is NACKED and this copy was requested. So siblings in a batch do not disturb each other,
+and a reconnect repeats no message that the application still has. ACKED indexes of an unfinished
+entry are filtered, and their ack is sent again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ Wanted = tuple[Entry | None, Sequence[int]]
 
 
 class TopicArrival(TopicTracking):
-    """Arrivals on one topic."""
-
     def arrive(
         self,
         key: EntryKey,
@@ -42,22 +40,16 @@ class TopicArrival(TopicTracking):
         """Record a delivery and choose the messages to queue.
 
         Args:
-            key: The entry.
             batch_size: Messages in the entry, 0 for a message that is no batch.
-            redelivery_count: The broker's count.
             indexes: Indexes of the delivered messages.
             ack_set: The broker's set of unacked indexes as a bit mask, -1 for all.
-            first_chunk: Id of the first chunk of a chunked message.
-            now_ms: Time of arrival.
             came_as: A message of the entry, for its fingerprint; only needed for durable state.
 
         Returns:
-            The record and positions in `indexes` to queue; (None, ()) if nothing is to be queued
-            and there is no record.
+            The record, or None without one, and positions in `indexes` to queue.
         """
         if self.volatile:
-            # Every entry of a non-persistent topic has the same id, and acks mean nothing: no
-            # delivery knows of another.
+            # Every entry of a non-persistent topic has the same id, and acks mean nothing.
             passing = Entry(self, key, batch_size or 1, batch_size > 0)
             passing.queue_all()
             return passing, range(len(indexes))
@@ -71,7 +63,7 @@ class TopicArrival(TopicTracking):
         if entry is None and len(table.packed):
             entry = table.find(key)
         new = entry is None
-        if entry is None and self._is_unwanted(key, batch_size, now_ms):
+        if entry is None and self._absorb_copy(key, batch_size, now_ms):
             return None, ()
         if entry is not None:
             self._delivered_again(entry, redelivery_count)
@@ -99,17 +91,17 @@ class TopicArrival(TopicTracking):
             return self._recalled(recall, entry, indexes, wanted)
         return entry, wanted
 
-    def _is_unwanted(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
+    def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
         """Return True if nothing of an entry without a record is to be queued."""
-        # RACE: an ack and the broker's redelivery of its message cross. The broker does not have
-        # the ack, or has forgotten it, so it is due again.
+        # RACE: an ack and a redelivery of its message cross. The broker may not have the ack, so it
+        # is due again.
         if self.acks.covers(key):
             self.acks.add_whole(key)
             self._done(key)
             return True
         # A nacked message may be delivered early: with a sibling, after a reconnect, or because the
         # broker's delay is coarse. It goes on waiting.
-        if batch_size > 1 or not self._still_waits((*key, -1), now_ms):
+        if batch_size > 1 or not self._keep_waiting((*key, -1), now_ms):
             return False
         if self.window.all_requested:
             self.ignore_copy(key, 1)
@@ -118,9 +110,8 @@ class TopicArrival(TopicTracking):
     def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
         """Record plain messages that the broker has never delivered before, in order.
 
-        Has the same effect as `arrive` for each message, if nothing is special: nothing waits, no
-        ack is uncertain, no rewind runs. That is nearly always so. Arrival, delivery and ack of a
-        message take 1.1 us, against 2.5 us with a call of `arrive` for each (Python 3.11).
+        Has the same effect as `arrive` for each message. Arrival, delivery and ack of a message
+        take 1.1 us, against 2.5 us with a call of `arrive` for each (Python 3.11).
 
         Returns:
             Records of the leading messages that need no checks, all QUEUED. Give the next message
@@ -195,7 +186,6 @@ class TopicArrival(TopicTracking):
         return entry
 
     def _delivered_again(self, entry: Entry, redelivery_count: int) -> None:
-        """Count a delivery of an entry that has a record."""
         key, window = entry.key, self.window
         self.table.away.pop(key, None)
         if entry.size == 1:
@@ -208,13 +198,12 @@ class TopicArrival(TopicTracking):
             entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
 
     def ignore_copy(self, key: EntryKey, size: int) -> None:
-        """Note a copy of an entry that no delivery attempt follows, though the broker will count
-        its redelivery."""
+        """Note a copy that no delivery attempt follows, though the broker will count its
+        redelivery."""
         if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
             self.window.ignore_copy(key)
 
     def _rest(self, entry: Entry) -> None:
-        """Nothing of a delivered entry is new: remember it as away, or end its record."""
         if entry.unacked:
             self._remember_away(entry)
         else:
@@ -223,7 +212,6 @@ class TopicArrival(TopicTracking):
             self.acks.add_whole(entry.key, copy_expected=entry.causes != 0)
 
     def _done(self, key: EntryKey) -> None:
-        """Forget the copies and redeliveries of an acked entry."""
         self.attempts.done(key)
         self.window.unattempted.pop(key, None)
 
@@ -239,27 +227,27 @@ class TopicArrival(TopicTracking):
 
     # Messages
 
-    def _still_waits(self, due_key: MessageKey, now_ms: int) -> bool:
+    def _keep_waiting(self, due_key: MessageKey, now_ms: int) -> bool:
         """Return True if an unbatched message goes on waiting for its due time.
 
-        On Exclusive and Failover too, where Java's client delivers it at once: if it were delivered
-        here, the rewind would be off that brings the messages which the application gave back
-        behind it.
+        This holds on Exclusive and Failover too, where Java's client delivers it at once. Delivered
+        here, it would cancel its rewind, which also brings the messages behind it that the
+        application gave back.
         """
         if self.window.requested:
-            if self._came_early(due_key, now_ms):
+            if self._postpone_early_copy(due_key, now_ms):
                 return True
             if self.window.earliest(due_key) is not None:
                 self.unacked -= self.nacks.discard(due_key)
                 return False
         return len(self.nacks) > 0 and due_key in self.nacks
 
-    def _came_early(self, due_key: MessageKey, now_ms: int) -> bool:
-        """Return True for a copy that cannot be the requested one, which then goes on waiting.
+    def _postpone_early_copy(self, due_key: MessageKey, now_ms: int) -> bool:
+        """Let a copy that cannot be the requested one wait, and return True for it.
 
         RACE: a redelivery is requested ahead of the due time, by the transport's lead. A copy that
         arrives sooner was sent for another reason (a reconnect, a sibling), and the requested one
-        follows. If none follows, a new request is made, and then any copy counts.
+        follows. If none follows, any copy counts after a new request.
         """
         earliest = self.window.earliest(due_key)
         if earliest is None or now_ms >= earliest:
@@ -275,7 +263,7 @@ class TopicArrival(TopicTracking):
         for position, index in enumerate(indexes):
             before = state[index]
             if before == AWAY or (before == NACKED and requested):
-                if not requested or self._requested_came(entry, index, now_ms):
+                if not requested or self._accept_copy(entry, index, now_ms):
                     self.unacked += 1
                     entry.queue(index)
                     wanted.append(position)
@@ -283,8 +271,7 @@ class TopicArrival(TopicTracking):
                 self.acks.add_part(entry)  # the broker forgot the ack
         return wanted
 
-    def _requested_came(self, entry: Entry, index: int, now_ms: int) -> bool:
-        """Return True if a message is to be queued, while redeliveries are requested."""
+    def _accept_copy(self, entry: Entry, index: int, now_ms: int) -> bool:
         due_key = entry.due_key(index)
         if entry.state[index] == NACKED:
             earliest = self.window.earliest(due_key)
@@ -292,7 +279,7 @@ class TopicArrival(TopicTracking):
                 return False
             self.nacks.discard(due_key)  # the requested copy came after all
             self.unacked -= 1
-        elif self._came_early(due_key, now_ms):
+        elif self._postpone_early_copy(due_key, now_ms):
             entry.wait_on(index)
             return False
         self.window.arrived(due_key)
@@ -301,7 +288,7 @@ class TopicArrival(TopicTracking):
     # Durable state
 
     def _replaced(self, key: EntryKey) -> None:
-        """Forget a message after another one got its id: the topic was created again."""
+        """Forget a message whose id another one has now: the topic was created again."""
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         self._done(key)
@@ -319,7 +306,7 @@ class TopicArrival(TopicTracking):
         """Apply the durable state of queued messages, perhaps from an earlier process.
 
         Messages that are not due go on waiting. The others are delivered with all their attempts.
-        Only messages in `wanted` count: the others have newer records here.
+        Messages outside `wanted` have newer records here.
         """
         self.special = True  # their acks have to be reported
         here = {indexes[position] for position in wanted}
@@ -329,7 +316,7 @@ class TopicArrival(TopicTracking):
             # The last attempt at a waiting message is counted when the message is released.
             attempts = {index: count - (index in waiting) for index, count in attempts.items()}
         self._count_recalled(entry, attempts)
-        self._observer.due_before(entry.due_key(index) for index in here if index not in waiting)
+        self._observer.due(entry.due_key(index) for index in here if index not in waiting)
         if self.in_order:
             for index, until_ms in waiting.items():
                 self.ordered.hold(entry.due_key(index), until_ms)

@@ -1,8 +1,8 @@
-"""Redelivery: which messages go back to the broker, by request or with a lost connection.
+"""Redelivery: messages go back to the broker, by request or with a lost connection.
 
 On Shared and Key_Shared, single entries are requested again. On Exclusive and Failover the broker
 only rewinds: the topic gives everything unacked back at once, and `Rewind` sees to it that all of
-it is delivered again. Each public method is one synchronous step. The caller does the I/O.
+it is delivered again.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from collections.abc import Iterable, Sequence
 
 from .acks import Unsent
 from .duplicate_window import Cause
-from .entry import Entry, EntryKey, set_bits
-from .message_key import DueBatch
+from .entry import Entry, EntryKey
+from .message_key import DueBatch, set_bits
 from .message_states import AWAY, FORWARDING, QUEUED
 from .rewind_check import Rewind
 from .topic_arrival import TopicArrival
 
 
 class TopicRelease(TopicArrival):
-    """Redelivery on one topic."""
-
     # Due messages
 
     def next_due(self) -> int | None:
@@ -32,34 +30,23 @@ class TopicRelease(TopicArrival):
         return None if head is None else head - self.lead_ms
 
     def take_nacks(self, now_ms: int, limit: int) -> DueBatch:
-        """Remove and return the nacks that are due by `now_ms + lead_ms`.
-
-        The lead is the time that a request of the transport takes.
-        """
         due = self.nacks.pop_due(now_ms + self.lead_ms, limit)
         if due:
             self._observer.due(due)
         return due
 
     def take_timeouts(self, now_ms: int, limit: int) -> DueBatch:
-        """Remove and return the ack timeouts that end by `now_ms + lead_ms`."""
         return self.timeouts.pop_due(now_ms + self.lead_ms, limit)
 
     def has_unsent_part(self, due: DueBatch) -> bool:
-        """Return True if a partial ack of a due batch has not been sent."""
         entries = self.table.entries
-        for ledger, number, _ in due.indexes:
-            entry = entries.get((ledger, number))
-            if entry is not None and entry.unsent_part:
-                return True
-        return False
+        found = (entries.get((ledger, number)) for ledger, number, _ in due.indexes)
+        return any(entry is not None and entry.unsent_part for entry in found)
 
     def release(self, due: DueBatch, now_ms: int = 0) -> list[tuple[int, list[int]]]:
         """Give due messages back to the broker: NACKED or HELD becomes AWAY.
 
-        Args:
-            due: Messages that are due when the transport has requested them.
-            now_ms: The time. A requested message arrives no sooner than the lead after it.
+        A requested message arrives no sooner than the lead after `now_ms`.
 
         Returns:
             Entries to request, by ledger and in order.
@@ -85,7 +72,7 @@ class TopicRelease(TopicArrival):
             self.unacked -= 1
             self.window.request((ledger, number, -1), earliest_ms)
             if entry is not None:
-                self.attempts.batch_asked(entry.key)
+                self.attempts.batch_requested(entry.key)
 
     def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
         window = self.window
@@ -100,7 +87,7 @@ class TopicRelease(TopicArrival):
         entry.causes |= Cause.REDELIVERY
         self.attempts.failed(entry, released & ~again)
         if entry.size > 1:
-            self.attempts.batch_asked(entry.key)
+            self.attempts.batch_requested(entry.key)
         self.unacked -= released.bit_count()
         for index in set_bits(released):
             window.request(entry.due_key(index), earliest_ms)
@@ -108,8 +95,8 @@ class TopicRelease(TopicArrival):
             self._remember_away(entry)
         return released.bit_count()
 
-    def not_asked(self, due: DueBatch, due_ms: int) -> None:
-        """Let released messages wait until `due_ms`, because the transport refused the request."""
+    def request_failed(self, due: DueBatch, due_ms: int) -> None:
+        """Let released messages wait until `due_ms`."""
         for ledger, number, index in due:
             entry = self.table.find((ledger, number))
             if index >= 0 and (entry is None or entry.state[index] != AWAY):
@@ -127,7 +114,6 @@ class TopicRelease(TopicArrival):
     # Everything
 
     def release_all(self) -> None:
-        """Give everything back that is not acked and not being forwarded."""
         table, shared = self.table, self.shared
         table.unpack_all()
         self.acks.rewound()
@@ -152,7 +138,7 @@ class TopicRelease(TopicArrival):
             if shared:
                 self.attempts.failed(entry, released)
                 if entry.size > 1:
-                    self.attempts.batch_asked(entry.key)
+                    self.attempts.batch_requested(entry.key)
             entry.causes |= Cause.REWIND
             if entry.active:
                 continue
@@ -177,10 +163,7 @@ class TopicRelease(TopicArrival):
     def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey], in_order: bool) -> None:
         """Tell `rewind` which entries are given back, some from an index on.
 
-        Args:
-            rewind: The rewind of this topic.
-            keys: Single-message entries that have been released. Others are added.
-            in_order: True if the records were in the order of their keys.
+        `keys` are single-message entries that have been released; others are added.
         """
         before = len(keys)
         parts: list[tuple[EntryKey, int]] = []
@@ -193,7 +176,6 @@ class TopicRelease(TopicArrival):
 
     @property
     def outstanding(self) -> int:
-        """Entries that a rewind has to bring again and has not."""
         return 0 if self.rewind is None else self.rewind.outstanding
 
     def rewound_with_others(self) -> None:
@@ -221,7 +203,6 @@ class TopicRelease(TopicArrival):
             self.rewind.forget()
 
     def reconnected(self) -> None:
-        """Expect a copy of every unacked message, and make uncertain acks due again."""
         self.window.all_requested = False
         # The broker may have forgotten recent partial acks of packed batches. Older ones are sent
         # again when the batch is redelivered.
@@ -235,12 +216,10 @@ class TopicRelease(TopicArrival):
         self.acks.reconnected(parts)
 
     def sent(self, parts: Iterable[Entry]) -> None:
-        """Pack batches again after their partial acks were sent."""
         for entry in parts:
             self._pack(entry)
 
     def not_confirmed(self, unsent: Unsent) -> None:
-        """Make acks due again after their receipt failed."""
         self.acks.not_confirmed(unsent)
         for each in unsent.parts:
             entry = self.table.find(each.key)
@@ -248,7 +227,6 @@ class TopicRelease(TopicArrival):
                 self.acks.add_part(entry)
 
     def reset(self) -> None:
-        """Forget everything after a seek."""
         self.era: int = self.era + 1
         self.table.clear()
         self.nacks.clear()

@@ -1,14 +1,13 @@
-"""Who holds which message of one topic: from arrival to the ack, every message has one owner.
+"""The owner of each message of one topic, from arrival to the ack.
 
-`TopicState` is the state of a topic or partition. Arrival and redelivery are inherited from files
-of their own (`topic_arrival`, `topic_release`). This file settles messages: acks, nacks, leases,
-forwarding to letter topics. Every public method is one synchronous step, and the caller does the
+Arrival and redelivery are inherited from files of their own (`topic_arrival`, `topic_release`).
+This file settles messages. Every public method is one synchronous step, and the caller does the
 I/O. Two rules hold in all of them:
 
 - Each delivery to the application has a number, and only the current one can nack. Counts cannot
   tell deliveries apart: a message may go to another consumer and come back while it is held here.
-- On Shared and Key_Shared, a wholly nacked unbatched message keeps no record. Only its key waits,
-  in the `DueIndex`.
+- On Shared and Key_Shared, a nacked unbatched message keeps no record. Only its key waits, in the
+  `DueIndex`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from .duplicate_window import Cause
-from .entry import Entry, EntryKey, ack_alone, set_bits
-from .message_key import MessageKey
+from .entry import Entry, EntryKey, ack_alone
+from .message_key import MessageKey, set_bits
 from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED
 from .topic_release import TopicRelease
 
@@ -26,8 +25,6 @@ _LAST: Final = (1 << 63) - 1
 
 
 class TopicState(TopicRelease):
-    """State of one topic or partition."""
-
     # Acks
 
     def ack(self, entry: Entry, index: int) -> int:
@@ -38,15 +35,14 @@ class TopicState(TopicRelease):
             acked now, 1 for a partly acked entry, 0 if an ack of the entry waits already.
         """
         # The fast path: the application acks a message that it holds, and nothing else waits for
-        # the message. It makes the step `ack` of `TRANSITIONS` in place, because a call for each
-        # message costs a twentieth of everything a message costs.
+        # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
         if entry.state[index] == HELD and not self.special:
             entry.state[index] = ACKED
             entry.unacked -= 1
             entry.active -= 1
             self.unacked -= 1
             if entry.size == 1:
-                self._settled_alone(entry)
+                self._end_acked_single(entry)
                 return 1
         else:
             before = entry.ack(index)
@@ -73,13 +69,12 @@ class TopicState(TopicRelease):
         return 1
 
     def ack_each(self, entry: Entry, indexes: Sequence[int]) -> int:
-        """Ack several messages of a live entry, as `ack` does."""
         if self.special:
             return sum(self.ack(entry, index) for index in indexes)
         last = next((index for index in reversed(indexes) if entry.state[index] != ACKED), None)
         if last is None:
             return 0
-        # All held messages but one in place; the last decides once about the entry.
+        # The last one decides once about the entry.
         others = [index for index in indexes if index != last]
         settled = entry.ack_held(others)
         self.unacked -= settled
@@ -87,8 +82,7 @@ class TopicState(TopicRelease):
             return self.ack(entry, last)
         return sum(self.ack(entry, index) for index in indexes)
 
-    def _settled_alone(self, entry: Entry) -> None:
-        """End the record of a held single message: the fast path of `ack`."""
+    def _end_acked_single(self, entry: Entry) -> None:
         key, table = entry.key, self.table
         entry.live = False
         del table.entries[key]
@@ -101,7 +95,7 @@ class TopicState(TopicRelease):
             self.rewind.settled(key)
 
     def _forget(self, entry: Entry, index: int, before: int) -> None:
-        """Let nothing wait for an acked message that was in the state `before`."""
+        """Drop whatever waits for an acked message, whose state was `before`."""
         due_key = entry.due_key(index)
         if before == NACKED:
             self.nacks.discard(due_key)
@@ -135,10 +129,9 @@ class TopicState(TopicRelease):
         return self._settle_entry(entry)
 
     def ack_cumulative(self, key: EntryKey, index: int, size: int) -> int:
-        """Ack everything up to (key, index); index -1 stands for the entry.
+        """Ack everything up to (key, index); return how many messages this settles here.
 
-        Returns:
-            How many messages this settles here.
+        Index -1 stands for the entry.
         """
         partial = 0 <= index < size - 1
         mask = ((1 << size) - 1) >> (index + 1) << (index + 1) if partial else -1
@@ -155,7 +148,7 @@ class TopicState(TopicRelease):
             table.end_all_but(behind)
         else:
             covered = table.up_to(through)
-            settled, recorded = self._settle_alone(covered)
+            settled, recorded = self._settle_singles(covered)
             for entry in covered:
                 if entry.live:
                     recorded += entry.state.count(NACKED)
@@ -178,8 +171,8 @@ class TopicState(TopicRelease):
             rest.unsent_part = was_unsent and bool(rest.live)
         return settled
 
-    def _settle_alone(self, covered: Sequence[Entry]) -> tuple[int, int]:
-        """Settle single-message records as `_settle_entry` does, without a call for each.
+    def _settle_singles(self, covered: Sequence[Entry]) -> tuple[int, int]:
+        """Settle single-message records without a call for each.
 
         Returns:
             How many messages this settles, and how many of them were NACKED.
@@ -200,14 +193,12 @@ class TopicState(TopicRelease):
     # Nacks
 
     def is_latest_delivery(self, entry: Entry, index: int, deliver: int) -> bool:
-        """Return True if `deliver` is the number of the message's latest delivery, and the
-        message was not released since."""
+        """Return True if the message was not released since the delivery with this number."""
         if not entry.live:
             self.table.find(entry.key)  # perhaps it is packed
         return bool(entry.live) and entry.delivery_number(index) == deliver
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
-        """Let a message wait until `due_ms`; return False if it is neither queued nor held."""
         if self.volatile:
             return False
         before = entry.state[index]
@@ -228,13 +219,12 @@ class TopicState(TopicRelease):
         return True
 
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
-        """Let an unbatched message wait that has no record here: by id, or nacked before."""
+        """Let an unbatched message without a record wait: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
             self.unacked: int = self.unacked + 1
         self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
 
     def set_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """Move the due time of a message, if it waits here."""
         if key in self.nacks:
             self.nacks.move(key, due_ms, bits)
         else:
@@ -243,28 +233,23 @@ class TopicState(TopicRelease):
     # Letters and leases
 
     def begin_forwarding(self, entry: Entry, index: int) -> bool:
-        """Begin to forward a message to a letter topic; return False if it is not here."""
         if not entry.begin_forwarding(index):
             return False
         self._forwarded = True
-        self._ends_deadline(entry, index)
-        return True
-
-    def _ends_deadline(self, entry: Entry, index: int) -> None:
-        """End the ack timeout and the lease of a message."""
-        self.untime(entry, index)
+        self.end_timeout(entry, index)
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))
+        return True
 
-    def untime(self, entry: Entry, index: int) -> None:
+    def end_timeout(self, entry: Entry, index: int) -> None:
         """End the ack timeout of a message that has another deadline."""
         if len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))
 
     def lease(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> None:
-        """Lease a message, which is held for the `attempt`th time, until `due_ms`.
+        """Lease a message, held for the `attempt`th time, until `due_ms`, or move its deadline.
 
-        With durable state the lease outlives this process. Called again, it moves the deadline.
+        With durable state the lease outlives this process.
         """
         self.special |= self._observer.leased(entry, index, due_ms, bits, attempt)
 
@@ -291,11 +276,6 @@ class TopicState(TopicRelease):
         return True
 
     def requeue_unfailed(self, entry: Entry, index: int) -> bool:
-        """Queue a held message again that did not fail: no attempt is counted.
-
-        Returns:
-            False, and nothing was done, if the message is not held.
-        """
         if not (entry.live and entry.state[index] == HELD):
             return False
         self._observer.returned(entry, (index,))
@@ -316,12 +296,7 @@ class TopicState(TopicRelease):
         for entry in list(self.table.away.values()):  # some were kept only for their times
             self._remember_away(entry)
 
-    def not_before(self, entry: Entry, index: int) -> int:
-        """Return when a queued message may be delivered, in ms; 0 for at any time."""
-        return self.ordered.not_before(entry, index)
-
     def end_hold_back(self, entry: Entry, index: int) -> None:
-        """Hold a message back no longer, because its time has come."""
         due_key = entry.due_key(index)
         if self.ordered.drop(due_key):
             self._observer.due((due_key,))
@@ -329,13 +304,11 @@ class TopicState(TopicRelease):
     # Other consumers of this process
 
     def is_held(self, key: MessageKey) -> bool:
-        """Return True if the application holds a message, or it is being forwarded."""
         entry = self.table.entries.get(key[:2])
         at = max(key[2], 0)
         return entry is not None and at < entry.size and entry.state[at] in (HELD, FORWARDING)
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
-        """Return the attempts, the present one included, of messages that the application holds."""
         entry = self.table.entries.get(key)
         if entry is None or HELD not in entry.state:
             return {}
@@ -346,9 +319,9 @@ class TopicState(TopicRelease):
         }
 
     def attempted_elsewhere(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Another consumer of this process has delivered messages for the `attempt`th time.
+        """Note the `attempt`th delivery by another consumer of this process.
 
-        Copies of them that are queued here are later attempts.
+        Copies of the messages that are queued here are later attempts.
         """
         entry = self.table.entries.get(key)
         if entry is None:

@@ -1,10 +1,4 @@
-"""The tracked messages of one topic or partition, and the end of a record.
-
-`TopicTracking` holds the collaborators that arrival, settling and redelivery share. A message is
-AWAY (with the broker), QUEUED here, HELD by the application, NACKED (waiting for its due time),
-LEAVING (being forwarded to a letter topic) or ACKED. `message_states.TRANSITIONS` lists the legal
-steps.
-"""
+"""The tracked messages of one topic or partition, and the end of a record."""
 
 from __future__ import annotations
 
@@ -32,26 +26,19 @@ class TopicTracking:
             non-persistent, an ack timeout runs, failures or durable state are remembered, or a
             message is held back. Read for every message.
         era: Number of seeks so far; records of an earlier era mean nothing.
-        unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or LEAVING.
-        table: The records.
-        window: Copies that may still arrive.
+        unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or FORWARDING.
         ordered: Messages that ordered leases hold back.
         rewind: Entries that a rewind has to bring again; None on Shared and Key_Shared.
 
     Args:
         owner: The topics of a consumer; compared by identity to recognise its messages.
         number: The transport's number of the topic.
-        topic: Full name; of the partition, if any.
         partition: Partition number or -1.
         shared: Shared or Key_Shared, where single entries are redelivered.
-        nacks, timeouts: Due times of nacked messages; ack timeouts.
-        contiguous: Entry ids are consecutive (see `Rewind`).
         lead_ms: Time from a request for redelivery until the transport sends it.
         remembers: Keep every failed attempt, for a dead-letter policy.
-        durable: Durable state of the topic, if any.
         letters: A retry letter topic: its messages report earlier attempts.
         in_order: Ordered leases.
-        dispose: See `EntryTable`.
     """
 
     def __init__(
@@ -85,7 +72,7 @@ class TopicTracking:
         self.in_order: bool = in_order
         self.era: int = 0
         self.unacked: int = 0
-        self._forwarded = False  # a message was forwarded once: some may be LEAVING
+        self._forwarded = False  # a message was forwarded once: some may be FORWARDING
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
             self.rewind = Rewind(contiguous=contiguous)
@@ -101,28 +88,20 @@ class TopicTracking:
         self.special: bool = self.volatile or remembers or self._observer.has_records
 
     def end_durability(self) -> None:
-        """Stop reporting to durable state."""
         self.durable = None
         self._observer = Observer()
 
-    @property
-    def live_alone(self) -> list[bool]:
-        """`Entry.live` of single-message records (see `EntryTable`)."""
-        return self.table.live_alone
-
     def find(self, key: EntryKey) -> Entry | None:
-        """Return the record of an entry, or None; unpacks a packed batch."""
         return self.table.find(key)
 
     def held(self) -> Iterator[Entry]:
-        """Entries with a HELD message. Walks all."""
         return self.table.held()
 
     def count(self, state: int) -> int:
         """Return the number of messages in a state other than NACKED. Walks all."""
         return self.table.count(state)
 
-    def consider(self) -> None:
+    def clear_special(self) -> None:
         """Use the fast path for acks again if nothing special is left."""
         remembered = len(self.timeouts) or self._observer.has_records or len(self.ordered)
         if not (self.volatile or self.attempts.remembers or remembered):
@@ -139,7 +118,6 @@ class TopicTracking:
         self.ordered.drop_entry(entry)
 
     def _waits_whole(self, entry: Entry) -> None:
-        """Reduce the record of an entry with a waiting message."""
         if entry.size == 1 and self.shared:
             self._drop(entry)  # the key in `nacks` says everything
         else:
@@ -154,7 +132,7 @@ class TopicTracking:
         return known or self.ordered.holds(entry)
 
     def _remember_away(self, entry: Entry) -> None:
-        """Nothing of the entry is here: remember its acked indexes and counts, within bounds."""
+        """Remember acked indexes and counts of an entry that is away, within bounds."""
         oldest: Entry | None = entry
         if self._worth_keeping(entry):
             oldest = self.table.remember_away(entry)
@@ -164,13 +142,6 @@ class TopicTracking:
     # Tests
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the records as plain values; for tests and for debugging.
-
-        Returns:
-            `entries`: message states by key; `away`: keys of entries that are away; `packed`: sizes
-            and masks of packed batches by key; `held_back`: message keys that ordered leases hold
-            back; `unacked`: the sum.
-        """
         return {
             "entries": {key: bytes(entry.state) for key, entry in self.table.entries.items()},
             "away": list(self.table.away),
@@ -180,15 +151,12 @@ class TopicTracking:
         }
 
     def _check(self) -> None:
-        """Walk every invariant; for tests."""
         table = self.table
         for key, entry in table.entries.items():
             assert entry.key == key and entry.live and entry.unacked > 0, key
             entry._check()
-            worth_keeping = entry.unacked < entry.size or entry.failed is not None
-            worth_keeping |= self.in_order and entry.redelivered > 0
-            worth_keeping |= self.ordered.holds(entry)
-            assert entry.active > 0 or (key in table.away and worth_keeping), key
+            is_remembered = key in table.away and self._worth_keeping(entry)
+            assert entry.active > 0 or is_remembered, key
             for index, state in enumerate(entry.state):
                 assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
         total = table.active + len(self.nacks) - table.count(NACKED)

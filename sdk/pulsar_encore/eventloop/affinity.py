@@ -1,9 +1,7 @@
 """The event loop and process that an object belongs to, and the end of an event loop.
 
-Consumers, readers and producers keep timers, waiters and an order of events on their loop. A call
-from another loop would wait for answers that arrive on the first one. A forked child has neither
-the connections nor the threads. Every call therefore checks its loop first, which costs one
-comparison of thread identifiers on the right loop.
+A call from another loop would wait for answers that arrive on the loop of the object. A forked
+child has neither the connections nor the threads. Every call therefore checks its loop first.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ class LoopAffinity:
             affinity.check()
 
     Args:
-        kind: The kind of the object that belongs to the loop, such as "consumer". Used in errors.
+        kind: The kind of the object, such as "consumer", for errors.
 
     Attributes:
-        loop: The event loop.
         thread: The identifier of the thread in which the loop runs; None if it is not known.
             `check` and `is_here` determine it again.
     """
@@ -44,14 +41,12 @@ class LoopAffinity:
     # `running_loop() is affinity.loop` alone would do, but Python 3.11 makes a system call for it:
     # 180 ns for each call, where comparing two thread identifiers takes 40 ns.
     #
-    # A thread identifier alone is not enough, because two loops can run in a thread one after the
-    # other. So `thread` becomes None when the loop stops. A loop does not announce that, but while
-    # it runs it installs a hook for asynchronous generators (`sys.set_asyncgen_hooks`), a bound
-    # method that ceases to exist when the loop stops. A weak reference to it reports the stop.
-    # asyncio and uvloop both work this way. With a loop without such a hook, `thread` stays None,
-    # and every call asks for the running loop. If a debugger keeps the hook alive, calls from the
-    # next loop in the same thread pass this check, and then fail with asyncio's own error
-    # ("attached to a different loop").
+    # Two loops can run in a thread one after the other, so `thread` becomes None when the loop
+    # stops. While a loop of asyncio or uvloop runs, it installs a hook for asynchronous generators
+    # (`sys.set_asyncgen_hooks`), a bound method that ceases to exist when the loop stops. A weak
+    # reference to it reports the stop. With a loop without such a hook, `thread` stays None, and
+    # every call asks for the running loop. If a debugger keeps the hook alive, calls from the next
+    # loop fail with asyncio's own error ("attached to a different loop").
 
     __slots__ = ("__weakref__", "_hook", "_kind", "_pid", "loop", "thread")
 
@@ -80,25 +75,19 @@ class LoopAffinity:
         return True
 
     def check(self) -> None:
-        """Raise WrongLoopError if the caller is not on the loop, ForkedError in a forked child."""
         if not self.is_here():
             raise self._wrong_loop_error()
 
     def check_process(self) -> None:
-        """Raise ForkedError in a forked child."""
         check_process(self._pid, self._kind)
 
     @property
     def loop_is_closed(self) -> bool:
-        """True if the loop is closed, so that nothing on it can complete any more."""
         return self.loop.is_closed()
 
     def to_running_loop(self) -> LoopAffinity:
-        """Return the affinity to the running loop, for an object without state on its own loop.
-
-        Raises ForkedError in a forked child.
-        """
-        check_process(self._pid, self._kind)
+        """Return the affinity to the running loop, for an object without state on its own loop."""
+        self.check_process()
         return LoopAffinity(self._kind)
 
     def _wrong_loop_error(self) -> ConfigurationError:
@@ -122,14 +111,11 @@ class LoopAffinity:
 
 
 class LoopEnd:
-    """Awaits a function at the end of the running event loop, while the loop can still do I/O.
+    """Awaits `on_end` once at the end of the running event loop, while the loop can still do I/O.
 
     `asyncio.run`, `asyncio.Runner` and `uvloop.run` shut down the asynchronous generators of a loop
-    (`loop.shutdown_asyncgens`) before they close it. That is the only public notice of a loop's
-    end, so a generator waits for it. A loop that is closed in another way gives no notice.
-
-    Args:
-        on_end: Called once, on that loop, and awaited.
+    (`loop.shutdown_asyncgens`) before they close it, so a generator waits for that. There is no
+    other public notice. A loop that is closed in another way gives none.
     """
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -156,7 +142,6 @@ class LoopEnd:
 
 
 def _run_one_step(awaitable: Awaitable[None]) -> None:
-    """Run one step of an awaitable that never suspends."""
     try:
         awaitable.__await__().__next__()
     except (StopIteration, StopAsyncIteration):
@@ -164,10 +149,7 @@ def _run_one_step(awaitable: Awaitable[None]) -> None:
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task or future, unless its event loop is closed.
-
-    A task of a closed loop never continues, and its `cancel` would raise RuntimeError.
-    """
+    """Cancel a task, unless its event loop is closed: `cancel` would raise RuntimeError then."""
     if task.get_loop().is_closed():
         forget(task)
     else:
@@ -175,14 +157,10 @@ def cancel(task: asyncio.Future[Any]) -> None:
 
 
 def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]) -> None:
-    """Run every cleanup call, even if one of them fails.
+    """Run every cleanup call, even if one of them fails; then raise the first failure.
 
-    Args:
-        loop: The loop that the calls belong to, or None. If it is closed, a RuntimeError of a call
-            is ignored: tasks that wait on that loop never continue, so they cannot be notified.
-
-    Raises:
-        Exception: the first failure, after all calls.
+    If `loop` is closed, a RuntimeError of a call is ignored: tasks that wait on that loop never
+    continue, so they cannot be notified.
     """
     failure: Exception | None = None
     for call in calls:

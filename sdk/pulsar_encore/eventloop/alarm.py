@@ -1,7 +1,7 @@
 """One timer for many due times.
 
-A later due time never postpones an earlier one. The C++ client has that fault: every nack restarts
-its only timer. While nothing is due, no timer runs.
+A later due time never postpones an earlier one. In the C++ client it does, because every nack
+restarts the only timer. While nothing is due, no timer runs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ def now_ms(loop: asyncio.AbstractEventLoop) -> int:
 
 
 def due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
-    """Return a due time on that clock that `now_ms` does not reach before the delay is over.
-
-    The current time is rounded up. Rounded down, the due time would be up to 1 ms early.
-    """
+    """Return a due time on that clock that is never early: the current time is rounded up."""
     return math.ceil(loop.time() * 1000) + delay_ms
 
 
@@ -31,7 +28,7 @@ def wall_now_ms(loop: asyncio.AbstractEventLoop) -> int:
 
 
 def wall_due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
-    """Return a due time in ms since the epoch; as `due_in_ms`, it is never early."""
+    """Return a due time in ms since the epoch that is never early."""
     return math.ceil(_wall_s(loop) * 1000) + delay_ms
 
 
@@ -41,12 +38,6 @@ def _wall_s(loop: asyncio.AbstractEventLoop) -> float:
 
 
 class Alarm:
-    """Calls a function when the earliest due time is reached.
-
-    Args:
-        loop: The event loop of the timer.
-    """
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._fire: Callable[[int], int | None] = _nothing
@@ -55,11 +46,9 @@ class Alarm:
         self._closed = False
 
     def start(self, fire: Callable[[int], int | None]) -> None:
-        """Set the function to call.
+        """Set the function to call with the time in ms.
 
-        Args:
-            fire: Called with the time in ms. It handles everything that is due and returns the next
-                due time in ms, or None.
+        `fire` handles everything that is due and returns the next due time in ms, or None.
         """
         self._fire = fire
 

@@ -1,8 +1,7 @@
 """Awaitables that calls of this package return instead of a plain coroutine.
 
-`acknowledge` and its siblings act when they are called, awaited or not; they return `Done` or one
-of its relatives. `Client.subscribe` and its siblings return `Opening`, which is awaited or entered.
-asyncio takes all of them for coroutines: `create_task`, `gather` and `wait_for` accept them.
+`acknowledge` and its siblings act when they are called, awaited or not. asyncio takes all of them
+for coroutines: `create_task`, `gather` and `wait_for` accept them.
 """
 
 from __future__ import annotations
@@ -28,28 +27,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 if TYPE_CHECKING:
 
     class Settling(Coroutine[Any, Any, None]):
-        """The result of settling a message.
+        """The result of settling a message, which nobody has to await.
 
-        A type checker warns about a Coroutine that is not awaited. It does not warn about this
-        class, because nobody has to await it.
+        A type checker warns about a Coroutine that is not awaited, but not about this class.
         """
 else:
     Settling = Coroutine
 
 
-class Done(asyncio.Future[None]):
-    """The result of a call that has acted and has nothing to wait for.
-
-    It is a future, because awaiting a future that is done costs almost nothing, and it is
-    registered as a coroutine. One instance serves all calls of an object.
-    """
-
-    # With None here `asyncio.isfuture` returns False, so that `ensure_future` makes a task.
-    _asyncio_future_blocking: Any = None
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self.set_result(None)
+class _HasActed:
+    __slots__ = ()
 
     def send(self, value: Any) -> Any:
         raise StopIteration  # a task made of it has nothing left to do
@@ -61,10 +48,24 @@ class Done(asyncio.Future[None]):
         """Do nothing."""
 
 
+class Done(_HasActed, asyncio.Future[None]):
+    """The result of a call that has acted; one instance for all calls of an object.
+
+    It is a future, because awaiting a future that is done costs almost nothing.
+    """
+
+    # With None here `asyncio.isfuture` returns False, so that `ensure_future` makes a task.
+    _asyncio_future_blocking: Any = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.set_result(None)
+
+
 Coroutine.register(Done)
 
 
-class DoneByLast(Coroutine[Any, Any, None]):
+class DoneByLast(_HasActed, Coroutine[Any, Any, None]):
     """As `Done`, for a call that used up its time slice: awaiting it lets the event loop run."""
 
     __slots__ = ("_fair_yield",)
@@ -75,25 +76,12 @@ class DoneByLast(Coroutine[Any, Any, None]):
     def __await__(self) -> Generator[Any, Any, None]:
         return self._fair_yield.end().__await__()
 
-    def send(self, value: Any) -> Any:
-        raise StopIteration
-
-    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
-        raise typ if val is None else val
-
-    def close(self) -> None:
-        """Do nothing."""
-
 
 class Failing(asyncio.Future[None]):
     """The result of a call that failed. Awaiting it raises the error.
 
-    If nobody awaits it, asyncio logs the error as one that was never retrieved. A caller that is
-    cancelled before it awaits has given up, and nothing is logged.
-
-    Args:
-        error: The error.
-        loop: The loop of the object that was called.
+    If nobody awaits it, asyncio logs the error as never retrieved. A caller that is cancelled
+    before it awaits has given up, and nothing is logged.
     """
 
     _asyncio_future_blocking: Any = None  # as with `Done`
@@ -118,8 +106,6 @@ Coroutine.register(Failing)
 
 
 class _Stepped(Coroutine[Any, Any, None]):
-    """Base of awaitables that act as a coroutine, with the steps of their `__await__`."""
-
     __slots__ = ("_steps",)
 
     def __init__(self) -> None:
@@ -163,10 +149,9 @@ class InProgress(_Stepped):
 
 
 class AwaitingReceipt(_Stepped):
-    """The result of a call that has acted. Awaiting it waits for the ack receipts of the broker.
+    """The result of a call that has acted. Awaiting it waits for ack receipts.
 
-    Args:
-        futures: Futures of the receipts. Calls share them, so cancelling the caller leaves them.
+    Calls share the futures, so cancelling the caller leaves them.
     """
 
     __slots__ = ("futures",)
@@ -221,13 +206,7 @@ _T_co = TypeVar("_T_co", bound=_Entered, covariant=True)
 
 
 class Opening(Coroutine[Any, Any, _T_co]):
-    """The result of a call that opens an object.
-
-    ``await`` returns the object. ``async with`` also closes it at the end.
-
-    Args:
-        coroutine: Coroutine that makes the object.
-    """
+    """The result of a call that opens an object. ``async with`` also closes it at the end."""
 
     __slots__ = ("_coroutine", "_opened")
 
@@ -276,8 +255,6 @@ class Opening(Coroutine[Any, Any, _T_co]):
 def opening(
     function: Callable[_P, Coroutine[Any, Any, _Opened]],
 ) -> Callable[_P, Opening[_Opened]]:
-    """Decorate a coroutine function so that its result can be awaited or entered."""
-
     @returns_coroutine
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> Opening[_Opened]:
@@ -287,10 +264,7 @@ def opening(
 
 
 def returns_coroutine(function: _F) -> _F:
-    """Mark a function that returns one of these awaitables as a coroutine function.
-
-    Mocks and frameworks check for that.
-    """
+    """Mark a function that returns one of these awaitables as a coroutine function, for mocks."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
@@ -300,5 +274,4 @@ def returns_coroutine(function: _F) -> _F:
 def settles(
     function: Callable[_P, Coroutine[Any, Any, None]],
 ) -> Callable[_P, Settling]:
-    """Mark a function that acts when it is called and returns an awaitable."""
     return returns_coroutine(cast("Callable[_P, Settling]", function))

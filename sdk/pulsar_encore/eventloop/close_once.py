@@ -1,7 +1,4 @@
-"""Helpers for closing: one close for all callers, shielded work, and a warning if none was made.
-
-Clients, producers and readers use `CloseOnce`.
-"""
+"""Helpers for closing: one close for all callers, shielded work, and a warning if none was made."""
 
 from __future__ import annotations
 
@@ -17,13 +14,9 @@ T = TypeVar("T")
 
 
 class CloseOnce:
-    """Runs a close at most once.
+    """Runs a close at most once. Every caller waits for it. Cancelling a caller leaves it running.
 
-    Every caller waits for it. Cancelling a caller leaves it running.
-
-    Args:
-        close: Close method of the object that holds this one. It is held weakly, so that an object
-            without references is freed at once, with its threads and connections.
+    The close method is held weakly, so that an object without references is freed at once.
     """
 
     __slots__ = ("_close", "_task")
@@ -46,8 +39,8 @@ class CloseOnce:
 def seen(task: asyncio.Task[T]) -> asyncio.Task[T]:
     """Mark the outcome of a task as retrieved once the task is done.
 
-    When a caller is cancelled, `asyncio.shield` drops its task (CPython 3.11). asyncio would then
-    log an error of the task as one that "was never retrieved".
+    When a caller is cancelled, `asyncio.shield` drops its task (CPython 3.11), and asyncio would
+    log the task's error as never retrieved.
     """
     task.add_done_callback(_retrieve)
     return task
@@ -59,15 +52,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 
 def warn_unless_closed(thing: object, name: str) -> finalize[[str, int], object]:
-    """Give a `ResourceWarning` when `thing` is collected, or the process ends.
-
-    Args:
-        thing: The object to close.
-        name: Name of the object in the warning.
-
-    Returns:
-        The finalizer. Its `detach` cancels the warning.
-    """
+    """Give a `ResourceWarning` when `thing` is collected; `detach` of the result cancels it."""
     return finalize(thing, _warn, name, os.getpid())
 
 

@@ -1,7 +1,7 @@
 """Freeing large containers in small steps.
 
-Freeing a container of 45,000 records takes 10 ms or more, in the step of the event loop that drops
-the last reference. A container that is given to `Disposal.add` is emptied in later steps instead.
+Freeing 45,000 records takes 10 ms or more, in the step of the event loop that drops the last
+reference.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ STEP: Final = 2_000
 
 
 class Disposal:
-    """Empties containers that are no longer used.
+    """Empties containers that are no longer used, in later steps of the event loop.
 
-    Args:
-        loop: The event loop for the steps. When it ends, the remaining containers are freed at
-            once.
+    When the loop ends, the remaining containers are freed at once.
     """
 
     __slots__ = ("_containers", "_loop")
@@ -30,12 +28,7 @@ class Disposal:
         self._containers: deque[tuple[dict[Any, Any] | list[Any] | deque[Any], int]] = deque()
 
     def add(self, container: dict[Any, Any] | list[Any] | deque[Any], each: int = 1) -> None:
-        """Take over a container.
-
-        Args:
-            container: The container. The caller must not change it afterwards.
-            each: Number of objects in one item.
-        """
+        """Take over a container with `each` objects in one item. The caller must not change it."""
         if len(container) * each <= STEP or self._loop.is_closed():
             return  # freed with the caller's reference
         self._containers.append((container, each))

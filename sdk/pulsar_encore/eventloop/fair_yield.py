@@ -1,9 +1,8 @@
 """Fairness between a busy receiver and the other tasks of its event loop.
 
-A call that takes queued messages never has to suspend. That is fast, but with a few milliseconds of
-work for each message it would starve every other task, timer and socket. All callers of one queue
-therefore share a time slice of `SLICE_S`. When it is over, the next call suspends for one pass of
-the loop.
+A call that takes queued messages never has to suspend. With a few milliseconds of work for each
+message it would starve every other task. All callers of one queue therefore share a time slice of
+`SLICE_S`. When it is over, the next call suspends for one pass of the loop.
 """
 
 from __future__ import annotations
@@ -24,11 +23,8 @@ class FairYield:
 
     Attributes:
         ends: The end of the slice, on `clock`.
-        checked: True if a receive has read the clock since the last ack or nack. That ack or nack
-            then need not read it again.
-
-    Args:
-        loop: The loop whose clock counts. Under virtual time that clock is virtual, too.
+        checked: True if a receive has read the clock since the last ack or nack, which then need
+            not read it again.
     """
 
     __slots__ = ("_ending", "_held", "_loop", "checked", "clock", "ends")
@@ -52,9 +48,9 @@ class FairYield:
     async def end(self) -> None:
         """Suspend for one pass of the loop.
 
-        Of several tasks that call this in one pass, only the first begins a new slice. The others
-        then take one message each. If each began a slice, a pass of the loop would take as long as
-        all these slices together.
+        Of several tasks that call this in one pass, only the first begins a new slice, and the
+        others then take one message each. Otherwise a pass would take as long as all these slices
+        together.
         """
         if not self._ending:
             self._ending = True
@@ -62,7 +58,7 @@ class FairYield:
         await asyncio.sleep(0)
 
     def hold(self) -> None:
-        """End the slice, and begin none until `release` was called as often as `hold`.
+        """End the slice, and begin none until as many calls of `release`.
 
         Called when a waiting task was woken: it runs before the caller takes another message.
         """
@@ -70,7 +66,6 @@ class FairYield:
         self.ends = 0.0
 
     def release(self) -> None:
-        """Undo one `hold`: the task that was woken has run."""
         self._held -= 1
         if not self._ending:
             self._begin()

@@ -1,7 +1,7 @@
 """Calls from any thread to one event loop, in order.
 
-Only `Mailbox.post` may be called on other threads. It never blocks and never raises, so callbacks
-of the C++ client may call it.
+Only `Mailbox.post` may be called on other threads. Callbacks of the C++ client may call it, because
+it never blocks and never raises.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ _PASS_S: Final = 0.002  # a backlog of calls holds the loop for this long at mos
 class Mailbox:
     """Runs calls from any thread on one loop, with one wake-up for all pending calls.
 
-    A backlog is worked off in passes of a few milliseconds, in order. Between two passes the loop
-    runs its other tasks.
+    A backlog is worked off in passes of a few milliseconds, so that other tasks run in between.
     """
 
     __slots__ = ("_items", "_woken", "loop")
@@ -30,20 +29,19 @@ class Mailbox:
         self._woken = False
 
     def post(self, action: Callable[..., None], *args: Any) -> bool:
-        """Run `action(*args)` on the loop. Never raises; False if the loop is closed or fails."""
+        """Run `action(*args)` on the loop; return False if the loop is closed or fails."""
         self._items.append((action, args))
         if self._woken:  # the scheduled drain has not begun, and runs this call, too
             return True
         return self._schedule()
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Use `loop` from now on, also for the calls that are still pending."""
         if loop is not self.loop:
             self.loop = loop
             self._schedule()
 
     def take_all(self) -> None:
-        """Run all pending calls now. Call this on the loop, before an action that outdates them."""
+        """Run all pending calls now, on the loop, before an action that outdates them."""
         for _ in range(len(self._items)):
             self._take()
 

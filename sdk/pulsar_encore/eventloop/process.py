@@ -1,7 +1,7 @@
 """Hooks of the process: actions at the interpreter's exit, and the detection of forked children.
 
-Both hooks are installed when the package is imported, for modules that are loaded later. Exit
-handlers that the program registers afterwards therefore run before the actions given to `at_exit`.
+Exit handlers that the program registers after the import of this package run before the actions
+given to `at_exit`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ except ImportError:  # Python without ctypes: its exit may hang, or end by a sig
 else:
 
     def keep_for_ever(thing: object) -> None:
-        """Keep an object alive beyond the interpreter's exit."""
         pythonapi.Py_IncRef(py_object(thing))
 
 
@@ -46,7 +45,7 @@ def in_background(
 ) -> asyncio.Task[None]:
     """Return a task for work that lasts until its owner is closed.
 
-    In a forked child the task never runs again. asyncio does not warn when it is destroyed there.
+    In a forked child it never runs again, and asyncio does not warn when it is destroyed.
     """
     task = loop.create_task(work)
     _background.add(task)
@@ -75,15 +74,7 @@ def forked() -> bool:
 
 
 def check_process(pid: int, what: str) -> None:
-    """Check that an object is used in the process that made it.
-
-    Args:
-        pid: Id of the process that made the object.
-        what: Name of the object for the error, such as "consumer".
-
-    Raises:
-        ForkedError: if this is another process.
-    """
+    """Raise ForkedError, which names the object (`what`), unless this is the process `pid`."""
     if os.getpid() != pid:
         raise ForkedError(
             f"this {what} was made by the parent process ({pid}), where its connection and its "

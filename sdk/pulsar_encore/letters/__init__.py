@@ -1,8 +1,7 @@
 """The content of letters: retry letters, dead letters, overflow letters and replayed copies.
 
-Consumers, the triage of dead letter topics and the Spark sink write and read letters with this
-package. It is pure: times are arguments, a message is an `OriginalMessage`, and a letter is an
-`OutgoingMessage`. The names of the properties are public.
+This package is pure: a message is an `OriginalMessage`, and a letter is an `OutgoingMessage`. The
+names of the properties are public.
 """
 
 from .properties import (

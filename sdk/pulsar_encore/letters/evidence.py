@@ -1,6 +1,6 @@
 """Evidence: the reason of a failure, as properties of a letter.
 
-Sizes are bounded, because properties travel in the metadata of every message and in every listing.
+Sizes are bounded, because properties travel in the metadata of every message.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Evidence:
         error_class: Qualified name of the exception's class, "" without an exception.
         error_message: Text of the exception, at most 1,000 characters.
         error_stack: The innermost frames, at most 4,000 characters, file names without directories.
-        fingerprint: 12 hex digits. They are equal for failures with the same class, frames and
-            text, where numbers and quoted values in the text are ignored.
+        fingerprint: 12 hex digits, equal for failures with the same class, frames and text, where
+            numbers and quoted values in the text are ignored.
     """
 
     reason: str
@@ -44,7 +44,6 @@ class Evidence:
     fingerprint: str = ""
 
     def properties(self) -> dict[str, str]:
-        """Return the fields as letter properties, without the empty ones."""
         named = {
             REASON: self.reason,
             ERROR_CLASS: self.error_class,
@@ -56,11 +55,7 @@ class Evidence:
 
 
 def check_error(error: Any) -> None:
-    """Check an argument `error`: an exception, a text, or None.
-
-    Raises:
-        ConfigurationError: if `error` is anything else.
-    """
+    """Check an argument `error`: an exception, a text, or None."""
     if error is None or isinstance(error, (BaseException, str)):
         return
     if isinstance(error, type) and issubclass(error, BaseException):
@@ -71,7 +66,6 @@ def check_error(error: Any) -> None:
 
 
 def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
-    """Return the evidence of an exception, of a text, or of a reason alone."""
     if error is None:
         return _of_reason(reason)
     if isinstance(error, str):

@@ -28,11 +28,7 @@ def id_text(message_id: MessageId) -> str:
 
 
 def parse_id(text: str) -> MessageId:
-    """Return the id of a text that `id_text` made. The id of a chunked message has `first_chunk`.
-
-    Raises:
-        ConfigurationError: if the text has another format.
-    """
+    """Return the id of a text that `id_text` made; ConfigurationError for any other text."""
     match = _ID.fullmatch(text)
     if match is None:
         raise ConfigurationError(

@@ -1,7 +1,6 @@
 """The schema version and encryption keys that a letter needs to read like its original.
 
-A producer writes one schema version and encrypts with one set of keys, so there is one producer
-for each form.
+A producer has one schema version and one set of keys, so there is one producer for each form.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ PLAIN = LetterForm()
 def form_of(original: OriginalMessage) -> LetterForm:
     """Return the form of a message's letters.
 
-    Raises:
-        NotSupportedError: if the message could not be decrypted. Nobody could read a copy.
-        UnreadableError: if its key cannot be read.
+    Raises NotSupportedError if the message could not be decrypted: nobody could read a copy.
     """
     version = original.int_schema_version()
     encryption = original.encryption_context()

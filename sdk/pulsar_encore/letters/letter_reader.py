@@ -1,7 +1,6 @@
 """Reading the facts of a letter from its properties.
 
-Every property may be missing or forged. Letters of other clients carry Java's names only, and no
-value is trusted.
+Every property may be missing or forged. Letters of other clients carry Java's names only.
 """
 
 from __future__ import annotations
@@ -11,55 +10,33 @@ from typing import Final, Generic, Protocol, TypeVar
 from ..errors import UnreadableError
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
+from . import properties as names
 from .id_text import id_text
-from .properties import (
-    ATTEMPTS,
-    CONSUMER,
-    DELAY_TIME,
-    ERROR_CLASS,
-    ERROR_MESSAGE,
-    ERROR_STACK,
-    FINGERPRINT,
-    FIRST_TIME,
-    LAST_TIME,
-    ORIGIN_MESSAGE_ID,
-    PARKED_LOOKS,
-    REAL_SUBSCRIPTION,
-    REAL_TOPIC,
-    REASON,
-    RECONSUME_TIMES,
-    REPLAY_ID,
-    REPLAYED_FROM,
-    RESERVED,
-    VERSION,
-)
 
-_MARKS: Final = frozenset({REAL_TOPIC, ORIGIN_MESSAGE_ID})
+_MARKS: Final = frozenset({names.REAL_TOPIC, names.ORIGIN_MESSAGE_ID})
 _EVIDENCE_ORDER: Final = (
-    REAL_TOPIC,
-    REAL_SUBSCRIPTION,
-    ORIGIN_MESSAGE_ID,
-    REASON,
-    ERROR_CLASS,
-    ERROR_MESSAGE,
-    ERROR_STACK,
-    FINGERPRINT,
-    ATTEMPTS,
-    RECONSUME_TIMES,
-    DELAY_TIME,
-    PARKED_LOOKS,
-    FIRST_TIME,
-    LAST_TIME,
-    CONSUMER,
-    VERSION,
-    REPLAY_ID,
-    REPLAYED_FROM,
+    names.REAL_TOPIC,
+    names.REAL_SUBSCRIPTION,
+    names.ORIGIN_MESSAGE_ID,
+    names.REASON,
+    names.ERROR_CLASS,
+    names.ERROR_MESSAGE,
+    names.ERROR_STACK,
+    names.FINGERPRINT,
+    names.ATTEMPTS,
+    names.RECONSUME_TIMES,
+    names.DELAY_TIME,
+    names.PARKED_LOOKS,
+    names.FIRST_TIME,
+    names.LAST_TIME,
+    names.CONSUMER,
+    names.VERSION,
+    names.REPLAY_ID,
+    names.REPLAYED_FROM,
 )
 
 
 class LetterMessage(Protocol):
-    """The part of a message that is needed to read it as a letter."""
-
     def properties(self) -> dict[str, str]: ...
     def message_id(self) -> MessageId: ...
     def publish_timestamp(self) -> int:
@@ -70,18 +47,13 @@ M = TypeVar("M", bound=LetterMessage)
 
 
 class LetterFacts(Generic[M]):
-    """A message of a dead letter topic, with the facts from its properties.
+    """A message of a dead letter topic, with the facts from its properties, "" where absent.
 
     Attributes:
-        message: The message.
         id: Id of the letter as text: `ledger:entry:partition`, and `:index` in a batch.
         properties: All properties; empty if they cannot be read as text.
-        real_topic: Full name of the topic where the message failed, without partition; "" if the
-            letter does not name it.
-        fingerprint: Fingerprint of the failure; "" without evidence.
-        error_class: Class of the failure's exception; "" without evidence.
-        error_message: Text of the failure; "" without evidence.
-        replay_id: Id of the last replay of this message; "" for none.
+        real_topic: Full name of the topic where the message failed, without partition.
+        replay_id: Id of the last replay of this message.
         written_ms: Publish time on the dead letter topic, ms since the epoch.
     """
 
@@ -108,12 +80,12 @@ class LetterFacts(Generic[M]):
             self.properties = {}
             self._readable = False
         get = self.properties.get
-        topic = get(REAL_TOPIC, "").strip()
+        topic = get(names.REAL_TOPIC, "").strip()
         self.real_topic: str = base_name(full_name(topic)) if topic else ""
-        self.fingerprint: str = get(FINGERPRINT, "")
-        self.error_class: str = get(ERROR_CLASS, "")
-        self.error_message: str = get(ERROR_MESSAGE, "") or get(REASON, "")
-        self.replay_id: str = get(REPLAY_ID, "")
+        self.fingerprint: str = get(names.FINGERPRINT, "")
+        self.error_class: str = get(names.ERROR_CLASS, "")
+        self.error_message: str = get(names.ERROR_MESSAGE, "") or get(names.REASON, "")
+        self.replay_id: str = get(names.REPLAY_ID, "")
         self.written_ms: int = message.publish_timestamp()
 
     def evidence(self) -> dict[str, str]:
@@ -121,8 +93,9 @@ class LetterFacts(Generic[M]):
         return {name: self.properties[name] for name in _EVIDENCE_ORDER if name in self.properties}
 
     def user_properties(self) -> dict[str, str]:
-        """Return the properties that the application set."""
-        return {name: value for name, value in self.properties.items() if name not in RESERVED}
+        return {
+            name: value for name, value in self.properties.items() if name not in names.RESERVED
+        }
 
     @property
     def marked(self) -> bool:

@@ -17,15 +17,9 @@ def is_letter(
 ) -> bool:
     """Return True if a message's letter properties belong to this subscription and can be trusted.
 
-    That holds on the subscription's retry letter topics, and for messages that a replay sent back
-    to their topic. It does not hold where a publisher copied properties from another message.
-
-    Args:
-        properties: Properties of the message.
-        topic: Full name of the topic that the message was read from.
-        subscription: Name of the subscription that read it.
-        from_retry_topic: True if that topic is the subscription's retry letter topic, whatever its
-            name is.
+    That holds on the subscription's retry letter topics, whatever their names are
+    (`from_retry_topic`), and for messages that a replay sent back to their topic. It does not hold
+    where a publisher copied properties from another message.
     """
     topic = base_name(topic)
     if from_retry_topic or topic.endswith(f"-{subscription}-RETRY"):

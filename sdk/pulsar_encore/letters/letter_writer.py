@@ -1,10 +1,16 @@
 """Writing letters: one function for each kind makes the `OutgoingMessage` to publish.
 
-The kinds are `retry_letter`, `dead_letter_by_reconsume`, `dead_letter_by_nack`, `overflowed_nack`
-and `replayed_copy`. All copy the content of the original. All but the last add properties that name
-the origin. As in Java, the first values of these stay through every retry; values that cannot be
-trusted (`reconsume_counts.is_letter`) are replaced. The properties of one failure are replaced as a
-whole, so that a letter never mixes two failures.
+All letters copy the content of the original. All but `replayed_copy` add properties that name the
+origin. As in Java, the first values of these stay through every retry; values that cannot be
+trusted (`letter_trust`) are replaced. The properties of one failure are replaced as a whole, so
+that a letter never mixes two failures.
+
+Unless stated otherwise, `attempt` is the number of the failed attempt, 1 for the first. `wall_now`
+is the current time, `first_failed` the time of the first failed attempt (None if unknown), and
+`deliver_at` the end of the delay (None for at once), in ms since the epoch. With `evidence` None,
+earlier evidence in the message stays. `from_retry_topic` is True if the message was read from the
+subscription's retry letter topic. All functions raise NotSupportedError if a part of the original
+cannot be read, or bytes of it cannot be told from text.
 """
 
 from __future__ import annotations
@@ -16,48 +22,19 @@ from typing import Final
 from ..values.message_id import MessageId
 from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
+from . import properties as names
 from .evidence import Evidence, evidence_of
 from .id_text import id_text
 from .letter_trust import is_letter
 from .original_message import OriginalMessage, keys_of
-from .properties import (
-    ATTEMPTS,
-    CONSUMER,
-    COUNTERS,
-    DELAY_TIME,
-    EVIDENCE,
-    FAILURE,
-    FINGERPRINT,
-    FIRST_TIME,
-    LAST_TIME,
-    ORIGIN_MESSAGE_ID,
-    ORIGIN_MESSAGE_ID_LEGACY,
-    PARKED,
-    PARKED_LOOKS,
-    PARKED_TIMES,
-    REAL_SUBSCRIPTION,
-    REAL_TOPIC,
-    RECONSUME_TIMES,
-    REPLAY_ID,
-    REPLAYED_FROM,
-    RESERVED,
-    VERSION,
-)
 
-_LETTERS_OWN: Final = RESERVED - {REPLAY_ID, REPLAYED_FROM}
-_RESET: Final = COUNTERS | EVIDENCE
+_LETTERS_OWN: Final = names.RESERVED - {names.REPLAY_ID, names.REPLAYED_FROM}
+_RESET: Final = names.COUNTERS | names.EVIDENCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LetterAuthor:
-    """The consumer that writes letters: the values that all its letters share.
-
-    Attributes:
-        subscription: Name of the subscription.
-        consumer_name: Name of the consumer, for the evidence.
-        version: Version of this package, for the evidence.
-        refuse_byte_keys: As for `original_message.keys_of`.
-    """
+    """The consumer that writes letters; `refuse_byte_keys` as for `original_message.keys_of`."""
 
     subscription: str
     consumer_name: str
@@ -79,20 +56,7 @@ def retry_letter(
 ) -> OutgoingMessage:
     """Return the letter that `reconsume_later` sends to the retry letter topic.
 
-    Args:
-        original: The message that failed.
-        author: The consumer that writes the letter.
-        attempt: Number of the failed attempt, 1 for the first (`reconsume_counts`).
-        delay_ms: Delay before the next attempt.
-        deliver_at: Time of the next attempt, ms since the epoch; None for at once.
-        wall_now: The current time, ms since the epoch.
-        evidence: Evidence of the failure. With None, earlier evidence in the message stays.
-        custom: Properties from the application (`properties.checked_properties`).
-        from_retry_topic: True if the message was read from the subscription's retry letter topic.
-
-    Raises:
-        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
-            from text.
+    `custom` are properties from the application (`properties.checked_properties`).
     """
     properties = _reconsumed(
         original, author, attempt, delay_ms, wall_now, custom, from_retry_topic
@@ -115,7 +79,7 @@ def dead_letter_by_reconsume(
 ) -> OutgoingMessage:
     """Return the letter that `reconsume_later` sends to the dead letter topic after the last retry.
 
-    Arguments and errors are those of `retry_letter`. The letter is delivered at once.
+    It is delivered at once.
     """
     properties = _reconsumed(
         original, author, attempt, delay_ms, wall_now, custom, from_retry_topic
@@ -137,23 +101,11 @@ def dead_letter_by_nack(
 ) -> OutgoingMessage:
     """Return the letter for the dead letter topic after the last redelivery.
 
-    Args:
-        original: The message that failed.
-        author: The consumer that writes the letter.
-        attempt: Number of the last attempt, 1 for the first.
-        reason: Reason for a message that has no evidence.
-        wall_now: The current time, ms since the epoch.
-        evidence: Evidence of the last known failure. With None, earlier evidence stays.
-        first_failed: Time of the first failed attempt, ms since the epoch; None if unknown.
-        from_retry_topic: True if the message was read from the subscription's retry letter topic.
-
-    Raises:
-        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
-            from text.
+    `reason` is the reason for a message that has no evidence.
     """
     properties = _kept(original, author, from_retry_topic, with_partition=True)
     if first_failed is not None:
-        properties.setdefault(FIRST_TIME, str(first_failed))
+        properties.setdefault(names.FIRST_TIME, str(first_failed))
     _add_end(properties, author, evidence, reason, attempt, wall_now)
     return _copy(original, properties, author.refuse_byte_keys)
 
@@ -173,29 +125,15 @@ def overflowed_nack(
 
     Such nacks would fill the broker's unacked window. The letter is not a reconsume: its attempts
     count on from the redelivery count.
-
-    Args:
-        original: The message that failed.
-        author: The consumer that writes the letter.
-        attempt: Number of the failed attempt, 1 for the first.
-        delay_ms: Delay of the nack.
-        deliver_at: End of the delay, ms since the epoch.
-        evidence: Evidence of the failure. With None, earlier evidence in the message stays.
-        first_failed: Time of the first failed attempt, ms since the epoch; None if unknown.
-        from_retry_topic: True if the message was read from the subscription's retry letter topic.
-
-    Raises:
-        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
-            from text.
     """
     properties = _kept(original, author, from_retry_topic)
     if evidence is not None:
         _replace_failure(properties, evidence)
     if first_failed is not None:
-        properties.setdefault(FIRST_TIME, str(first_failed))
-    properties[PARKED_LOOKS] = str(attempt)
-    properties[PARKED_TIMES] = properties.get(RECONSUME_TIMES, "0")
-    properties[DELAY_TIME] = str(delay_ms)
+        properties.setdefault(names.FIRST_TIME, str(first_failed))
+    properties[names.PARKED_LOOKS] = str(attempt)
+    properties[names.PARKED_TIMES] = properties.get(names.RECONSUME_TIMES, "0")
+    properties[names.DELAY_TIME] = str(delay_ms)
     return _copy(original, properties, author.refuse_byte_keys, deliver_at)
 
 
@@ -208,21 +146,13 @@ def replayed_copy(
 ) -> OutgoingMessage:
     """Return the copy of a dead letter that a replay sends back to its topic.
 
-    Args:
-        original: The letter.
-        replay_id: Id of the replay.
-        keep_counters: True to keep attempt counts and evidence.
-        refuse_byte_keys: As for `original_message.keys_of`.
-
-    Raises:
-        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
-            from text.
+    `keep_counters` keeps attempt counts and evidence.
     """
     properties = original.properties()
     if not keep_counters:
         properties = {name: value for name, value in properties.items() if name not in _RESET}
-    properties[REPLAY_ID] = replay_id
-    properties[REPLAYED_FROM] = id_text(original.message_id())
+    properties[names.REPLAY_ID] = replay_id
+    properties[names.REPLAYED_FROM] = id_text(original.message_id())
     return _copy(original, properties, refuse_byte_keys)
 
 
@@ -237,24 +167,21 @@ def letter_properties(
     """Return the properties of every letter: those of the user, and the origin.
 
     Args:
-        original: Properties of the message.
-        message_id: Id of the message.
         real_topic: Topic that the message was read from.
-        subscription: Name of the subscription that read it.
         letter: True if the message is itself a letter (`is_letter`). Its origin and counts are then
             kept. From any other message only the marks of replays are kept, which show that it is a
             copy.
     """
     if letter:
-        properties = {k: v for k, v in original.items() if k not in PARKED}
+        properties = {k: v for k, v in original.items() if k not in names.PARKED}
     else:
         properties = {k: v for k, v in original.items() if k not in _LETTERS_OWN}
-    origin = properties.get(ORIGIN_MESSAGE_ID)
+    origin = properties.get(names.ORIGIN_MESSAGE_ID)
     if origin is None:
-        origin = properties[ORIGIN_MESSAGE_ID] = id_text(message_id)
-    properties.setdefault(ORIGIN_MESSAGE_ID_LEGACY, origin)
-    properties.setdefault(REAL_TOPIC, real_topic)
-    properties.setdefault(REAL_SUBSCRIPTION, subscription)
+        origin = properties[names.ORIGIN_MESSAGE_ID] = id_text(message_id)
+    properties.setdefault(names.ORIGIN_MESSAGE_ID_LEGACY, origin)
+    properties.setdefault(names.REAL_TOPIC, real_topic)
+    properties.setdefault(names.REAL_SUBSCRIPTION, subscription)
     return properties
 
 
@@ -289,9 +216,9 @@ def _reconsumed(
     properties = _kept(original, author, from_retry_topic)
     if custom:
         properties.update(custom)
-    properties[RECONSUME_TIMES] = str(attempt)
-    properties[DELAY_TIME] = str(delay_ms)
-    properties.setdefault(FIRST_TIME, str(wall_now))
+    properties[names.RECONSUME_TIMES] = str(attempt)
+    properties[names.DELAY_TIME] = str(delay_ms)
+    properties.setdefault(names.FIRST_TIME, str(wall_now))
     return properties
 
 
@@ -303,18 +230,17 @@ def _add_end(
     attempt: int,
     wall_now: int,
 ) -> None:
-    """Add the last failure. Without new evidence, the evidence in the message stays."""
-    if evidence is not None or FINGERPRINT not in properties:
+    if evidence is not None or names.FINGERPRINT not in properties:
         _replace_failure(properties, evidence or evidence_of(None, reason))
-    properties.setdefault(FIRST_TIME, str(wall_now))
-    properties[LAST_TIME] = str(wall_now)
-    properties[ATTEMPTS] = str(attempt)
-    properties[CONSUMER] = author.consumer_name
-    properties[VERSION] = author.version
+    properties.setdefault(names.FIRST_TIME, str(wall_now))
+    properties[names.LAST_TIME] = str(wall_now)
+    properties[names.ATTEMPTS] = str(attempt)
+    properties[names.CONSUMER] = author.consumer_name
+    properties[names.VERSION] = author.version
 
 
 def _replace_failure(properties: dict[str, str], evidence: Evidence) -> None:
-    for name in FAILURE:
+    for name in names.FAILURE:
         properties.pop(name, None)
     properties.update(evidence.properties())
 

@@ -1,8 +1,7 @@
 """The message that a letter copies.
 
-`OriginalMessage` is the smallest interface that a letter needs; `pulsar_encore.Message` has it. If
-a key or property cannot be read, or bytes cannot be told from text, writing the letter fails with
-an error that names it. A copy would change it silently.
+`pulsar_encore.Message` implements `OriginalMessage`. If a key or property cannot be read, or bytes
+cannot be told from text, a copy would change it silently. So writing the letter fails instead.
 """
 
 from __future__ import annotations
@@ -21,16 +20,12 @@ _PADDED: Final = re.compile(
 
 
 class OriginalEncryptionKey(Protocol):
-    """One of the keys that a message was encrypted with."""
-
     @property
     def key(self) -> str:
         """The name of the key."""
 
 
 class Encryption(Protocol):
-    """The encryption of a message."""
-
     def keys(self) -> Sequence[OriginalEncryptionKey]: ...
     def is_decryption_failed(self) -> bool: ...
 
@@ -66,14 +61,9 @@ def keys_of(
 ) -> tuple[str | bytes | None, str | bytes | None]:
     """Return the partition key and the ordering key for a copy; None where absent.
 
-    Args:
-        original: The message.
-        refuse_byte_keys: True if the transport cannot tell byte keys from text keys, and the user
-            has not said that all keys are text.
-
-    Raises:
-        UnreadableError: if a key cannot be read.
-        NotSupportedError: if a text key could also be a byte key.
+    `refuse_byte_keys` is True if the transport cannot tell byte keys from text keys, and the user
+    has not said that all keys are text. A text key that could be a byte key then raises
+    NotSupportedError.
     """
     text = original.partition_key()
     if refuse_byte_keys and reads_as_bytes(text):
@@ -87,7 +77,6 @@ def keys_of(
 
 
 def _as_sent(original: OriginalMessage, text: str) -> str | bytes | None:
-    """Return a partition key as its producer was given it: bytes or text."""
     try:
         key = original.partition_key_bytes()
     except UnreadableError:  # the key is text: `keys_of` has refused keys that look like bytes
@@ -106,7 +95,7 @@ def _text_if_any(key: bytes | None) -> str | bytes | None:
 def reads_as_bytes(key: str) -> bool:
     """Return True if a key is padded base64, the form of a byte key without its flag.
 
-    Base64 without padding (a multiple of three bytes) looks like any word of four letters, so it
-    counts as text.
+    Unpadded base64 (a multiple of three bytes) looks like any word of four letters, so it counts as
+    text.
     """
     return key.endswith("=") and _PADDED.fullmatch(key) is not None

@@ -1,8 +1,7 @@
 """Names of the properties of retry letters and dead letters.
 
 The first group is Java's, byte for byte, so that Java, Go and this client understand each other's
-letters. The second group is the evidence that this package adds, and the marks of a replay.
-`letter_writer` decides which of them a second letter keeps.
+letters. The second group is this package's own.
 """
 
 from __future__ import annotations
@@ -65,11 +64,6 @@ RESERVED: Final = (
 
 
 def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """Return an application's properties for a letter, checked.
-
-    Raises:
-        ConfigurationError: if a name or value is not a string, or the name is reserved.
-    """
     if properties is None:
         return {}
     if not isinstance(properties, Mapping):

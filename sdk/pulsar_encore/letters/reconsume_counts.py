@@ -4,8 +4,7 @@ The rules are Java's, so that Java and this project understand each other's lett
 `docs/notes/consumer-semantics.md#dead-letters-by-nack-or-ack-timeout`,
 `docs/notes/consumer-semantics.md#retry-letters` and
 `docs/notes/consumer-semantics.md#properties-of-letters`. There is one exception: on an ordinary
-topic the counts are not trusted. The publisher may have copied them from another message, and a
-replay acts on them with an operator's rights.
+topic the counts are not trusted. The publisher may have copied them from another message.
 """
 
 from __future__ import annotations
@@ -14,24 +13,19 @@ from collections.abc import Mapping
 
 from .letter_trust import is_letter
 from .original_message import OriginalMessage
-from .properties import (
-    PARKED_LOOKS,
-    PARKED_TIMES,
-    RECONSUME_TIMES,
-)
+from .properties import PARKED_LOOKS, PARKED_TIMES, RECONSUME_TIMES
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:
-    """Return how often the message was reconsumed; 0 if the property is not a number."""
+    """Return how often the message was reconsumed; 0 if the property is no number."""
     return _count(properties.get(RECONSUME_TIMES, ""))
 
 
 def overflowed_attempts(properties: Mapping[str, str]) -> int:
     """Return the attempts made before a nack overflowed to the retry letter topic.
 
-    The count is valid for that letter only. A Java consumer that reconsumes the letter writes a new
-    one with its own count and copies all other properties, this one included. `PARKED_TIMES` tells
-    the two letters apart.
+    The count is valid for that letter only. A Java consumer that reconsumes the letter copies this
+    property to a new one, which has its own count. `PARKED_TIMES` tells the two letters apart.
     """
     parked_at = properties.get(PARKED_TIMES)
     if parked_at is not None and parked_at != properties.get(RECONSUME_TIMES, "0"):
@@ -46,16 +40,7 @@ def _count(text: str) -> int:
 def reconsume_attempt(
     original: OriginalMessage, subscription: str, *, from_retry_topic: bool = False
 ) -> int:
-    """Return the number of this delivery attempt on the reconsume path, 1 for the first.
-
-    Args:
-        original: The message.
-        subscription: Name of the subscription that read it.
-        from_retry_topic: As for `is_letter`.
-
-    Raises:
-        NotSupportedError: if the properties cannot be read.
-    """
+    """Return the number of this delivery attempt on the reconsume path, 1 for the first."""
     properties = original.properties()
     times = reconsume_times(properties)
     if not times:

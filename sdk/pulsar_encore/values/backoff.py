@@ -20,13 +20,7 @@ class FailureReports:
     """Failures in a row of a retried action, and when to report them.
 
     The time between reports doubles, from 1 s to 5 minutes, so that a lasting failure does not fill
-    the log.
-
-    Args:
-        since_s: Time of the first failure, in s on any clock. None: the time of the first call.
-
-    Attributes:
-        attempts: Failures so far.
+    the log. `since_s` is the time of the first failure, None for the first call.
     """
 
     def __init__(self, since_s: float | None = None) -> None:
@@ -35,12 +29,7 @@ class FailureReports:
         self._due_s = -math.inf
 
     def failed(self, now_s: float, *, is_news: bool = False) -> bool:
-        """Count a failure and return True if it should be reported.
-
-        Args:
-            now_s: The time, in s on the same clock.
-            is_news: Report this failure in any case.
-        """
+        """Count a failure; return True if it should be reported, as news always are."""
         self.attempts += 1
         elapsed_s = self.elapsed_s(now_s)
         if now_s < self._due_s and not is_news:
@@ -49,7 +38,6 @@ class FailureReports:
         return True
 
     def elapsed_s(self, now_s: float) -> float:
-        """Return the time since the first failure, in s."""
         if self._since_s is None:
             self._since_s = now_s
         return now_s - self._since_s
@@ -176,15 +164,7 @@ BackoffLike: TypeAlias = Backoff | BackoffTable | Sequence[float | timedelta]
 
 
 def backoff_of(value: BackoffLike | None, name: str) -> Backoff | BackoffTable | None:
-    """Return the backoff that an option names, None for None.
-
-    Args:
-        value: A `Backoff`, a `BackoffTable`, a list or tuple of delays, or None.
-        name: Of the option, for the error.
-
-    Raises:
-        ConfigurationError: The value is of another type, or a delay in it is out of range.
-    """
+    """Return the backoff that the option `name` names, None for None."""
     if value is None or isinstance(value, (Backoff, BackoffTable)):
         return value
     return BackoffTable(_checked_delays(value, name))

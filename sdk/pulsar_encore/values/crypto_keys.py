@@ -83,8 +83,7 @@ class CryptoKeyReader:
 def key_reader_of(value: Any) -> CryptoKeyReader | None:
     """Return a `crypto_key_reader` whose keys Python can read, or None.
 
-    Raises:
-        NotSupportedError: if it belongs to `pulsar-client`: only the C++ client can read its paths.
+    A reader of `pulsar-client` raises NotSupportedError: only the C++ client can read its paths.
     """
     if value is None or isinstance(value, CryptoKeyReader):
         return value
@@ -99,8 +98,6 @@ def key_reader_of(value: Any) -> CryptoKeyReader | None:
 
 
 class KeyFields(Protocol):
-    """The data of a transport about one encryption key of a message."""
-
     @property
     def key(self) -> str: ...
     @property
@@ -141,13 +138,10 @@ class EncryptionKey:
         """Properties of the key that the producer sent."""
         return self._key.metadata
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"EncryptionKey(key={self.key}, value_len={len(self.value)}, metadata={self.metadata})"
         )
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class EncryptionContext:
@@ -183,7 +177,7 @@ class EncryptionContext:
         """Return True if `data()` is encrypted (`ConsumerCryptoFailureAction.CONSUME`)."""
         return self._context.is_decryption_failed()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"EncryptionContext(algorithm={self.algorithm()}, "
             f"compression_type={self.compression_type().name}, "
@@ -191,9 +185,6 @@ class EncryptionContext:
             f"is_decryption_failed={self.is_decryption_failed()}, "
             f"keys=[{', '.join(str(key) for key in self.keys())}])"
         )
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _read_key_file(path: str, option: str, name: str) -> bytes:

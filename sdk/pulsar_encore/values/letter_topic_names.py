@@ -1,7 +1,6 @@
-"""Default names of retry letter topics and dead letter topics.
+"""Default names of retry letter topics and dead letter topics, as Java's client makes them.
 
-The letter topics of a consumer are named after the first of its topics in string order (Java's
-rule).
+The letter topics of a consumer are named after the first of its topics in string order.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from .topic_names import base_name, full_name
 
 
 def retry_topic_of(topics: Iterable[str], subscription: str) -> str:
-    """Return Java's name of the retry letter topic: one for all topics of a consumer."""
+    """Return the name of the retry letter topic: one for all topics of a consumer."""
     return f"{base_name(full_name(min(topics)))}-{subscription}-RETRY"
 
 
 def dead_topic_of(topics: Iterable[str], subscription: str) -> str:
-    """Return Java's name of the dead letter topic of a consumer with `retry_enable`."""
+    """Return the name of the dead letter topic of a consumer with `retry_enable`."""
     return f"{base_name(full_name(min(topics)))}-{subscription}-DLQ"
 
 
 def dead_topic_of_one(topic: str, subscription: str) -> str:
-    """Return Java's name of the dead letter topic of a consumer without `retry_enable`.
+    """Return the name of the dead letter topic of a consumer without `retry_enable`.
 
-    It is named after the topic or partition of the message.
+    `topic` is the topic or partition of the message.
     """
     return f"{topic}-{subscription}-DLQ"

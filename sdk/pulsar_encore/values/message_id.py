@@ -1,8 +1,7 @@
 """Message ids, how they are serialized, and how they compare.
 
-`MessageId` is an immutable value without a C++ object, so it can be hashed, pickled, stored and
-rebuilt. An id that is rebuilt from bytes keeps its batch index, so acking it never acks its
-siblings (`pulsar-client` acks the whole batch).
+`MessageId` is an immutable value without a C++ object. An id that is rebuilt from bytes keeps its
+batch index, so acking it never acks its siblings (`pulsar-client` acks the whole batch).
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ _U64: Final = (1 << 64) - 1
 _I64_MAX: Final = (1 << 63) - 1
 
 #: Largest batch size or batch index that is accepted where only a number says it. Acking or seeking
-#: by such an id takes memory for each message. No client writes larger batches: their headers
-#: alone would take 100 MB.
+#: by such an id takes memory for each message. The headers of a larger batch would take 100 MB.
 MAX_BATCH_SIZE: Final = 1 << 24
 
 # Field numbers of MessageIdData: `docs/notes/wire-protocol.md#message-ids`.
@@ -246,7 +244,6 @@ class MessageId:
 
 
 def _from_stock(other: object) -> MessageId | None:
-    """Convert an id of `pulsar-client`; None for any other object."""
     if stock.is_one(other, "pulsar.MessageId", "_pulsar.MessageId"):
         return MessageId.wrap(other)
     return None

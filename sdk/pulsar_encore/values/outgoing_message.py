@@ -1,7 +1,6 @@
 """A message to publish, as the producer gives it to a transport.
 
-Keys can be text or bytes. A key of bytes differs from the same bytes given as text, and each is
-sent in its own form.
+A key of bytes differs from the same bytes given as text, and each is sent in its own form.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class OutgoingMessage:
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """Return the bytes of a key, which are hashed and which a reader gets; text as UTF-8."""
+    """Return the bytes of a key, which are hashed and which a reader gets."""
     return key if isinstance(key, bytes) else key.encode()
 
 

@@ -1,6 +1,6 @@
 """The base class of the enums that correspond to those of `pulsar-client`.
 
-Members of both packages are their number, so they are equal in both directions and have one hash.
+Members of both packages are their number, so they are equal and have one hash.
 """
 
 from __future__ import annotations

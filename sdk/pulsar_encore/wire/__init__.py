@@ -1,8 +1,7 @@
 """The Pulsar binary protocol without any I/O: bytes in, objects out, and back.
 
 `frames` splits the stream, `commands` wraps commands, and `entries` decodes the bodies of SEND and
-MESSAGE. `pulsar_pb2` is generated from `pulsar.proto`. Nothing in this package uses a socket, a
-clock or an event loop.
+MESSAGE. `pulsar_pb2` is generated from `pulsar.proto`.
 """
 
 from . import ack_sets
@@ -26,7 +25,6 @@ from .compression import (
 from .entries import (
     BatchError,
     ChecksumError,
-    Entry,
     EntryError,
     decode_batch,
     decode_body,
@@ -37,7 +35,6 @@ from .entries import (
     text,
 )
 from .frames import (
-    DEFAULT_MAX_MESSAGE_SIZE,
     FRAME_OVERHEAD,
     Frame,
     FrameDecoder,
@@ -48,7 +45,6 @@ from .frames import (
 
 __all__ = [
     "BODY_FIELDS",
-    "DEFAULT_MAX_MESSAGE_SIZE",
     "FRAME_OVERHEAD",
     "NO_REQUEST",
     "PROTOCOL_VERSION",
@@ -56,7 +52,6 @@ __all__ = [
     "ChecksumError",
     "CodecError",
     "DecompressionError",
-    "Entry",
     "EntryError",
     "Frame",
     "FrameDecoder",

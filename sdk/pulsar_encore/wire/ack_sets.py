@@ -1,9 +1,8 @@
 """Ack sets: the unacked indexes of a batch, as an int and as the 64-bit words of the protocol.
 
-Bit i is set while index i is unacked. It is in word i // 64, a signed 64-bit number. Trailing zero
-words are cut, but one word always stays: ``[0]`` means that every index is acked. Without any word,
-ACK acks the whole entry, and MESSAGE means that nothing is acked
-(`docs/notes/wire-protocol.md#ack-sets`). Therefore `from_words` does not accept an empty list.
+Bit i is set while index i is unacked, in the signed word i // 64. Trailing zero words are cut, but
+one word always stays: ``[0]`` means that every index is acked. Without any word, ACK acks the whole
+entry, and MESSAGE means that nothing is acked (`docs/notes/wire-protocol.md#ack-sets`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ _MAX_WORDS: Final = MAX_BATCH_SIZE // 64
 
 
 def full(batch_size: int) -> int:
-    """Return the mask of a batch with every index unacked."""
     if batch_size < 1:
         raise ConfigurationError(f"batch_size is {batch_size}, it must be 1 or more")
     return (1 << batch_size) - 1
@@ -44,10 +42,7 @@ def from_words(words: Sequence[int]) -> int:
     """Convert words to a mask. The caller must cut bits beyond the batch, by `full`.
 
     Words beyond the largest possible batch (2**24 messages) are ignored, because a frame has room
-    for millions of words.
-
-    Raises:
-        ConfigurationError: if `words` is empty. The meaning of that depends on the command.
+    for millions of words. Without words, the meaning depends on the command.
     """
     if not words:
         raise ConfigurationError("an ack set without words: its meaning depends on the command")

@@ -14,18 +14,14 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 
 def crc32c(data: Data, before: int = 0) -> int:
-    """Return the CRC-32C of `data`, continuing from the checksum `before`.
-
-    ``b"123456789"`` gives 0xe3069283.
-    """
+    """Return the CRC-32C of `data`, continuing from the checksum `before`."""
     return crc32.iscsi(data, before)
 
 
 def topics_hash(topics: Iterable[str]) -> str:
     """Return the hash by which client and broker compare lists of topics, in any order.
 
-    The hash is the CRC-32C of the sorted full names with commas between them, written as 8 hex
-    digits of its little-endian bytes. It is ``00000000`` for no topics
-    (`docs/notes/wire-protocol.md#topic-lists`).
+    It is the CRC-32C of the sorted full names with commas between them, as 8 hex digits of its
+    little-endian bytes; ``00000000`` for no topics (`docs/notes/wire-protocol.md#topic-lists`).
     """
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()

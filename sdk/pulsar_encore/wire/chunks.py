@@ -1,13 +1,9 @@
 """Chunked messages: producers cut a large message into chunks, and consumers join them again.
 
-`ChunkAssembler` joins the chunks that one subscription receives from one topic or partition. It
-does no I/O: it returns the entries to ack, the entries to request again and the permits to give
-back, and the caller acts on them. The chunks of one message arrive in order; chunks of several
-messages may be mixed.
-
-Every chunk is either held here or returned exactly once, in a joined message or as discarded. The
-held chunks are bounded by number of messages, bytes and age. A chunk is acked because of its age
-only after it was redelivered once, because brokers skip entries if a rewind comes during a read
+The chunks of one message arrive in order; chunks of several messages may be mixed. Every chunk is
+either held here or returned exactly once, in a joined message or as discarded. The held chunks are
+bounded by number of messages, bytes and age. A chunk is acked because of its age only after it was
+redelivered once, because brokers skip entries if a rewind comes during a read
 (`docs/notes/wire-protocol.md#rewind-during-a-read`).
 """
 
@@ -33,9 +29,8 @@ _Key = TypeVar("_Key", Place, str)
 
 _BOOKKEEPING: Final = 300  # bytes per chunk beside its payload, so that tiny chunks are bounded
 _MAX_REMEMBERED: Final = 10_000  # of each kind of message or entry that was given back
-# A gap is waited for as long as this many expiry times. Another consumer that holds the missing
-# chunk gives it back when its own part has been incomplete for one expiry time, and may have to do
-# so twice.
+# In expiry times. Another consumer that holds the missing chunk gives it back when its own part has
+# been incomplete for one expiry time, and may have to do so twice.
 _GAP_EXPIRIES: Final = 3
 
 
@@ -61,8 +56,6 @@ class Chunk:
 
 
 class ChunkFate(Enum):
-    """The action for entries that are no longer kept."""
-
     ACK = "ack"
     """Ack them, because they will never be part of a message."""
 
@@ -76,11 +69,9 @@ class ChunkFate(Enum):
 
 
 class DiscardedChunks(NamedTuple):
-    """Entries of one message that are no longer kept and were not joined.
+    """Entries of one message that are no longer kept, in the order of their arrival.
 
-    Attributes:
-        places: The entries, in the order of their arrival.
-        is_first: False for a later chunk of a message that was refused before.
+    `is_first` is False for a later chunk of a message that was refused before.
     """
 
     uuid: str
@@ -91,14 +82,12 @@ class DiscardedChunks(NamedTuple):
 
 
 class JoinedMessage(NamedTuple):
-    """A complete message.
+    """A complete message, not decompressed.
 
     Attributes:
-        payload: All chunks in order, not decompressed.
-        places: The entry of each chunk, in order. The message is acked, nacked and sought by all of
-            them.
-        redelivery_count: The lowest count of its chunks, because chunks are also redelivered when
-            another chunk is missing.
+        places: The entry of each chunk. The message is acked, nacked and sought by all of them.
+        redelivery_count: The lowest of its chunks, because chunks are also redelivered when another
+            chunk is missing.
         encrypted: True if a chunk could not be decrypted.
     """
 
@@ -111,11 +100,8 @@ class JoinedMessage(NamedTuple):
 class ChunkArrival(NamedTuple):
     """The result of adding one chunk.
 
-    Attributes:
-        joined: The message that the chunk completes.
-        permits: Permits to give back: 1, but 0 for the last chunk, because its permit counts for
-        the
-            message.
+    `permits` are to be given back: 1, but 0 for the last chunk, because its permit counts for the
+    message.
     """
 
     joined: JoinedMessage | None = None
@@ -124,13 +110,11 @@ class ChunkArrival(NamedTuple):
 
 
 KEPT = ChunkArrival()
-"""The chunk is kept for its message, or is the redelivery of a chunk that is kept already."""
+"""The chunk is kept for its message, or is a copy of a kept chunk."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """The chunks of one message so far."""
-
     count: int
     total: int
     newest_ms: int
@@ -154,7 +138,7 @@ class ChunkAssembler:
         max_messages: Most incomplete messages, 0 for no limit (`max_pending_chunked_message`).
             Beyond it, the message whose newest chunk is the oldest is discarded.
         max_bytes: Most bytes of all messages together. A larger message is refused
-            (`max_uncompressed_size` of the client).
+            (`max_uncompressed_size`).
         expire_ms: How long an incomplete message waits for its next chunk.
         ack_oldest: True to ack, and so lose, a message that is discarded because of a limit; else
             it is redelivered (`auto_ack_oldest_chunked_message_on_queue_full`).
@@ -205,20 +189,19 @@ class ChunkAssembler:
             return KEPT
         if not 0 <= chunk.index < chunk.count or chunk.total < 0:
             reason = f"chunk {chunk.index} of {chunk.count}, {chunk.total} bytes"
-            return _discard_one(chunk, ChunkFate.ACK, reason)
+            return _discarded(uuid, (chunk.place,), ChunkFate.ACK, reason)
         if chunk.total > self._max_bytes or uuid in self._refused:
             return self._refuse(chunk, now_ms)
         if pending is None:
             if chunk.index:
                 return self._gap(chunk, None, now_ms)
         elif chunk.index == 0:
-            # The producer wrote the message again from the start. The first attempt stays
-            # incomplete.
+            # The producer wrote the message again from the start.
             restarted = self._discard(uuid, ChunkFate.ACK, "started again by the producer")
             arrival = self._keep(chunk, _Pending(chunk.count, chunk.total, now_ms), now_ms)
             return arrival._replace(discarded=(restarted, *arrival.discarded))
         elif chunk.index < len(pending.parts):
-            return _discard_one(chunk, ChunkFate.ACK, f"a copy of chunk {chunk.index}")
+            return _discarded(uuid, (chunk.place,), ChunkFate.ACK, f"a copy of chunk {chunk.index}")
         elif chunk.index > len(pending.parts):
             return self._gap(chunk, pending, now_ms)
         elif (chunk.count, chunk.total) != (pending.count, pending.total):
@@ -229,16 +212,12 @@ class ChunkAssembler:
         return self._keep(chunk, pending or _Pending(chunk.count, chunk.total, now_ms), now_ms)
 
     def _refuse(self, chunk: Chunk, now_ms: int) -> ChunkArrival:
-        """Refuse a chunk of a message that is too large, together with its held chunks."""
         uuid = chunk.uuid
         held = tuple(self._remove(uuid).places) if uuid in self._pending else ()
         is_first = chunk.index == 0 or uuid not in self._refused
         _remember(self._refused, uuid, now_ms)
         reason = f"its chunks announce {chunk.total} bytes, {self._limit}"
-        places = (*held, chunk.place)
-        return ChunkArrival(
-            discarded=(DiscardedChunks(uuid, places, ChunkFate.REFUSE, reason, is_first),)
-        )
+        return _discarded(uuid, (*held, chunk.place), ChunkFate.REFUSE, reason, is_first)
 
     @property
     def _limit(self) -> str:
@@ -295,8 +274,10 @@ class ChunkAssembler:
         return tuple(discarded)
 
     def _gap(self, chunk: Chunk, pending: _Pending | None, now_ms: int) -> ChunkArrival:
-        """Have the message redelivered, because a chunk before this one is missing, or ack this
-        chunk if it has been missing for too long."""
+        """Have the message redelivered, because a chunk before this one is missing.
+
+        If it has been missing for too long, ack this chunk instead.
+        """
         since = self._gaps.get(chunk.place, now_ms)
         is_overdue = now_ms - since > _GAP_EXPIRIES * self._expire_ms
         if is_overdue and chunk.uuid not in self._overflowed:
@@ -311,7 +292,7 @@ class ChunkAssembler:
             expected = len(pending.parts)
             places = (*self._remove(chunk.uuid).places, chunk.place)
         reason = f"chunk {expected} is missing before {chunk.index}"
-        return ChunkArrival(discarded=(DiscardedChunks(chunk.uuid, places, fate, reason),))
+        return _discarded(chunk.uuid, places, fate, reason)
 
     def expire(self, now_ms: int) -> list[DiscardedChunks]:
         """Discard the messages whose next chunk did not arrive in time.
@@ -342,7 +323,7 @@ class ChunkAssembler:
         return {uuid: next(iter(each.places)) for uuid, each in self._pending.items()}
 
     def next_expiry(self) -> int | None:
-        """Return the monotonic time in ms at which to call `expire`; None if nothing is held."""
+        """Return the monotonic time in ms at which to call `expire`."""
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.newest_ms + self._expire_ms
 
@@ -367,8 +348,10 @@ class ChunkAssembler:
         return pending
 
 
-def _discard_one(chunk: Chunk, fate: ChunkFate, reason: str) -> ChunkArrival:
-    return ChunkArrival(discarded=(DiscardedChunks(chunk.uuid, (chunk.place,), fate, reason),))
+def _discarded(
+    uuid: str, places: tuple[Place, ...], fate: ChunkFate, reason: str, is_first: bool = True
+) -> ChunkArrival:
+    return ChunkArrival(discarded=(DiscardedChunks(uuid, places, fate, reason, is_first),))
 
 
 def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
@@ -379,7 +362,7 @@ def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
 
 
 def is_chunk(metadata: pb.MessageMetadata) -> bool:
-    """Return True if an entry is part of a message. A message of one chunk is an ordinary entry."""
+    """Return True if an entry is one of several chunks of a message."""
     return metadata.num_chunks_from_msg > 1
 
 

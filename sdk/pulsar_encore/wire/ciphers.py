@@ -1,11 +1,10 @@
 """Keys of recipients, and the data keys that are wrapped with them.
 
-This is the only module that imports `cryptography`. For RSA, a data key is wrapped by OAEP with
-SHA-1, MGF1-SHA-1 and an empty label. For EC it is wrapped by ECIES as Bouncy Castle's cipher of
-that name writes it with a MAC key of 128 bits: ``V C T``. V is an ephemeral public point
-(uncompressed), C is the data key XORed with KDF2-SHA-1 of (V, shared secret), and T is HMAC-SHA-1
-over C and eight zero bytes. `pulsar-client` supports RSA only, Java both. Other kinds of keys, and
-private keys with a pass phrase, are not supported.
+For RSA, a data key is wrapped by OAEP with SHA-1, MGF1-SHA-1 and an empty label. For EC it is
+wrapped by ECIES as Bouncy Castle writes it with a MAC key of 128 bits: ``V C T``. V is an ephemeral
+public point (uncompressed), C is the data key XORed with KDF2-SHA-1 of (V, shared secret), and T is
+HMAC-SHA-1 over C and eight zero bytes. `pulsar-client` supports RSA only, Java both. Other kinds of
+keys, and private keys with a pass phrase, are not supported.
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ def load_private(pem: bytes) -> PrivateKey:
 
 
 def unwrap(pem: bytes, wrapped: bytes) -> bytes:
-    """Recover a data key with a recipient's private key."""
     key = load_private(pem)
     try:
         if isinstance(key, rsa.RSAPrivateKey):

@@ -1,13 +1,11 @@
 """Commands: the messages of the protocol, wrapped for the wire.
 
-A caller fills in the generated message of a command, with the protocol's own field names, and
-`frames.encode` wraps and writes it::
+A caller fills in the generated message of a command, and `frames.encode` writes it::
 
     encode(pb.CommandFlow(consumer_id=1, messagePermits=1000))
 
-Presence is part of the protocol: an absent field and a field set to its default can mean different
-things to the receiver. A field that is None is absent. How brokers treat the fields:
-`docs/notes/wire-protocol.md`.
+An absent field and a field set to its default can mean different things to the receiver. A field
+that is None is absent. How brokers treat the fields: `docs/notes/wire-protocol.md`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 PROTOCOL_VERSION: Final = 21
-"""The newest version of the protocol that this package implements."""
+"""The newest version that this package implements."""
 
 _MAX_U64: Final = (1 << 64) - 1
 
@@ -41,13 +39,6 @@ _TYPES: Final = {
 
 
 def base_command(command: Message) -> pb.BaseCommand:
-    """Wrap the message of a command, such as `pb.CommandFlow`, into a `BaseCommand`.
-
-    A `BaseCommand` is returned unchanged.
-
-    Raises:
-        KeyError: if `command` is not the message of a command.
-    """
     if isinstance(command, pb.BaseCommand):
         return command
     kind = _TYPES[type(command)]
@@ -71,10 +62,9 @@ def message_id(
     """Make a message id.
 
     Args:
-        ledger_id: Ledger. A negative number is written modulo 2^64, as brokers do. -1 with entry
-            -1 is the earliest position.
+        ledger_id: A negative number is written modulo 2^64, as brokers do. -1 with entry -1 is the
+            earliest position.
         partition: Clients send it even when it is -1, which takes ten bytes. None leaves it out.
-        batch_index: Index in the batch, None for a whole entry.
         ack_set: Words of `ack_sets.to_words`. Without any, the id means the whole entry.
     """
     return pb.MessageIdData(

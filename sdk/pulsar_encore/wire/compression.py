@@ -1,11 +1,9 @@
 """Compression of entries: five codecs whose output is bounded before memory is allocated.
 
-ZLIB is in Python. LZ4, ZSTD and SNAPPY come from the package `cramjam`, which writes into a buffer
-of a given size. The uncompressed size in the metadata is a claim of the publisher, so two checks
-come before the codec: the size must not exceed the caller's limit, and it must not exceed the
-largest ratio that the codec's format can express. A large buffer is anonymous mapped memory, whose
-pages exist only once the codec has written to them. An output of any other size than the metadata
-says is an error. Formats: `docs/notes/wire-protocol.md#compression`.
+The uncompressed size in the metadata is a claim of the publisher, so two checks come before the
+codec: the size must not exceed the caller's limit, nor the largest ratio that the codec's format
+can express. A large buffer is anonymous mapped memory, whose pages exist only once the codec has
+written to them. Formats: `docs/notes/wire-protocol.md#compression`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _ZSTD_LEVEL: Final = 3  # the level that other clients use
 _LARGEST_RATIO: Final[dict[int, int]] = {pb.LZ4: 256, pb.SNAPPY: 22, pb.ZLIB: 1032, pb.ZSTD: 32_768}
 
 # Filling a `bytearray` of 100 MB with zeros takes 88 ms. Up to this size the zeros cost less than
-# mapping memory, and a false claim costs no more than this.
+# mapping memory.
 _MIN_MAPPED_BYTES: Final = 1024 * 1024
 _COPY_BYTES: Final = 256 * 1024  # bytes copied at a time; in between, another thread can run
 
@@ -54,7 +52,7 @@ class UncompressedSizeError(EntryError):
 
 
 class CodecError(NotSupportedError):
-    """The codec is unknown, or its package is not installed. The entry itself may be sound.
+    """The codec is unknown, or its package is not installed.
 
     The entry must not be acked: another consumer can read it, or this one after an install.
     """
@@ -65,11 +63,6 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
 
     `uncompressed_size` is the size in the metadata, ignored for NONE. The result is `bytes` if it
     is over 1 MiB.
-
-    Raises:
-        UncompressedSizeError: if the result would be over `max_size` bytes.
-        DecompressionError: if the data is broken, cannot have that size, or has another size.
-        CodecError: if the codec is unknown, or `cramjam` is not installed.
     """
     if codec == pb.NONE:
         if len(data) > max_size:
@@ -97,12 +90,7 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
 
 
 def check_claim(codec: int, compressed: int, size: int, max_size: int) -> None:
-    """Check the uncompressed size that a publisher claims, before memory is allocated for it.
-
-    Raises:
-        UncompressedSizeError: if `size` is over `max_size`.
-        DecompressionError: if `compressed` bytes cannot have that size uncompressed.
-    """
+    """Check the uncompressed size that a publisher claims: possible, and at most `max_size`."""
     if not 0 <= size <= max_size:
         raise _too_large(size, max_size)
     ratio = _LARGEST_RATIO.get(codec)
@@ -120,7 +108,7 @@ def _too_large(size: int, max_size: int) -> UncompressedSizeError:
 
 
 def _to_bytes(out: mmap.mmap) -> bytes:
-    """Copy mapped memory into bytes, and return the mapped memory to the system.
+    """Copy mapped memory into bytes, and return it to the system.
 
     `bytes(out)` would hold the interpreter lock for the whole copy, 80 to 200 ms for 100 MB, and
     stop the event loop in another thread. Between two pieces the lock can change hands.
@@ -134,7 +122,6 @@ def _to_bytes(out: mmap.mmap) -> bytes:
 
 
 def compress(codec: int, data: Data) -> Data:
-    """Compress a payload. The metadata must then name `codec` and the size of `data`."""
     if codec == pb.NONE:
         return data
     if codec == pb.ZLIB:
@@ -151,8 +138,7 @@ def _inflate(data: Data, size: int) -> bytes:
     """Decompress zlib, with or without an end marker: Java's streams are flushed and never
     finished."""
     try:
-        # One byte more than announced is allowed, to detect a longer stream. 0 would mean "no
-        # limit".
+        # One byte more, to detect a longer stream. 0 would mean "no limit".
         out = zlib.decompressobj().decompress(data, size + 1)
     except zlib.error as error:
         raise DecompressionError(f"ZLIB payload: {error}") from error
@@ -163,7 +149,7 @@ def _inflate(data: Data, size: int) -> bytes:
 
 
 def _cramjam(codec: int) -> Any:
-    """Return the library for all other codecs. It is imported late, because few topics need it."""
+    """Import the library of LZ4, ZSTD and SNAPPY late, because few topics need it."""
     if codec not in (pb.LZ4, pb.ZSTD, pb.SNAPPY):
         raise CodecError(f"compression codec {codec} is unknown to this version")
     try:

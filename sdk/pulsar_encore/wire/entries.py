@@ -1,9 +1,8 @@
 """Entries: the bodies of SEND and MESSAGE, and the messages of a batch.
 
 A body is ``[0e01 crc32c] md_size MessageMetadata payload``. A batch is n times ``size
-SingleMessageMetadata payload``. Decoded payloads are views of the input: nothing is copied, and
-nothing is allocated by a size that the bytes only claim to have. A broken entry raises an
-`EntryError` with the validation error to ack it with, and does not affect the connection.
+SingleMessageMetadata payload``. Decoded payloads are views of the input, and nothing is allocated
+by a size that the bytes only claim to have.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class EntryError(ProtocolError):
 
 
 class ChecksumError(EntryError):
-    """The bytes of an entry do not match its checksum."""
+    """The checksum does not match."""
 
 
 class BatchError(EntryError):
@@ -53,7 +52,7 @@ class Entry(NamedTuple):
     Attributes:
         metadata: Metadata of the entry; unless it is a batch, also of its only message.
         payload: The rest of the body, possibly encrypted, compressed or a batch.
-        checksum_ok: True if verified; None if the body has no checksum or it was not checked.
+        checksum_ok: None if the body has no checksum or it was not checked.
     """
 
     metadata: pb.MessageMetadata
@@ -85,7 +84,6 @@ def decode_body(body: Data, *, verify: bool = True) -> Entry:
 
 
 def metadata_of(body: Data) -> pb.MessageMetadata:
-    """Decode only the metadata of a body, as a broker does."""
     return _metadata(memoryview(body))[0]
 
 
@@ -94,7 +92,6 @@ def _has_checksum(view: memoryview) -> bool:
 
 
 def _metadata(view: memoryview) -> tuple[pb.MessageMetadata, int]:
-    """Decode the metadata; return it and the start of the payload."""
     at = _CHECKSUM_SIZE if _has_checksum(view) else 0
     if len(view) - at < 4:
         raise EntryError(f"entry of {len(view)} bytes ends before its metadata")
@@ -113,7 +110,7 @@ def _metadata(view: memoryview) -> tuple[pb.MessageMetadata, int]:
 
 
 def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, Data]]) -> bytes:
-    """Encode the payload of a batch, uncompressed. Sets `payload_size` of each metadata."""
+    """Encode the payload of a batch. Sets `payload_size` of each metadata."""
     parts: list[Data] = []
     for metadata, payload in messages:
         metadata.payload_size = len(payload)
@@ -158,10 +155,10 @@ def decode_batch(payload: Data, count: int) -> list[tuple[pb.SingleMessageMetada
 
 
 def text(value: str | bytes) -> str:
-    """Return the text of a field that may not be UTF-8.
+    """Return the text of a field that may not be UTF-8, with U+FFFD for broken bytes.
 
     Clients in other languages put any bytes into keys and properties. The protobuf runtime then
-    returns bytes where str is typed. With U+FFFD in their place, the message stays readable.
+    returns bytes where str is typed.
     """
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 

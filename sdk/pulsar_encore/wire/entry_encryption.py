@@ -2,9 +2,9 @@
 
 A payload is compressed first and then encrypted as a whole, a batch as one payload, and each chunk
 separately: AES-256-GCM, 12-byte nonce, 16-byte tag, no associated data. Every entry carries the
-data key, wrapped with the public key of each recipient (`ciphers`). A data key is used for at most
-4 hours and 2^32 entries, each with its own nonce. Without the package `cryptography` (extra
-`encryption`) the constructors raise an error; nothing is sent in clear instead.
+data key, wrapped with the public key of each recipient (`ciphers`). Without the package
+`cryptography` (extra `encryption`) the constructors raise an error; nothing is sent in clear
+instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from ..errors import ConfigurationError, NotSupportedError
 from . import pulsar_pb2 as pb
+from .commands import key_values
 from .entries import EntryError, properties, text
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ _NONCE_SIZE: Final = 12
 class DecryptionError(EntryError):
     """The payload cannot be decrypted: the key is missing or wrong, or bytes were altered.
 
-    Ack it with `validation_error` only if the application chose to discard such messages. Another
-    consumer may be able to read it.
+    Ack it only if the application chose to discard such messages. Another consumer may be able to
+    read it.
     """
 
     validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
@@ -52,7 +53,7 @@ class PublicKey(NamedTuple):
     """A recipient's public key.
 
     Attributes:
-        pem: RSA or EC, in PEM. Explicit curve parameters must be those of P-256, P-384 or P-521.
+        pem: RSA or EC. Explicit curve parameters must be those of P-256, P-384 or P-521.
         metadata: Sent with the wrapped data key, to help consumers find the private key.
     """
 
@@ -61,17 +62,7 @@ class PublicKey(NamedTuple):
 
 
 class Encryptor:
-    """Encrypts the entries of one producer.
-
-    Args:
-        recipients: Public keys by the names that consumers know; at least one.
-        now_ms: Monotonic time in ms. The first data key is made now.
-
-    Raises:
-        ConfigurationError: if there are no recipients, or a key cannot wrap. The text names the
-            key.
-        NotSupportedError: if `cryptography` is not installed.
-    """
+    """Encrypts the entries of one producer, for recipients by the names that consumers know."""
 
     def __init__(self, recipients: Mapping[str, PublicKey], *, now_ms: int) -> None:
         if not recipients:
@@ -81,13 +72,12 @@ class Encryptor:
         self.renew(now_ms)
 
     def renew(self, now_ms: int) -> None:
-        """Make a new data key. `encrypt` calls this when the old one expires."""
         data_key = os.urandom(_KEY_SIZE)
         self._wrapped = [
             pb.EncryptionKeys(
                 key=name,
                 value=self._wrap(name, key.pem, data_key),
-                metadata=[pb.KeyValue(key=k, value=v) for k, v in key.metadata.items()],
+                metadata=key_values(key.metadata),
             )
             for name, key in self._recipients.items()
         ]
@@ -103,11 +93,7 @@ class Encryptor:
         return wrapped
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: Data, *, now_ms: int) -> bytes:
-        """Encrypt the compressed payload of one entry, and replace the encryption fields of its
-        metadata.
-
-        The result is `TAG_SIZE` longer. `now_ms` is monotonic.
-        """
+        """Encrypt the compressed payload of one entry, and set the fields of its metadata."""
         if now_ms >= self._key_expires_ms or not self._entries_left:
             self.renew(now_ms)
         self._entries_left -= 1
@@ -121,8 +107,7 @@ class Encryptor:
 
 
 class DataKeys:
-    """Decrypts entries, and caches up to `most` unwrapped data keys, the least recently used
-    dropped first.
+    """Decrypts entries, and caches the `most` unwrapped data keys that were used last.
 
     To unwrap a data key again takes about a millisecond.
     """
@@ -145,13 +130,8 @@ class DataKeys:
     ) -> bytes:
         """Decrypt the payload of one entry. The result may be compressed.
 
-        Args:
-            metadata: Metadata of an entry for which `is_encrypted` is true.
-            private_key: Returns the PEM of a recipient's private key for its name and the metadata
-                from the producer; None if this consumer has no key of that name.
-
-        Raises:
-            DecryptionError: if no private key fits, or the bytes were altered.
+        `private_key` returns the PEM of a recipient's private key for its name and the metadata
+        from the producer; None if this consumer has no key of that name.
         """
         nonce = metadata.encryption_param
         if len(nonce) != _NONCE_SIZE:
@@ -194,13 +174,7 @@ class DataKeys:
 
 
 def check_key(pem: bytes, *, private: bool) -> None:
-    """Check that a private or public key can be used for encryption.
-
-    Raises:
-        ConfigurationError: if it is not a key, or of an unsupported kind. The text does not show
-            it.
-        NotSupportedError: if `cryptography` is not installed.
-    """
+    """Check that a private or public key can be used. The error does not show the key."""
     ciphers = _ciphers()
     try:
         (ciphers.load_private if private else ciphers.load)(pem)

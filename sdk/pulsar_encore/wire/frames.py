@@ -1,9 +1,8 @@
 """Frames: where each command starts and ends in the byte stream of a connection.
 
-`FrameDecoder` decodes and `encode` encodes; neither uses a socket or a clock. The result does not
-depend on how the stream is cut into reads. The decoder holds at most one frame of `max_frame_size`
-and one read. A malformed frame raises `FrameError`; a real broker closes the connection instead.
-The body of SEND and MESSAGE is decoded by `entries`.
+The result does not depend on how the stream is cut into reads. The decoder holds at most one frame
+of `max_frame_size` and one read. A malformed frame raises `FrameError`; a real broker closes the
+connection instead.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Frame:
     """One command, with the body of SEND and MESSAGE.
 
     Attributes:
-        body: For SEND and MESSAGE ``[0e01 crc] md_size metadata payload``, byte for byte; else
-            None.
+        body: ``[0e01 crc] md_size metadata payload``, byte for byte; None for other commands.
         broker_entry_metadata: The serialized `BrokerEntryMetadata`, already removed from `body`.
     """
 
@@ -94,8 +92,8 @@ class FrameDecoder:
     Args:
         max_frame_size: Longest accepted frame in bytes, its own size field included. Assign
             ``max_message_size + FRAME_OVERHEAD`` after CONNECTED.
-        skip_unknown: True skips commands of an unknown type, as a client must, because brokers may
-            be newer. False makes them an error, as a broker does.
+        skip_unknown: True for a client, because brokers may be newer. False makes commands of an
+            unknown type an error.
     """
 
     __slots__ = ("_buffer", "_failed", "max_frame_size", "skip_unknown")
@@ -116,11 +114,8 @@ class FrameDecoder:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Decode every frame that `data` completes.
-
-        Raises:
-            FrameError: if the stream is broken. Every later call raises it, too.
-        """
+        """Decode every frame that `data` completes. After a FrameError, every later call raises it,
+        too."""
         if self._failed:
             raise FrameError(self._failed)
         buffer = self._buffer
@@ -175,8 +170,6 @@ class FrameDecoder:
 
 
 def encode(command: Message) -> bytes:
-    """Encode the message of a command, such as `pb.CommandFlow`, or a `BaseCommand` as one
-    frame."""
     data = _serialize(base_command(command))
     return _SIZES.pack(4 + len(data), len(data)) + data
 
@@ -205,15 +198,14 @@ def _serialize(command: pb.BaseCommand) -> bytes:
 
 
 def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
-    """Decode one command; return None for an unknown type if `skip_unknown` is true."""
+    """Decode one command; None for an unknown type to skip."""
     command = pb.BaseCommand()
     try:
         command.ParseFromString(data)
     except DecodeError as error:
         raise FrameError(f"undecodable command: {error}") from error
     if not command.HasField("type"):
-        # Protobuf drops an enum number that it does not know. Read the type again as a plain
-        # number.
+        # Protobuf drops an unknown enum number. Read the type again as a plain number.
         head = pb.CommandHead()
         head.ParseFromString(data)
         if not head.HasField("type"):
@@ -235,8 +227,7 @@ def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
 
 
 def _has_broken_text(message: Message) -> bool:
-    """Return True if a string field is not UTF-8. Protobuf then returns bytes where str is
-    typed."""
+    """Return True if a string field is not UTF-8, which protobuf returns as bytes."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
             values = (value,) if type(value) in (str, bytes) else value

@@ -1,7 +1,7 @@
 """The hashes by which keys choose partitions and consumers, as each client computes them.
 
-Every result has 31 bits, with the sign bit cleared. None of these functions may ever change:
-messages of one key would be on two partitions.
+Results have 31 bits. None of these functions may ever change: messages of one key would be on two
+partitions.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ def java_string(key: str) -> int:
 def boost(key: bytes) -> int:
     """`boost::hash` of a `std::string`, Boost 1.81 or later on 64 bits.
 
-    This is the default of the C++ and Python clients; `pulsar-client` 3.13.0 computes it. Boost
-    changed the function in 1.81: a client with an older Boost sends the same key to another
-    partition.
+    The default of the C++ and Python clients; `pulsar-client` 3.13.0 computes it. A client with an
+    older Boost sends the same key to another partition.
     """
     step, factor = 0x9E3779B97F4A7C15, 0xDF442D22CE4859B9
     size = len(key)

@@ -1,9 +1,8 @@
 """The partition of a message: by its key, else round robin or always the same one.
 
-The caller gives the time and draws the first partition. Messages of one key go to one partition, as
-long as the number of partitions stays the same. A producer of batches stays with a partition until
-its batch there is full or due, as `pulsar-client` does: switching with each message would make
-batches of one message. (Java's client switches by time alone, every ten batch delays.)
+A producer of batches stays with a partition until its batch there is full or due, as
+`pulsar-client` does: switching with each message would make batches of one message. (Java's client
+switches by time alone, every ten batch delays.)
 """
 
 from __future__ import annotations
@@ -53,11 +52,7 @@ class PartitionRouter:
         start: The first partition: a random int, taken modulo the number of partitions. Producers
             with equal starts would fill the partitions alike.
         single: True sends messages without a key to one partition, instead of round robin.
-        batch: The limits of the producer's batches; None for a producer without batches, which
-            switches with every message.
-
-    Raises:
-        ConfigurationError: if `start` is below 0.
+        batch: The limits of the producer's batches; None to switch with every message.
     """
 
     def __init__(
@@ -79,12 +74,9 @@ class PartitionRouter:
         self._since_ms: float | None = None
 
     def route(self, key: str | None, *, size: int, partitions: int, now_ms: float) -> int:
-        """Return the partition of the next message.
+        """Return the partition of the next message; the number of partitions may grow.
 
-        Args:
-            key: `partition_key`, or None. An empty key counts as None, as in `pulsar-client`.
-            partitions: Current number of partitions. It may grow from call to call.
-            now_ms: Monotonic time in ms.
+        An empty key counts as None, as in `pulsar-client`.
         """
         if partitions == 1:
             return 0

@@ -111,7 +111,7 @@ class _Run(_Cursor):
     def is_over(self) -> bool:
         """True if all records are out of use because the topic's records were ended together.
 
-        The first and the last entry then share `TopicState.live_alone`, and so do those between.
+        The first and the last entry then share `EntryTable.live_alone`, and so do those between.
         """
         live = self.entries[0].live
         return live is not False and not live and self.entries[-1].live is live
@@ -594,7 +594,7 @@ class ReceiveQueue:
         attempts: Attempts = run.entry.topic_state.attempts
         if attempts.failures:
             return None
-        handed_over, live = self._handed_over, run.entry.topic_state.live_alone
+        handed_over, live = self._handed_over, run.entry.topic_state.table.live_alone
         for at, entry in enumerate(run.entries):
             state = entry.state
             if (

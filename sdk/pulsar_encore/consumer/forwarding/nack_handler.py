@@ -92,7 +92,7 @@ class NackHandler:
         """
         each_is_more = (
             self._forwarder is not None
-            or self._verdicts.revives_later
+            or self._verdicts.revive_delay is not None
             or state.durable is not None
             or state.in_order
             or state.volatile

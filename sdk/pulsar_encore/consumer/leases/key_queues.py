@@ -199,7 +199,7 @@ class KeyQueues:
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
                 state: TopicState = entry.topic_state
-                if state.not_before(entry, index) > now:
+                if state.ordered.not_before(entry, index) > now:
                     return False
                 return self._spent is None or not self._spent(entry, index)
             if what == FORWARDING:
@@ -344,7 +344,7 @@ class KeyQueues:
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
                 state: TopicState = entry.topic_state
-                due_ms = state.not_before(entry, index)
+                due_ms = state.ordered.not_before(entry, index)
                 if due_ms > now:
                     self._check_later(key_queue, min(due_ms, now + _CHECK_INTERVAL_MS))
                     return False

@@ -115,7 +115,7 @@ class LeaseTable:
         held = held_of(message)
         assert held is not None  # readers grant no leases
         state: TopicState = held.entry.topic_state
-        state.untime(held.entry, held.batch_index)
+        state.end_timeout(held.entry, held.batch_index)
         self._granted = number = self._granted + 1
         record = LeaseRecord(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
         self._out[number] = record

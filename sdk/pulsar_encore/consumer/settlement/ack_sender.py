@@ -178,7 +178,7 @@ class AckSender:
     def doubtful(self, states: Iterable[TopicState]) -> None:
         now = now_ms(self._loop)
         for state in states:
-            state.acks.doubtful(now)
+            state.acks.maybe_disconnected(now)
 
     def connected(self, states: Collection[TopicState]) -> None:
         """Send again every ack that may have been lost with the old connection."""

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from ...core.bucket_width import precision_bits
 from ...core.due_index import DueIndex
-from ...core.entry import Entry, EntryKey, set_bits
-from ...core.message_key import DueBatch, MessageKey
+from ...core.entry import Entry, EntryKey
+from ...core.message_key import DueBatch, MessageKey, set_bits
 from ...core.topic_state import TopicState
 from ...errors import NotConnected, TransportError
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms, wall_now_ms
@@ -211,7 +211,7 @@ class Redelivery:
         self, state: TopicState, index: DueIndex, due: DueBatch, now: int, error: TransportError
     ) -> None:
         """Keep all messages due after a rejected request, and retry it later."""
-        state.not_asked(due, now)
+        state.request_failed(due, now)
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
         _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))

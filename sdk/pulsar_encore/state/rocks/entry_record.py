@@ -14,9 +14,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from pulsar_encore.core.entry import set_bits
 from pulsar_encore.core.fingerprint import fuller
-from pulsar_encore.core.message_key import MAX_BATCH_INDEX
+from pulsar_encore.core.message_key import MAX_BATCH_INDEX, set_bits
 
 MAX_ATTEMPTS: Final = 2**16 - 1
 MAX_MESSAGES: Final = MAX_BATCH_INDEX + 1
