@@ -92,7 +92,7 @@ def freeze(app: App, now: float) -> Any:
         for each in link.down
     )
     up = tuple((command, _command(details)) for command, details in link.up)
-    patience = app.redelivery._rewind_watches.get(0)
+    patience = app.rewinds._progress.get(0)
     waited = None
     if patience is not None and source.rewind is not None:
         waited = (

@@ -222,7 +222,8 @@ class App:
         nacks, timeouts = self.source.nacks, self.source.timeouts
         assert isinstance(nacks, PlainIndex) and isinstance(timeouts, PlainIndex)
         self.nacks, self.timeouts = nacks, timeouts
-        self.queue, self.acks, self.redelivery = parts.queue, parts.acks, parts.redelivery
+        self.queue, self.acks = parts.queue, parts.acks
+        self.redelivery, self.rewinds = parts.redelivery, parts.rewinds
         self.settlement = parts.settlement
         self.looks: list[Look] = []
         self.acked: set[Spot] = set()  # by this application, since the last seek

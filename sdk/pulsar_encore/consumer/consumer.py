@@ -54,6 +54,7 @@ from .leases.topic_choice import TopicChoices
 from .settlement.ack_sender import AckSender
 from .settlement.ownership import Settleable
 from .settlement.redelivery import Redelivery
+from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
 from .settlement_calls import LONG, SettlementCalls
 from .statistics import Statistics, snapshot
@@ -87,6 +88,7 @@ class ConsumerParts:
     batches: BatchReceiver
     acks: AckSender
     redelivery: Redelivery
+    rewinds: Rewinds
     settlement: Settlement
     nack_handler: NackHandler
     forwarder: Forwarder | None
@@ -722,6 +724,7 @@ class Consumer:
             lambda: self._leases.close(why),
             self._parts.event_publisher.close,
             self._parts.redelivery.close,
+            self._parts.rewinds.close,
             self._transport_consumer.stop_flow,
             self._queue.drop,
             lambda: self._queue.fail(why),

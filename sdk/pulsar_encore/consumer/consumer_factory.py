@@ -47,6 +47,7 @@ from .settlement.ack_sender import AckSender
 from .settlement.ack_timeouts import AckTimeouts
 from .settlement.ownership import Ownership
 from .settlement.redelivery import Redelivery
+from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
 from .topic_states import TopicStates
 from .unacked_window_warning import UnackedWindowMonitor
@@ -178,8 +179,11 @@ def assemble(
             # Acks of another consumer of the directory concern this one before its first message.
             topic_states.expect(topic)
     acks = AckSender(transport_consumer, topic_states, options, loop, queue)
+    rewinds = Rewinds(
+        transport_consumer, topic_states, loop, acks, queue, options.receiver_queue_size
+    )
     redelivery = Redelivery(
-        transport_consumer, topic_states, options, loop, alarm, acks, queue, rng
+        transport_consumer, topic_states, options, loop, alarm, acks, rewinds, rng
     )
     window = UnackedWindowMonitor(transport_consumer, topic_states, options.max_unacked_messages)
     ownership = Ownership(topic_states, transport_consumer)
@@ -228,6 +232,7 @@ def assemble(
         acks,
         window,
         redelivery,
+        rewinds,
         event_publisher,
         loop,
         admission,
@@ -247,6 +252,7 @@ def assemble(
         batches=batches,
         acks=acks,
         redelivery=redelivery,
+        rewinds=rewinds,
         settlement=settlement,
         nack_handler=nack_handler,
         forwarder=forwarder,

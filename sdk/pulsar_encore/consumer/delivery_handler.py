@@ -31,6 +31,7 @@ from .event_publisher import EventPublisher
 from .forwarding.arrival_filter import ArrivalFilter
 from .settlement.ack_sender import AckSender
 from .settlement.redelivery import Redelivery
+from .settlement.rewinds import Rewinds
 from .topic_states import TopicStates
 from .unacked_window_warning import UnackedWindowMonitor
 
@@ -44,7 +45,7 @@ class DeliveryHandler:
     """Feeds `queue` from the deliveries of the transport.
 
     Args:
-        redelivery: Repeats a rewind when a delivery shows that entries are missing.
+        rewinds: Repeats a rewind when a delivery shows that entries are missing.
         arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
             which filter a message when it is the next of its key.
     """
@@ -57,6 +58,7 @@ class DeliveryHandler:
         acks: AckSender,
         window: UnackedWindowMonitor,
         redelivery: Redelivery,
+        rewinds: Rewinds,
         event_publisher: EventPublisher,
         loop: asyncio.AbstractEventLoop,
         arrivals: ArrivalFilter | None = None,
@@ -68,6 +70,7 @@ class DeliveryHandler:
         self._acks = acks
         self._window = window
         self._redelivery = redelivery
+        self._rewinds = rewinds
         self._event_publisher = event_publisher
         self._loop = loop
         self._arrivals = arrivals
@@ -169,7 +172,7 @@ class DeliveryHandler:
             rewind.trust_holes()
         admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
         if admission is Admission.REWIND:
-            self._redelivery.rewind_again(state)
+            self._rewinds.repeat(state)
         return admission is Admission.ADMIT
 
     def on_connected(self, topics: Container[int] | None = None) -> None:

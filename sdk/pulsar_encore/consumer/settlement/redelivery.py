@@ -1,9 +1,7 @@
 """Redelivery: due nacks and ack timeouts become redeliver commands.
 
-On Shared and Key_Shared single entries are requested. On Exclusive and Failover a due message
-causes a rewind of its topic, because those subscriptions have no other redelivery (PIP-84; as in
-Java's client). A rewind that does not bring every unacked message is repeated (see
-`core.rewind_check`).
+On Shared and Key_Shared single entries are requested. On Exclusive and Failover one due message
+rewinds its whole topic (`rewinds.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from ...letters.evidence import evidence_of
 from ...options import ConsumerOptions
 from ...transport.interface import TransportConsumer
 from ...values.backoff import backoff_of
-from ..delivery.receive_queue import ReceiveQueue
 from ..topic_states import TopicStates
 from .ack_sender import AckSender
+from .rewinds import Rewinds
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -36,10 +34,6 @@ _BURST: Final = 500
 # Delay before a rejected request is retried. It doubles with each rejection.
 _RETRY_MS: Final = 200
 _MAX_RETRY_MS: Final = 5_000
-# A rewind that brought nothing for this long, despite permits, is repeated, with a doubled wait
-# each time. After `_MAX_REWINDS` the missing entries count as gone from the topic.
-_REWIND_TIMEOUT_S: Final = 1.0
-_MAX_REWINDS: Final = 6
 _LAST: Final = (1 << 63) - 1
 
 
@@ -72,7 +66,7 @@ class Redelivery:
         loop: asyncio.AbstractEventLoop,
         alarm: Alarm,
         acks: AckSender,
-        queue: ReceiveQueue,
+        rewinds: Rewinds,
         rng: Random,
     ) -> None:
         self._transport_consumer = transport_consumer
@@ -81,10 +75,8 @@ class Redelivery:
         self._loop = loop
         self._alarm = alarm
         self._acks = acks
-        self._queue = queue
+        self._rewinds = rewinds
         self._rng = rng
-        self._rewind_watches: dict[int, _RewindWatch] = {}
-        self._watch: asyncio.TimerHandle | None = None
         # By topic number: retry time in ms, and delay in ms.
         self._refused: dict[int, tuple[int, int]] = {}
         self.all_due: Callable[[], None] = _ignore_all_due
@@ -186,8 +178,8 @@ class Redelivery:
         """Request due messages: single entries, or a rewind of their topic."""
         if not due:
             return
-        if not state.shared:
-            self.redeliver_all(state)
+        if not state.shared:  # one due message of an Exclusive or Failover topic rewinds it
+            self._rewinds.begin(state)
             index.done(due)
             return
         unsent = state.has_unsent_part(due)
@@ -219,100 +211,32 @@ class Redelivery:
         self._refused[state.number] = (now + pause, pause)
         logger.debug("%s: redelivery refused, again in %d ms: %s", state.topic, pause, error)
 
-    # Rewinds
-
-    def redeliver_all(self, state: TopicState | None = None) -> None:
-        """Redeliver every unacked message of one topic or of all, pending nacks included.
-
-        A transport that cannot rewind one topic alone rewinds all Exclusive and Failover topics.
-        Without unacked messages in this consumer, these topics need no rewind: the broker's unacked
-        messages are already on their way, and a rewind would deliver them twice.
-        """
-        rewound = self._topic_states.rewound_with(state)
+    def redeliver_all(self) -> None:
+        """Redeliver every unacked message of all topics, pending nacks included."""
         if self._options.ordered_leases:
-            self._make_all_due(rewound)
+            self._make_all_due()
             return
-        if not any(each.shared or each.unacked or each.outstanding for each in rewound):
-            return
-        for each in rewound:
-            if each.shared and self.last is not None:
-                self.last.all_failed(each, "redeliver_unacknowledged_messages")
-            each.release_all()
-        self._rewind(state)
-        # This comes last: the permits that it returns must not bring messages before the rewind.
-        self._queue.drop(rewound)
+        if self.last is not None:
+            for state in self._topic_states:
+                if state.shared:
+                    self.last.all_failed(state, "redeliver_unacknowledged_messages")
+        self._rewinds.begin(None)
 
-    def _make_all_due(self, states: Iterable[TopicState]) -> None:
+    def _make_all_due(self) -> None:
         """Make every held or held-back message due in the queue, for ordered leases.
 
         The messages stay in this process. Redelivered by the broker, they would arrive behind later
         messages of their keys.
         """
-        for state in states:
+        for state in self._topic_states:
             if len(state.nacks):  # nacks by id, of messages that are not in this process
                 due = state.take_nacks(_LAST - state.lead_ms, len(state.nacks))
                 self._request(state, state.nacks, due)
             state.requeue_all()
         self.all_due()
 
-    def rewind_again(self, state: TopicState) -> None:
-        """Repeat a rewind because entries are missing. Messages that arrived are kept."""
-        for each in self._topic_states.rewound_with(state):
-            each.rewound_with_others()
-        self._rewind(state)
-
-    def _rewind(self, state: TopicState | None) -> None:
-        # An ack that is sent after the rewind does not keep its message from being redelivered.
-        self._acks.flush()
-        self._acks.watch_duplicates()
-        self._topic_states.rewind_requested()
-        self._transport_consumer.redeliver_all(None if state is None else state.number)
-        if self._watch is None:
-            self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
-
-    def _check_rewinds(self) -> None:
-        """Repeat the rewinds that have brought nothing for too long."""
-        self._watch = None
-        is_watching = False
-        for state in self._topic_states:
-            if state.rewind is None or not state.rewind.outstanding:
-                self._rewind_watches.pop(state.number, None)
-                continue
-            is_watching = True
-            rewind_watch = self._rewind_watches.setdefault(
-                state.number, _RewindWatch(self._loop.time())
-            )
-            taken = self._queue.taken
-            if rewind_watch.moved(state.rewind.came, self._loop.time(), taken):
-                continue
-            if len(self._queue) and taken - rewind_watch.taken < self._behind():
-                continue  # the missing entries may be behind messages that are not taken yet
-            if not rewind_watch.over(self._loop.time() - _REWIND_TIMEOUT_S):
-                continue
-            if rewind_watch.rewinds < _MAX_REWINDS:
-                rewind_watch.record_rewind(self._loop.time(), taken)
-                self.rewind_again(state)
-            else:
-                self._rewind_watches.pop(state.number)
-                missing_count = state.rewind.give_up()
-                logger.info(
-                    "%s: %d entries were not redelivered after %d rewinds: they are gone from the "
-                    "topic, or another consumer has them",
-                    state.topic,
-                    missing_count,
-                    _MAX_REWINDS,
-                )
-        if is_watching and self._watch is None:
-            self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
-
-    def _behind(self) -> int:
-        """Return how many messages of other topics may arrive before those of a rewind."""
-        return 2 * self._options.receiver_queue_size * len(self._topic_states)
-
     def close(self) -> None:
         self._alarm.close()
-        if self._watch is not None:
-            self._watch.cancel()
 
 
 def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
@@ -331,28 +255,3 @@ def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> D
 
 def _ignore_all_due() -> None:
     """Default of `all_due`: no message is held back."""
-
-
-class _RewindWatch:
-    """How long a rewind has brought nothing, and how often it was repeated."""
-
-    __slots__ = ("came", "rewinds", "since_s", "taken")
-
-    def __init__(self, now: float) -> None:
-        self.came = -1
-        self.since_s = now
-        self.taken = 0  # messages of any topic that the application had taken by then
-        self.rewinds = 0
-
-    def moved(self, came: int, now: float, taken: int) -> bool:
-        if came == self.came:
-            return False
-        self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
-        return True
-
-    def over(self, now: float) -> bool:
-        return now - self.since_s >= _REWIND_TIMEOUT_S * ((1 << self.rewinds) - 1)
-
-    def record_rewind(self, now: float, taken: int) -> None:
-        self.since_s, self.taken = now, taken
-        self.rewinds += 1
