@@ -85,7 +85,7 @@ def freeze(app: App, now: float) -> Any:
             cursor.entry is source.table.entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
-        for cursor in app.queue._cursors
+        for cursor in app.queue._deliveries
     )
     down = tuple(
         (each.entry, tuple(each.indexes), each.ack_set, each.redelivery_count > 0)

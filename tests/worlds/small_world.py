@@ -237,12 +237,12 @@ class App:
 
     def has_queued(self) -> bool:
         """Whether there is something to take, though it may be settled by now."""
-        return any(cursor.at < cursor.end for cursor in self.queue._cursors)
+        return any(cursor.at < cursor.end for cursor in self.queue._deliveries)
 
     def queued(self) -> list[Spot]:
         return [
             (cursor.entry.key, index)
-            for cursor in self.queue._cursors
+            for cursor in self.queue._deliveries
             for index in cursor.indexes[cursor.at :]
             if cursor.entry.state[index] == QUEUED and cursor.entry.live
         ]

@@ -28,7 +28,8 @@ from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import Alarm, now_ms
 from ...message import Message, RawMessage
-from ..delivery.receive_queue import Queued, ReceiveQueue
+from ..delivery.queued_deliveries import Queued
+from ..delivery.receive_queue import ReceiveQueue
 from .lease_record import LeaseRecord
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -294,10 +295,9 @@ class KeyQueues:
         for _ in range(most):
             if self._is_full:
                 return
-            dequeued = self._queue.dequeue(1) if only is None else self._queue.dequeue_of(only, 1)
-            if not dequeued:
+            item = self._queue.dequeue() if only is None else self._queue.dequeue_of(only)
+            if item is None:
                 return
-            (item,) = dequeued
             self._count += 1
             self._bytes += _size(item)
             key = _key_of(item)
