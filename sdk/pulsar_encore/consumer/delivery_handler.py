@@ -98,7 +98,7 @@ class DeliveryHandler:
                     return
         if arrived:
             self._queue.wake(arrived)
-            self._window.watch()
+            self._window.warn_if_nearly_full()
         if self._state_writer is not None:
             self._state_writer.watch()
 
@@ -131,7 +131,7 @@ class DeliveryHandler:
     def _queue_entry(self, delivery: Delivery, now: int) -> int:
         """Queue the wanted messages of an entry; return how many."""
         state = self._topic_states.by_number[delivery.topic_number]
-        if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
+        if state.rewind is not None and not self._admit_in_order(state, state.rewind, delivery):
             self._transport_consumer.consumed(delivery.topic_number, len(delivery.indexes))
             self._queue.want()
             return 0
@@ -154,7 +154,7 @@ class DeliveryHandler:
                 self._acks.added(state, 1)  # an acked message was redelivered, so it is acked again
             if len(state.nacks):
                 # A nacked message was redelivered before its due time.
-                self._redelivery.waits(state)
+                self._redelivery.rearm(state)
         if entry is not None and self._arrivals is not None:
             indexes, messages = self._arrivals.admit(state, entry, indexes, messages)
         count = len(indexes)
@@ -166,7 +166,7 @@ class DeliveryHandler:
         self._queue.push(entry, indexes, messages)
         return count
 
-    def _in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
+    def _admit_in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
         """Return True if a delivery on Exclusive or Failover may be queued now (`rewind_check`)."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
@@ -190,11 +190,11 @@ class DeliveryHandler:
         self._event_publisher.disconnected(topics)
 
     def on_uncertain(self, topics: Container[int] | None = None) -> None:
-        states = self._topic_states.record_change("doubtful", topics)
-        self._acks.doubtful(states)
+        states = self._topic_states.record_change("uncertain", topics)
+        self._acks.uncertain(states)
         for state in states:  # a copy may belong to the reconnect, which the broker does not count
             state.window.all_requested = False
-        self._event_publisher.doubtful(topics)
+        self._event_publisher.uncertain(topics)
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], topics: Container[int] | None = None

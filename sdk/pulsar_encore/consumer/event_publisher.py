@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeAlias
 
 from ..transport.interface import RetryNotice, ShutDownError, TransportConsumer
@@ -179,7 +179,7 @@ class EventPublisher:
     def connected(self, topics: Container[int] | None) -> None:
         """Report reconnected topics. A connection after a seek is not reported."""
         self._forget_retries(topics)
-        back = {each for each in self._lost if topics is None or each in topics}
+        back = set(_within(topics, self._lost))
         self._lost -= back
         if self._named_are_lost:
             self._named_are_lost = False
@@ -189,16 +189,16 @@ class EventPublisher:
 
     def disconnected(self, topics: Container[int] | None) -> None:
         """Report a lost connection. The broker reports the active consumer again later."""
-        for topic_number in [each for each in self._active if topics is None or each in topics]:
+        for topic_number in _within(topics, self._active):
             del self._active[topic_number]
-        self.doubtful(topics)
+        self.uncertain(topics)
 
-    def doubtful(self, topics: Container[int] | None) -> None:
+    def uncertain(self, topics: Container[int] | None) -> None:
         """Report that at least one of these topics lost its connection."""
         self._lost.update(self._topic_numbers(topics))
-        names = self._topics(topics) if self._events.has_listener else ()
-        self._named_are_lost = self._events.has_listener and not names
         if self._events.has_listener:
+            names = self._topics(topics)
+            self._named_are_lost = not names
             self._events.send(Disconnected(names or self._named, self._component))
 
     def retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
@@ -224,7 +224,7 @@ class EventPublisher:
             self._retrying.clear()
             self._events.send(self.failure)
 
-    def letter_announcer(self) -> ProducerEventPublisher:
+    def new_letter_publisher(self) -> ProducerEventPublisher:
         event_publisher = ProducerEventPublisher(self._events, "letter producer")
         self._letters.append(event_publisher)
         return event_publisher
@@ -255,7 +255,7 @@ class EventPublisher:
     def sought(self, topics: Container[int] | None) -> None:
         """Forget that these topics have ended, because a seek may bring messages again."""
         self._forget_retries(topics)
-        self._ended = {each for each in self._ended if not (topics is None or each in topics)}
+        self._ended.difference_update(_within(topics, self._ended))
 
     # State of the topics
 
@@ -281,17 +281,16 @@ class EventPublisher:
         return (*self._retrying.values(), *letters)
 
     def _forget_retries(self, topics: Container[int] | None) -> None:
-        for topic_number in [each for each in self._retrying if topics is None or each in topics]:
+        for topic_number in _within(topics, self._retrying):
             del self._retrying[topic_number]
 
     def _topics(self, topics: Container[int] | None) -> tuple[str, ...]:
         return self._names(self._topic_numbers(topics))
 
-    def _topic_numbers(self, topics: Container[int] | None) -> Iterator[int]:
-        """Yield the topics of `topics`, or all, without removed ones."""
-        for topic_number in self._transport_consumer.topic_numbers():
-            if topic_number not in self._removed and (topics is None or topic_number in topics):
-                yield topic_number
+    def _topic_numbers(self, topics: Container[int] | None) -> list[int]:
+        """Return the topics of `topics`, or all, without removed ones."""
+        numbers = _within(topics, self._transport_consumer.topic_numbers())
+        return [number for number in numbers if number not in self._removed]
 
     def _names(self, topic_numbers: Iterable[int]) -> tuple[str, ...]:
         return tuple(map(self._topic, topic_numbers))
@@ -301,6 +300,11 @@ class EventPublisher:
 
     def close(self) -> None:
         self._events.close()
+
+
+def _within(topics: Container[int] | None, numbers: Iterable[int]) -> list[int]:
+    """Return the numbers that are in `topics`; None means all topics."""
+    return [each for each in numbers if topics is None or each in topics]
 
 
 def _retrying(notice: RetryNotice, component: Component) -> Retrying:

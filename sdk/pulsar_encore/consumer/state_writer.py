@@ -63,13 +63,12 @@ class StateWriter:
         self._path = state.path
         self._options = options
         self._loop = loop
-        before = options.dead_letter_policy is not None
-        if state.count_attempts is not None:
-            before = state.count_attempts == "before"
         #: True if a delivery is on disk before the application receives the message.
-        self.before: bool = before
+        self.before: bool = options.dead_letter_policy is not None
+        if state.count_attempts is not None:
+            self.before = state.count_attempts == "before"
         self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
-        self._topic_states: dict[str, TopicStateWriter] = {}
+        self._writers: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
         self._held = _LongHeld()
         self._sweeping = False
@@ -125,9 +124,7 @@ class StateWriter:
         return [] if self._store is None else self._store.topics(self._options.subscription_name)
 
     def watch(self) -> None:
-        if self._store is None:
-            return
-        if self._timer is None:
+        if self._store is not None and self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def of(self, topic: str) -> TopicStateWriter | None:
@@ -141,13 +138,12 @@ class StateWriter:
             return None
         if self._fresh:
             topic_store.records.drop_mismatched()
-        there = self._topic_states.pop(topic, None)
+        there = self._writers.pop(topic, None)
         if there is not None:
             there.close()
-        made = self._topic_states[topic] = TopicStateWriter(
-            topic_store, self._loop, self.watch, self
-        )
-        return made
+        writer = TopicStateWriter(topic_store, self._loop, self.watch, self)
+        self._writers[topic] = writer
+        return writer
 
     def mismatched(self, topic_store: TopicStore) -> None:
         topic, records = topic_store.name[0], topic_store.records
@@ -209,7 +205,7 @@ class StateWriter:
         self._timer = None
         if self._store is None:
             return
-        for durable in self._topic_states.values():
+        for durable in self._writers.values():
             durable.write_buffered()
         for state in self._states:
             state.consider()
@@ -228,7 +224,7 @@ class StateWriter:
 
     def _pause(self, store: RocksStore) -> float | None:
         """Return the delay before the next poll, in s; None if none is needed."""
-        if store.failure is not None or any(each.unwritten for each in self._topic_states.values()):
+        if store.failure is not None or any(each.unwritten for each in self._writers.values()):
             return _POLL_S
         return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
 
@@ -288,7 +284,7 @@ class StateWriter:
             read.add(options.retry_letter_topic)
 
         def is_ours(topic: str) -> bool:
-            return topic in self._topic_states or topic in read or base_name(topic) in read
+            return topic in self._writers or topic in read or base_name(topic) in read
 
         for state in self._states:
             state.end_durability()  # otherwise pending changes would be written again
@@ -348,13 +344,13 @@ class StateWriter:
             self._timer.cancel()
         store, self._store = self._store, None
         if acked:
-            for durable in self._topic_states.values():
+            for durable in self._writers.values():
                 durable.forget_dead_lettered(math.inf)
         for state in self._states:
             state.end_durability()
-        for durable in self._topic_states.values():
+        for durable in self._writers.values():
             durable.close()
-        self._topic_states.clear()
+        self._writers.clear()
         if store is not None:
             store.flush()  # another consumer uses the store, and may not poll
         return store
@@ -377,9 +373,8 @@ class TopicStateWriter:
         self._topic_store = topic_store
         self._records = topic_store.records
         self._loop = loop
-        self._dead_lettered: set[EntryKey] = (
-            set()
-        )  # entries with dead-lettered messages that are not fully acked
+        # Entries with dead-lettered messages that are not fully acked.
+        self._dead_lettered: set[EntryKey] = set()
         # Fully acked ones: when the ack has arrived, in ms.
         self._arriving: dict[EntryKey, float] = {}
 

@@ -112,9 +112,9 @@ class TopicStates:
         """Apply earlier connection changes, which may concern messages in the transport."""
         changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
         match changes[-2:]:
-            case [*_, (_, "doubtful")]:
+            case [*_, (_, "uncertain")]:
                 state.acks.doubtful(now_ms(self._loop))
-            case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - RECONNECT_S:
+            case [(_, "uncertain"), (at, "connected")] if at >= self._loop.time() - RECONNECT_S:
                 state.acks.doubtful(now_ms(self._loop))
                 state.reconnected()
 

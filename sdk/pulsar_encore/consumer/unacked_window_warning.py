@@ -33,7 +33,7 @@ class UnackedWindowMonitor:
         self.size = size
         self._warned = False
 
-    def watch(self) -> None:
+    def warn_if_nearly_full(self) -> None:
         """Warn if the window is nearly full and no warning was logged before."""
         if self._warned or self._topic_states.unacked < self.size * _WARN_SHARE:
             return

@@ -12,7 +12,7 @@ from typing import Final
 
 from ... import letters
 from ...core.entry import Entry
-from ...core.nack_verdicts import Verdicts
+from ...core.nack_verdicts import DeadLetter, Verdicts
 from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import wall_now_ms
@@ -50,7 +50,6 @@ class ArrivalFilter:
         self._redelivery = redelivery
         self._loop = loop
         self._most = verdicts.max_redeliver_count
-        self._letter_sources: dict[int, bool] = {}
         self._waiting: dict[int, asyncio.TimerHandle] = {}  # early letters, by number
         self._letters = 0
 
@@ -62,11 +61,7 @@ class ArrivalFilter:
         messages: Sequence[RawMessage],
     ) -> tuple[Sequence[int], Sequence[RawMessage]]:
         """Return the messages to deliver now. The others are dead-lettered or wait."""
-        letters_here = self._letter_sources.get(state.number)
-        if letters_here is None:
-            letters_here = self._options.reads_letters(state.topic)
-            self._letter_sources[state.number] = letters_here
-        if letters_here:
+        if state.letters:
             indexes, messages = self._due(state, entry, indexes, messages)
         # The bound is one lower for a batch, because `LastAttempts` must see its messages before
         # their last attempt.
@@ -102,10 +97,7 @@ class ArrivalFilter:
         Called for each message at its arrival. With ordered leases, it is called when the message
         is the next of its key: later messages of the key must wait for the letter.
         """
-        state: TopicState = entry.topic_state
-        failed = state.attempts.count(entry, index)
-        tried_here = state.attempts.tried_here(entry, index)
-        verdict = self._verdicts.on_arrival(failed, tried_here=tried_here)
+        failed, verdict = self._arrival_verdict(entry, index)
         if verdict is None:
             return False
         message = Message(raw, self._options.schema, entry, index, failed - 1)
@@ -114,9 +106,14 @@ class ArrivalFilter:
         return True
 
     def spent(self, entry: Entry, index: int) -> bool:
+        _, verdict = self._arrival_verdict(entry, index)
+        return verdict is not None
+
+    def _arrival_verdict(self, entry: Entry, index: int) -> tuple[int, DeadLetter | None]:
+        """Return how many attempts at a message have failed, and what follows."""
         attempts = entry.topic_state.attempts
         failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
-        return self._verdicts.on_arrival(failed, tried_here=tried_here) is not None
+        return failed, self._verdicts.on_arrival(failed, tried_here=tried_here)
 
     # Early letters
 
@@ -140,7 +137,7 @@ class ArrivalFilter:
                 due.append(at)
             elif wait_ms > _MAX_EARLY_MS or len(self._waiting) >= _MAX_WAITING:
                 state.ignore_copy(entry.key, entry.size)
-                self._redelivery.wait(entry, indexes[at], wait_ms, narrow=True)
+                self._redelivery.schedule(entry, indexes[at], wait_ms, narrow=True)
             else:
                 self._letters += 1
                 self._waiting[self._letters] = self._loop.call_later(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -44,6 +45,7 @@ _LOG_EVERY_S: Final = 30.0
 _MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
 
 
+@dataclass(eq=False, slots=True)
 class _Forwarding:
     """A letter that is being sent.
 
@@ -57,26 +59,13 @@ class _Forwarding:
         outcome: Awaited by a caller; None without one.
     """
 
-    __slots__ = ("cumulative", "due", "failed_before", "form", "message", "outcome", "topic")
-
-    def __init__(
-        self,
-        message: Message,
-        topic: str,
-        *,
-        form: LetterForm = PLAIN,
-        cumulative: bool = False,
-        failed_before: int = 0,
-        due: int | None = None,
-        outcome: asyncio.Future[None] | None = None,
-    ) -> None:
-        self.message = message
-        self.topic = topic
-        self.form = form
-        self.cumulative = cumulative
-        self.failed_before = failed_before
-        self.due = due
-        self.outcome = outcome
+    message: Message
+    topic: str
+    form: LetterForm = PLAIN
+    cumulative: bool = False
+    failed_before: int = 0
+    due: int | None = None
+    outcome: asyncio.Future[None] | None = None
 
 
 class Forwarder:

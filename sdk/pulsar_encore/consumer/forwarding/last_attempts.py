@@ -55,7 +55,7 @@ class LastAttempts:
                 break
             self._drop(key)
 
-    def failed(self, entry: Entry, index: int, reason: str) -> bool:
+    def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
         """Dead-letter a failed message that is known by id only, if this was its last attempt.
 
         Returns:
@@ -75,11 +75,11 @@ class LastAttempts:
         self._forwarder.dead_letter(message, held, evidence_of(None, reason), reason)
         return True
 
-    def all_failed(self, state: TopicState, reason: str) -> None:
+    def fail_all(self, state: TopicState, reason: str) -> None:
         """Handle every message of a topic that the application holds as failed."""
         for entry, index in list(self._kept):
             if entry.topic_state is state:
-                self.failed(entry, index, reason)
+                self.dead_letter_if_last(entry, index, reason)
 
     def _drop(self, key: tuple[Entry, int]) -> None:
         raw = self._kept.pop(key, None)

@@ -33,7 +33,7 @@ class LetterTopics:
     """The letter topics of one consumer and their producers.
 
     Attributes:
-        new_announcer: Makes the event publisher of one letter producer.
+        new_publisher: Makes the event publisher of one letter producer.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LetterTopics:
     ) -> None:
         self.policy = policy
         self.subscription: str = options.subscription_name
-        self.new_announcer: Callable[[], ProducerEventPublisher] | None = None
+        self.new_publisher: Callable[[], ProducerEventPublisher] | None = None
         self._options = options
         self._consumer_name = consumer_name
         self._transport = transport
@@ -55,7 +55,7 @@ class LetterTopics:
         self._dead = policy.dead_letter_topic
         if self._dead is None and options.retry_enable and options.topics:
             self._dead = dead_topic_of(options.topics, self.subscription)
-        self._topic_states: dict[str, str] = {}
+        self._origins: dict[str, str] = {}  # a topic of the originals, by dead letter topic
         self._closed = False
 
     def retry(self, message: Message) -> str:
@@ -65,7 +65,7 @@ class LetterTopics:
 
     def dead(self, message: Message) -> str:
         topic = self._dead or dead_topic_of_one(message.topic_name(), self.subscription)
-        self._topic_states.setdefault(topic, message.topic_name())
+        self._origins.setdefault(topic, message.topic_name())
         return topic
 
     @property
@@ -79,8 +79,8 @@ class LetterTopics:
     def producer(self, topic: str, form: LetterForm) -> LetterProducer:
         producer = self._producers.get((topic, form))
         if producer is None:
-            assert self.new_announcer is not None  # set by `consumer_factory.assemble`
-            event_publisher = self.new_announcer()
+            assert self.new_publisher is not None  # set by `consumer_factory.assemble`
+            event_publisher = self.new_publisher()
             producer = LetterProducer(
                 full_name(topic),
                 lambda: self._create(topic, form, event_publisher),
@@ -105,8 +105,7 @@ class LetterTopics:
             if self._transport.capabilities.initial_subscriptions:
                 first_subscription = self.policy.initial_subscription_name
             tail = "".join(SystemRandom().choices(_TAIL, k=5))
-            source = self._topic_states[topic]
-            name = f"{source}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
+            name = f"{self._origins[topic]}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
         return await self._transport.create_producer(
             await producer_options(
                 Destination(topic, form, first_subscription),

@@ -75,7 +75,7 @@ class NackHandler:
         elif entry.state[0] == NACKED and entry.size == 1 and not entry.live:
             self._nack_again(state, held, delay_ms)
 
-    def expired(self, message: Message) -> None:
+    def nack_expired(self, message: Message) -> None:
         """Nack a message after its lease expired, with the backoff of its attempt.
 
         Without `negative_ack_redelivery_backoff` the message is redelivered at once, because the
@@ -84,11 +84,11 @@ class NackHandler:
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
         self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
 
-    def expire(self, state: TopicState, held: Sequence[Held]) -> bool:
+    def redeliver_expired(self, state: TopicState, held: Sequence[Held]) -> bool:
         """Redeliver held messages of a topic at once, in one step, after their leases expired.
 
         Returns:
-            False, without any change, if each message needs its own handling by `expired`.
+            False, without any change, if each message needs its own handling by `nack_expired`.
         """
         each_is_more = (
             self._forwarder is not None
@@ -100,7 +100,7 @@ class NackHandler:
         )
         if each_is_more:
             return False
-        self._redelivery.give_back(state, (each.entry.due_key(each.batch_index) for each in held))
+        self._redelivery.request_now(state, (each.entry.due_key(each.batch_index) for each in held))
         return True
 
     def _failed(
@@ -127,7 +127,7 @@ class NackHandler:
                 forwarder.overflow(message, held, delay, evidence)
             case Wait(delay):
                 self._remember(held, evidence)
-                self._redelivery.wait(held.entry, held.batch_index, delay)
+                self._redelivery.schedule(held.entry, held.batch_index, delay)
 
     def _remember(self, held: Held, evidence: Evidence | None) -> None:
         state: TopicState = held.entry.topic_state
@@ -137,14 +137,14 @@ class NackHandler:
     def _wait(self, held: Held, failed: int, delay_ms: int | None) -> None:
         if delay_ms is None:
             delay_ms = self._verdicts.delay_of(failed)
-        self._redelivery.wait(held.entry, held.batch_index, delay_ms)
+        self._redelivery.schedule(held.entry, held.batch_index, delay_ms)
 
     def _nack_again(self, state: TopicState, held: Held, delay_ms: int | None) -> None:
         """Change the due time of a nacked plain message, unless it was released in the meantime."""
         if (*held.entry.key, -1) in state.nacks:
             if delay_ms is None:
                 delay_ms = self._verdicts.delay_of(held.failed)
-            self._redelivery.wait_unseen(state, held.entry.key, delay_ms)
+            self._redelivery.schedule_unseen(state, held.entry.key, delay_ms)
 
     def _nack_named(self, item: Settleable, delay_ms: int | None) -> None:
         state, key, entry, message_id = self._ownership.named(item)
@@ -153,13 +153,13 @@ class NackHandler:
                 raise chunks_unknown(repr(message_id), "nack")
             if delay_ms is None:
                 delay_ms = self._verdicts.delay_of(0)
-            self._redelivery.wait_unseen(state, key, delay_ms)
+            self._redelivery.schedule_unseen(state, key, delay_ms)
             return
         indexes = range(entry.size)
         if entry.size > 1 and message_id.batch_index() >= 0:
             index = check_index(entry, message_id)
             indexes = range(index, index + 1)
         for index in indexes:
-            if self._last is not None and self._last.failed(entry, index, "nack"):
+            if self._last is not None and self._last.dead_letter_if_last(entry, index, "nack"):
                 continue
             self._wait(Held(entry, index, 0, 0), state.attempts.count(entry, index), delay_ms)

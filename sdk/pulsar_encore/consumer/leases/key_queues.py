@@ -154,7 +154,7 @@ class KeyQueues:
                 passed.append(key_queue)
                 continue
             looks -= 1
-            if self._can_lease_first(key_queue, now):
+            if self._advance_to_leasable(key_queue, now):
                 key_queues.append(key_queue)
         self._ready.extendleft(reversed(passed))
         if not key_queues:
@@ -243,7 +243,7 @@ class KeyQueues:
             self._schedule(key_queue, now_ms(self._loop))
         return returned
 
-    def give_back_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
+    def requeue_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
         """Requeue a message after its lease expired while an earlier message of its key is held.
 
         Messages of a key are processed in order, so work on this one cannot have begun, and the
@@ -261,7 +261,7 @@ class KeyQueues:
         state: TopicState = entry.topic_state
         return state.requeue_unfailed(entry, index)
 
-    def decided(self, entry: Entry, index: int) -> None:
+    def forwarding_ended(self, entry: Entry, index: int) -> None:
         """Continue with a key after its first message was forwarded, or the forwarding failed."""
         key_queue = self._forwarding.pop((entry, index), None)
         if key_queue is not None:
@@ -326,13 +326,13 @@ class KeyQueues:
 
     def _schedule(self, key_queue: KeyQueue, now: int) -> None:
         """Make a key queue ready or delayed, or remove it."""
-        if self._can_lease_first(key_queue, now):
+        if self._advance_to_leasable(key_queue, now):
             self._ready.append(key_queue)
             self._queue.wake(1, _number(key_queue))
         elif len(self._queue) and not self._is_full:
             self._queue.wake(1)  # a pop may have found the key queues full
 
-    def _can_lease_first(self, key_queue: KeyQueue, now: int) -> bool:
+    def _advance_to_leasable(self, key_queue: KeyQueue, now: int) -> bool:
         """Return True if the first message of a key queue can be leased.
 
         Otherwise the message is forwarded, or the queue is checked later, or removed if it is

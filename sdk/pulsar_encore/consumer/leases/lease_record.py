@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ class LeaseKeeper(Protocol):
     def moved(self) -> None: ...
 
 
+@dataclass(eq=False, slots=True)
 class LeaseRecord:
     """The state of one lease.
 
@@ -38,38 +40,24 @@ class LeaseRecord:
         handle: Text of the handle, once requested.
     """
 
-    __slots__ = (
-        "acked",
-        "armed",
-        "due_ms",
-        "handle",
-        "held",
-        "keeper",
-        "length_ms",
-        "message",
-        "number",
-        "over",
-    )
-
-    def __init__(
-        self, message: Message, held: Held, number: int, length_ms: int, due_ms: int
-    ) -> None:
-        self.message: Message = message
-        self.held: Held = held
-        self.number: int = number
-        self.length_ms: int = length_ms
-        self.due_ms: int = due_ms
-        self.armed: int = 0
-        self.over: str | None = None
-        self.acked: bool = False
-        self.keeper: LeaseKeeper | None = None
-        self.handle: str | None = None
+    message: Message
+    held: Held
+    number: int
+    length_ms: int
+    due_ms: int
+    armed: int = 0
+    over: str | None = None
+    acked: bool = False
+    keeper: LeaseKeeper | None = None
+    handle: str | None = None
 
     @property
     def holds(self) -> bool:
-        entry, index, _, hand_over = self.held
+        entry, index, _, delivery_number = self.held
         state: TopicState = entry.topic_state
-        return entry.state[index] == HELD and state.is_latest_delivery(entry, index, hand_over)
+        return entry.state[index] == HELD and state.is_latest_delivery(
+            entry, index, delivery_number
+        )
 
     @property
     def message_id(self) -> MessageId:

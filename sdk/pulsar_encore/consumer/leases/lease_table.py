@@ -74,8 +74,8 @@ class LeaseTable:
         self._loop = loop
         self._affinity = LoopAffinity("lease")
         self._writer = writer
-        self._record_granter = secrets.token_hex(8)
-        _all[self._record_granter] = self
+        self._granter = secrets.token_hex(8)
+        _all[self._granter] = self
         self._granted = 0
         self._out: dict[int, LeaseRecord] = {}
         self._buckets: dict[int, _Bucket | None] = {}  # by edge; None for an emptied bucket
@@ -88,7 +88,7 @@ class LeaseTable:
         #: Called with each lease that is over, except at `close`.
         self.ended: Callable[[LeaseRecord], None] = _ignore_end
         #: Called with an expired lease; returns True if its message was requeued and did not fail.
-        self.given_back_early: Callable[[LeaseRecord], bool] = _never
+        self.requeue_early: Callable[[LeaseRecord], bool] = _never
         self.most: int = most
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
@@ -126,18 +126,18 @@ class LeaseTable:
         if record.handle is None:
             first_ms = 0 if self._writer is None else self._writer.named(record)
             record.handle = handles.write(
-                record.message_id, self._record_granter, record.number, record.attempt, first_ms
+                record.message_id, self._granter, record.number, record.attempt, first_ms
             )
         return record.handle
 
     def is_foreign(self, named: handles.LeaseHandle) -> bool:
         """Return True if no open consumer of this process granted the lease of a handle."""
-        record_granter = _all.get(named.record_granter)
-        return record_granter is None or not record_granter.is_open
+        granter = _all.get(named.granter)
+        return granter is None or not granter.is_open
 
     def find(self, text: str) -> LeaseRecord:
         named = handles.read(text)
-        if named.record_granter != self._record_granter:
+        if named.granter != self._granter:
             raise LeaseLostError(
                 f"the lease on a message of {named.topic} was granted by another consumer, or by "
                 "this one before a restart, without a state: use it there; the message is "
@@ -367,7 +367,7 @@ class LeaseTable:
             expired.setdefault(record.held.entry.topic_state, []).append(record)
 
     def _expire(self, state: TopicState, records: list[LeaseRecord]) -> None:
-        if not self._nack_handler.expire(state, [record.held for record in records]):
+        if not self._nack_handler.redeliver_expired(state, [record.held for record in records]):
             for record in records:
                 if record.over is None:  # it may be lost together with an earlier lease of its key
                     self._expire_one(record)
@@ -376,11 +376,11 @@ class LeaseTable:
             self._lose(record, "it expired")
 
     def _expire_one(self, record: LeaseRecord) -> None:
-        if self.given_back_early(record):
+        if self.requeue_early(record):
             self._lose(record, "it expired")
             return
         try:
-            self._nack_handler.expired(record.message)
+            self._nack_handler.nack_expired(record.message)
         except Exception:  # only this message stays leased and is retried
             logger.exception("an expired lease could not be nacked, again in a second")
             record.due_ms = now_ms(self._loop) + _RETRY_DELAY_MS

@@ -55,7 +55,7 @@ class PopQueue:
         self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease
         if key_queues is not None:
             leases.ended = self._ended
-            leases.given_back_early = self._given_back_early
+            leases.requeue_early = self._requeue_early
 
     async def pop(
         self,
@@ -142,10 +142,10 @@ class PopQueue:
                 del self._key_queue_of[follower.number]
                 self._leases.lose(follower, "the lease on a message before it in its key is over")
 
-    def _given_back_early(self, record: LeaseRecord) -> bool:
+    def _requeue_early(self, record: LeaseRecord) -> bool:
         assert self._key_queues is not None
         key_queue = self._key_queue_of.get(record.number)
-        return key_queue is not None and self._key_queues.give_back_early(
+        return key_queue is not None and self._key_queues.requeue_early(
             key_queue, *_message_of(record)
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -34,46 +35,22 @@ from .lease_record import BITS, LeaseKeeper, lost
 _TRUST_TIMEOUT_S: Final = 5.0
 
 
+@dataclass(eq=False, slots=True)
 class RestoredLease:
     """A lease from before a restart: like `LeaseRecord`, but without its message."""
 
-    __slots__ = (
-        "acked",
-        "attempt",
-        "due_ms",
-        "durable",
-        "first_ms",
-        "handle",
-        "keeper",
-        "key",
-        "length_ms",
-        "message_id",
-        "over",
-        "topic_state",
-    )
-
-    def __init__(
-        self,
-        handle: str,
-        attempt: int,
-        message_id: MessageId,
-        topic_state: TopicState,
-        durable: Durable,
-        key: MessageKey,
-        first_ms: int,
-    ) -> None:
-        self.handle: str = handle
-        self.attempt: int = attempt
-        self.message_id: MessageId = message_id
-        self.topic_state: TopicState = topic_state
-        self.durable: Durable = durable
-        self.key: MessageKey = key
-        self.first_ms: int = first_ms
-        self.due_ms: int = 0
-        self.length_ms: int = 0
-        self.over: str | None = None
-        self.acked: bool = False
-        self.keeper: LeaseKeeper | None = None
+    handle: str
+    attempt: int
+    message_id: MessageId
+    topic_state: TopicState
+    durable: Durable
+    key: MessageKey
+    first_ms: int
+    due_ms: int = 0
+    length_ms: int = 0
+    over: str | None = None
+    acked: bool = False
+    keeper: LeaseKeeper | None = None
 
     @property
     def message(self) -> Message:

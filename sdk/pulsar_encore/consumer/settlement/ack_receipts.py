@@ -23,17 +23,17 @@ class _TopicReceipts:
     Attributes:
         unconfirmed: Numbers of the flushes, oldest first.
         last: Number of the last flush.
-        open: Futures of acks that are not all sent.
-        left: Futures of sent acks, each with the number of their last flush.
+        unsent_waiters: Futures of acks that are not all sent.
+        sent_waiters: Futures of sent acks, each with the number of their last flush.
     """
 
-    __slots__ = ("last", "left", "open", "unconfirmed")
+    __slots__ = ("last", "sent_waiters", "unconfirmed", "unsent_waiters")
 
     def __init__(self) -> None:
         self.unconfirmed: dict[int, None] = {}
         self.last: int = 0
-        self.open: list[asyncio.Future[None]] = []
-        self.left: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.unsent_waiters: list[asyncio.Future[None]] = []
+        self.sent_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
 
 class AckReceipts:
@@ -63,15 +63,15 @@ class AckReceipts:
 
     def _of(self, state: TopicState) -> asyncio.Future[None] | None:
         topic = self._topics.setdefault(state, _TopicReceipts())
-        if not _all_left(state):
-            if not topic.open:
-                topic.open.append(self._loop.create_future())
-            return topic.open[-1]
+        if not _all_sent(state):
+            if not topic.unsent_waiters:
+                topic.unsent_waiters.append(self._loop.create_future())
+            return topic.unsent_waiters[-1]
         if not topic.unconfirmed:
             return None
-        if not (topic.left and topic.left[-1][0] == topic.last):
-            topic.left.append((topic.last, self._loop.create_future()))
-        return topic.left[-1][1]
+        if not (topic.sent_waiters and topic.sent_waiters[-1][0] == topic.last):
+            topic.sent_waiters.append((topic.last, self._loop.create_future()))
+        return topic.sent_waiters[-1][1]
 
     def sent(self, state: TopicState, unsent: Unsent, receipt: Awaitable[None] | None) -> None:
         """Record that acks were sent. Without a receipt (None) they count as confirmed."""
@@ -86,9 +86,9 @@ class AckReceipts:
 
     def _mark_sent(self, state: TopicState, topic: _TopicReceipts) -> None:
         """Assign the waiting futures to the last flush, once every ack is sent."""
-        if topic.open and _all_left(state):
-            opened, topic.open = topic.open, []
-            topic.left.extend((topic.last, future) for future in opened)
+        if topic.unsent_waiters and _all_sent(state):
+            opened, topic.unsent_waiters = topic.unsent_waiters, []
+            topic.sent_waiters.extend((topic.last, future) for future in opened)
             _resolve(topic)
 
     def _answered(
@@ -104,8 +104,8 @@ class AckReceipts:
             return  # after a reconnect these acks are sent again; after a seek they do not matter
         del topic.unconfirmed[number]
         if failed:
-            while topic.left and topic.left[-1][0] >= number:
-                topic.open.append(topic.left.pop()[1])
+            while topic.sent_waiters and topic.sent_waiters[-1][0] >= number:
+                topic.unsent_waiters.append(topic.sent_waiters.pop()[1])
             self._not_confirmed(state, unsent)
         else:
             unsent.flush.confirmed(now_ms(self._loop))
@@ -117,8 +117,8 @@ class AckReceipts:
             topic = self._topics.get(state)
             if topic is not None:
                 topic.unconfirmed.clear()
-                topic.open += [future for _, future in topic.left]
-                topic.left.clear()
+                topic.unsent_waiters += [future for _, future in topic.sent_waiters]
+                topic.sent_waiters.clear()
 
     def connected(self, states: Iterable[TopicState]) -> None:
         """Record that unconfirmed acks were sent again."""
@@ -149,16 +149,16 @@ class AckReceipts:
             future.exception()  # mark as retrieved, in case no caller awaits it
 
 
-def _all_left(state: TopicState) -> bool:
+def _all_sent(state: TopicState) -> bool:
     return not (len(state.acks) or state.acks.lost)
 
 
 def _resolve(topic: _TopicReceipts) -> None:
     """Resolve the futures of flushes before the oldest unconfirmed one."""
     oldest = next(iter(topic.unconfirmed), None)
-    while topic.left and (oldest is None or topic.left[0][0] < oldest):
-        topic.left.popleft()[1].set_result(None)
+    while topic.sent_waiters and (oldest is None or topic.sent_waiters[0][0] < oldest):
+        topic.sent_waiters.popleft()[1].set_result(None)
 
 
 def _futures_of(topic: _TopicReceipts) -> list[asyncio.Future[None]]:
-    return [*topic.open, *(future for _, future in topic.left)]
+    return [*topic.unsent_waiters, *(future for _, future in topic.sent_waiters)]

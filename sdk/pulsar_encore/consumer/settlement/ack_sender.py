@@ -175,7 +175,7 @@ class AckSender:
             state.acks.disconnected(now)
         self.receipts.disconnected(states)
 
-    def doubtful(self, states: Iterable[TopicState]) -> None:
+    def uncertain(self, states: Iterable[TopicState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.doubtful(now)

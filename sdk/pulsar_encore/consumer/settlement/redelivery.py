@@ -40,11 +40,11 @@ _LAST: Final = (1 << 63) - 1
 class LastAttempts(Protocol):
     """Dead-letters batch messages that failed at their last attempt."""
 
-    def failed(self, entry: Entry, index: int, reason: str) -> bool:
+    def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
         """Dead-letter a failed message, or return False if it has to be redelivered."""
         ...
 
-    def all_failed(self, state: TopicState, reason: str) -> None:
+    def fail_all(self, state: TopicState, reason: str) -> None:
         """Handle every message of a topic that the application holds as failed."""
         ...
 
@@ -85,7 +85,7 @@ class Redelivery:
 
     # Waiting messages
 
-    def wait(self, entry: Entry, index: int, delay_ms: int, *, narrow: bool = False) -> None:
+    def schedule(self, entry: Entry, index: int, delay_ms: int, *, narrow: bool = False) -> None:
         """Nack a message, so that it is redelivered after its delay.
 
         Args:
@@ -98,7 +98,7 @@ class Redelivery:
         if state.nack(entry, index, due_ms, precision_bits(delay_ms) if narrow else bits):
             self._alarm.at(state.next_due())
 
-    def give_back(self, state: TopicState, keys: Iterable[MessageKey]) -> None:
+    def request_now(self, state: TopicState, keys: Iterable[MessageKey]) -> None:
         """Redeliver held messages at once (Shared and Key_Shared)."""
         whole: dict[int, list[int]] = {}
         parts: dict[tuple[int, int], int] = {}
@@ -114,12 +114,12 @@ class Redelivery:
         self._request(state, state.timeouts, due)
         self._alarm.at(state.next_due())  # for rejected requests
 
-    def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
+    def schedule_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
         """Nack an entry without a record, so that it is redelivered after its delay."""
         state.nack_unseen(key, *self._due(delay_ms))
         self._alarm.at(state.next_due())
 
-    def waits(self, state: TopicState) -> None:
+    def rearm(self, state: TopicState) -> None:
         """Set the alarm again, because a message of a topic may be due earlier."""
         self._alarm.at(state.next_due())
 
@@ -219,7 +219,7 @@ class Redelivery:
         if self.last is not None:
             for state in self._topic_states:
                 if state.shared:
-                    self.last.all_failed(state, "redeliver_unacknowledged_messages")
+                    self.last.fail_all(state, "redeliver_unacknowledged_messages")
         self._rewinds.begin(None)
 
     def _make_all_due(self) -> None:
@@ -246,7 +246,7 @@ def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> D
         entry = state.find((ledger, number))
         if entry is not None:
             for index in set_bits(mask):
-                if last.failed(entry, index, "ack timeout"):
+                if last.dead_letter_if_last(entry, index, "ack timeout"):
                     mask ^= 1 << index
         if mask:
             left.append((ledger, number, mask))

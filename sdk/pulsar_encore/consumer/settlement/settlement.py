@@ -28,7 +28,7 @@ class Settlement:
     """Settles the messages of one consumer.
 
     Attributes:
-        decided: Called with (entry, index) when a forwarding has succeeded or failed.
+        forwarding_ended: Called with (entry, index) when a forwarding has succeeded or failed.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Settlement:
         self._transport_consumer = transport_consumer
         self._acks = acks
         self._redelivery = redelivery
-        self.decided: Callable[[Entry, int], None] = _nobody
+        self.forwarding_ended: Callable[[Entry, int], None] = _nobody
 
     # Acks
 
@@ -181,11 +181,10 @@ class Settlement:
             ConfigurationError: if `cumulative` and the topic is subscribed Shared.
         """
         own = self._ownership
-        entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
+        entry, index, _, number = own.cumulative(message) if cumulative else own.held(message)
         state: TopicState = entry.topic_state
         if not (
-            state.is_latest_delivery(entry, index, hand_over)
-            and state.begin_forwarding(entry, index)
+            state.is_latest_delivery(entry, index, number) and state.begin_forwarding(entry, index)
         ):
             raise MessageNotHeldError(
                 f"{message.message_id()!r} was settled, is being forwarded, or was redelivered "
@@ -203,8 +202,8 @@ class Settlement:
         if entry.forward_failed(index):
             if wall_now is not None:  # not every broker counts the attempt
                 entry.topic_state.attempts.remember(entry.due_key(index), wall_now, None)
-            self._redelivery.wait(entry, index, delay_ms)
-        self.decided(entry, index)
+            self._redelivery.schedule(entry, index, delay_ms)
+        self.forwarding_ended(entry, index)
 
     def forwarded(self, message: Message, *, cumulative: bool) -> None:
         """Ack the original after its copy was stored."""
@@ -216,8 +215,8 @@ class Settlement:
         finally:
             held = held_of(message)
             if held is not None:
-                self.decided(held.entry, held.batch_index)
+                self.forwarding_ended(held.entry, held.batch_index)
 
 
 def _nobody(entry: Entry, index: int) -> None:
-    """Default of `decided`: no part waits for the outcome."""
+    """Default of `forwarding_ended`: no part waits for the outcome."""
