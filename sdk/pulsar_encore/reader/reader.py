@@ -233,9 +233,7 @@ class Reader:
 
     async def close(self) -> None:
         """Close the reader; pending reads fail with `ClosedError`. A second call does nothing."""
-        if (
-            not self.affinity.loop_is_closed
-        ):  # on a closed loop nothing waits: any loop may close it
+        if not self.affinity.loop_is_closed:  # otherwise nothing waits: any loop may close it
             self.affinity.check()
         await self._close_once()
 

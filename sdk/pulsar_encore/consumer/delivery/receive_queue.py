@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import count, islice
 from operator import attrgetter
 from typing import Any, Final
@@ -38,6 +39,7 @@ _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
 
 
+@dataclass(eq=False, slots=True)
 class _Waiter:
     """A caller that waits for messages.
 
@@ -46,21 +48,12 @@ class _Waiter:
             certain topics (`only`) may find none, so it does not count as woken.
     """
 
-    __slots__ = ("future", "only", "takes", "ticket", "topic_number", "woken")
-
-    def __init__(
-        self,
-        ticket: int,
-        future: asyncio.Future[bool],
-        takes: bool,
-        only: Container[int] | None,
-    ) -> None:
-        self.ticket = ticket
-        self.future = future
-        self.takes = takes and only is None
-        self.only = only
-        self.topic_number: int | None = None
-        self.woken = False
+    ticket: int
+    future: asyncio.Future[bool]
+    takes: bool
+    only: Container[int] | None
+    topic_number: int | None = None
+    woken: bool = False
 
 
 class ReceiveQueue:
@@ -615,11 +608,11 @@ class ReceiveQueue:
             head = self._deliveries[0]
             self._return_permits(head, head.end - head.at)
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(ticket, loop.create_future(), takes, only)
+        waiter = _Waiter(ticket, loop.create_future(), takes and only is None, only)
         insort(self._waiters, waiter, key=_TICKET)
         if self._wanted is not None:
             self._wanted(len(self._waiters))
-        timer = None if deadline is None else loop.call_at(deadline, _expire, waiter.future)
+        timer = None if deadline is None else loop.call_at(deadline, expire, waiter.future)
         is_topic_waiter = only is not None and not self.queue_per_topic
         self._topic_waiters += is_topic_waiter
         try:
@@ -743,6 +736,6 @@ def _ignore_drop(states: Collection[object] | None) -> None:
     """Default of `dropped`: no other part holds dequeued messages."""
 
 
-def _expire(future: asyncio.Future[bool]) -> None:
+def expire(future: asyncio.Future[bool]) -> None:
     if not future.done():
         future.set_result(False)

@@ -18,6 +18,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Container
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
@@ -48,6 +49,7 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 _Key = tuple[int, str | None]
 
 
+@dataclass(eq=False, slots=True)
 class KeyQueue:
     """The messages of one key of one topic.
 
@@ -59,14 +61,11 @@ class KeyQueue:
         check_number: Number of the scheduled check; 0 for none.
     """
 
-    __slots__ = ("check_number", "items", "key", "out", "records")
-
-    def __init__(self, key: _Key | None) -> None:
-        self.key: _Key | None = key
-        self.items: deque[Queued] = deque()
-        self.out: int = 0
-        self.records: dict[tuple[Entry, int], LeaseRecord] = {}
-        self.check_number: int = 0
+    key: _Key | None
+    items: deque[Queued] = field(default_factory=deque)
+    out: int = 0
+    records: dict[tuple[Entry, int], LeaseRecord] = field(default_factory=dict)
+    check_number: int = 0
 
 
 class KeyQueues:

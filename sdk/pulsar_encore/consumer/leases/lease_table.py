@@ -31,6 +31,7 @@ from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms
 from ...message import Message
 from ...message import held as held_of
+from ..delivery.receive_queue import expire
 from ..forwarding.nack_handler import NackHandler
 from ..settlement.ack_receipts import AckReceipts
 from ..settlement.settlement import Settlement
@@ -282,7 +283,7 @@ class LeaseTable:
         future: asyncio.Future[bool] = self._loop.create_future()
         waiter = (ticket, future)
         insort(self._waiters, waiter, key=_TICKET)
-        timer = self._loop.call_at(deadline, _expire, future)
+        timer = self._loop.call_at(deadline, expire, future)
         try:
             return await future
         finally:
@@ -407,8 +408,3 @@ def _ignore_end(record: LeaseRecord) -> None:
 
 def _never(record: LeaseRecord) -> bool:
     return False
-
-
-def _expire(future: asyncio.Future[bool]) -> None:
-    if not future.done():
-        future.set_result(False)

@@ -81,14 +81,9 @@ class TopicChoices:
         ):
             self._unsure.add(name)
             return
-        if not known:
-            raise ConfigurationError(
-                f"this consumer does not read {name}, so nothing can be popped of it; it knows no "
-                "topic yet that matches its pattern"
-            )
         listed = ", ".join(islice(sorted(known), _NAMED))
         more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+        reads = f"reads {listed}{more}" if known else "knows no topic yet that matches its pattern"
         raise ConfigurationError(
-            f"this consumer does not read {name}, so nothing can be popped of it; it reads "
-            f"{listed}{more}"
+            f"this consumer does not read {name}, so nothing can be popped of it; it {reads}"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 
 from ...core.acks import Unsent
@@ -17,6 +18,7 @@ from ...core.topic_state import TopicState
 from ...eventloop.alarm import now_ms
 
 
+@dataclass(eq=False, slots=True)
 class _TopicReceipts:
     """The unconfirmed ack flushes of one topic, and the futures of the waiting callers.
 
@@ -27,13 +29,10 @@ class _TopicReceipts:
         sent_waiters: Futures of sent acks, each with the number of their last flush.
     """
 
-    __slots__ = ("last", "sent_waiters", "unconfirmed", "unsent_waiters")
-
-    def __init__(self) -> None:
-        self.unconfirmed: dict[int, None] = {}
-        self.last: int = 0
-        self.unsent_waiters: list[asyncio.Future[None]] = []
-        self.sent_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+    unconfirmed: dict[int, None] = field(default_factory=dict)
+    last: int = 0
+    unsent_waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    sent_waiters: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
 
 
 class AckReceipts:
