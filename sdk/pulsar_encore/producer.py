@@ -255,7 +255,7 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Mark the producer as closed, without a command to the broker (for `Client`)."""
+        """Mark the producer as closed, without a command to the broker."""
         self._end()
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:

@@ -1,7 +1,6 @@
 """Recognize objects of `pulsar-client` without importing it.
 
-Programs may pass such objects to this package. They exist only if the program has imported
-`pulsar`, so a look into `sys.modules` is enough.
+A program that passes such objects has imported `pulsar`, so a look into `sys.modules` is enough.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ def is_one(value: object, *names: str) -> TypeGuard[Any]:
     """Return True if a value is an instance of one of these classes of `pulsar-client`.
 
     Args:
-        value: Any object.
-        names: Full names of classes, such as ``"pulsar.MessageId"``. A module that is not imported
-            has no instances.
+        names: Full names of classes, such as ``"pulsar.MessageId"``.
     """
     for name in names:
         module, _, attribute = name.rpartition(".")

@@ -1,8 +1,7 @@
-"""The consumer: the methods of `pulsar-client`, implemented over the parts of this package.
+"""The public `Consumer`, which checks each call and passes it to the part that does the work.
 
-`Consumer` checks each call and passes it to the part that does the work;
-`consumer_factory.assemble` connects the parts. All of them run on one event loop. Only the database
-of a `state` uses threads, and blocks the loop while it is opened again after a failed write.
+All parts run on one event loop. Only the database of a `state` uses threads, and blocks the loop
+while it is opened again after a failed write.
 """
 
 from __future__ import annotations
@@ -559,11 +558,7 @@ class Consumer:
         await self._finish(self._seek(position))
 
     async def _settle_and_send(self) -> None:
-        """Finish pending settling calls and send all acks.
-
-        Raises:
-            ClosedError: if the consumer was closed meanwhile.
-        """
+        """Finish pending settling calls and send all acks; raise if the consumer was closed."""
         await self._calls.settle()
         await self._acks.flush_in_turns()
         self._check_open()
@@ -636,8 +631,7 @@ class Consumer:
         queued = states.count(QUEUED)
         return Statistics(
             queued=queued,
-            # Messages that are HELD or forwarded: the rest of the unacked ones. This saves another
-            # walk over all messages.
+            # The rest of the unacked messages. This saves another walk over all messages.
             in_flight=states.unacked - states.nacked - queued,
             nacked=states.nacked,
             unsent_acks=states.unsent_acks,
@@ -706,7 +700,7 @@ class Consumer:
                 await self._parts.forwarder.close()
             await self._leases.flush()
         finally:
-            # The steps run in reverse order. Each step runs even if another one failed or was
+            # The steps run in reverse order, and each one even if another one failed or was
             # cancelled, so that the subscription is released in any case.
             async with AsyncExitStack() as ending:
                 ending.callback(self._forget)
@@ -740,10 +734,7 @@ class Consumer:
         self._acks.close(why)
 
     async def _send_acks(self) -> None:
-        """Send all acks. While disconnected, wait up to `_CLOSE_S` for the reconnect.
-
-        A transport that has failed for good never reconnects, so it is not waited for.
-        """
+        """Send all acks. While disconnected, wait up to `_CLOSE_S` for the reconnect."""
         deadline = self._loop.time() + _CLOSE_S
         if not self._cannot_send:
             await self._acks.flush_in_turns()

@@ -1,7 +1,4 @@
-"""Creation of a consumer: its subscriptions and its parts.
-
-If one part fails, the parts that were opened before it are closed.
-"""
+"""Creation of a consumer: its subscriptions and its parts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The consumer's `DeliveryListener`: deliveries, connections, seeks and failures.
-
-`DeliveryHandler` queues a delivered message, or returns its permits at once if the message is
-already held, nacked or acked.
-"""
+"""The consumer's `DeliveryListener`: deliveries, connections, seeks and failures."""
 
 from __future__ import annotations
 
@@ -42,10 +38,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class DeliveryHandler:
-    """Feeds `queue` from the deliveries of the transport.
+    """Queues delivered messages. A message that is held, nacked or acked is not queued again.
 
     Args:
-        rewinds: Repeats a rewind when a delivery shows that entries are missing.
         arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
             which filter a message when it is the next of its key.
     """
@@ -79,7 +74,7 @@ class DeliveryHandler:
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._foreign is not None:
-            # The consumer has failed, so the broker redelivers these messages to another one.
+            # The consumer has failed: the broker redelivers these messages to another one.
             return
         now = now_ms(self._loop)
         self._acks.arrived(now)
@@ -103,7 +98,7 @@ class DeliveryHandler:
             self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
-        """End the consumer after the present message: the state belongs to another cluster."""
+        """End the consumer after the present message."""
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:
@@ -115,7 +110,7 @@ class DeliveryHandler:
         self.on_failed(error)
 
     def _queue_plain(self, run: PlainDeliveries) -> int:
-        """Queue the leading plain messages that need no own check; return how many."""
+        """Queue the leading messages that need no check of their own; return how many."""
         state = self._topic_states.by_number[run.topic_number]
         entries: list[Entry] = []
         if self._arrivals is None:
@@ -153,8 +148,7 @@ class DeliveryHandler:
             if len(state.acks):
                 self._acks.added(state, 1)  # an acked message was redelivered, so it is acked again
             if len(state.nacks):
-                # A nacked message was redelivered before its due time.
-                self._redelivery.rearm(state)
+                self._redelivery.rearm(state)  # a nacked message was redelivered before its time
         if entry is not None and self._arrivals is not None:
             indexes, messages = self._arrivals.admit(state, entry, indexes, messages)
         count = len(indexes)
@@ -167,7 +161,7 @@ class DeliveryHandler:
         return count
 
     def _admit_in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
-        """Return True if a delivery on Exclusive or Failover may be queued now (`rewind_check`)."""
+        """Return True if a delivery may be queued now; repeat the rewind if entries are missing."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
         admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
@@ -230,7 +224,7 @@ class DeliveryHandler:
         self._event_publisher.removed(topic_number)
 
     def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
-        """Do nothing: the transport acks the skipped entries of a durable subscription."""
+        """Do nothing: the transport acks the skipped entries."""
 
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
         self._event_publisher.retrying(topic_number, notice)

@@ -1,7 +1,7 @@
 """Events for an application's `event_listener`, and the state of the topics that they concern.
 
-The listener runs in a separate iteration of the loop, after the reported change is complete. It may
-therefore call anything. Its exceptions are logged.
+The listener runs in a separate iteration of the loop, after the reported change is complete, so it
+may call anything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class EventDispatcher:
     """Calls an application's event listener, in the order of the events.
 
     Args:
-        loop: Where the listener runs. A producer that moves to another loop changes it.
         started: False keeps the events until `start`, because the application does not have the
             object yet that they concern.
     """
@@ -56,7 +55,6 @@ class EventDispatcher:
         return self._listener is not None
 
     def start(self) -> None:
-        """Send the pending events, and each later event at once."""
         pending, self._pending = self._pending, None
         for event in pending or ():
             self.send(event)
@@ -76,7 +74,7 @@ class EventDispatcher:
             logger.exception("the event_listener failed at %r", event)
 
     def close(self) -> None:
-        """Drop scheduled events and send no others."""
+        """Drop scheduled events, and send no others."""
         self._listener = None
 
 
@@ -118,7 +116,7 @@ class ProducerEventPublisher:
         self.events.send(TopicRemoved(topic, self._component))
 
     def replaced(self) -> None:
-        """Mark all topics as attached after a new letter producer has replaced the failed one."""
+        """Mark all topics as attached, because a new letter producer replaces the failed one."""
         topics = tuple(sorted(self._lost))
         self.retrying.clear()
         self._lost.clear()
@@ -134,21 +132,18 @@ class ProducerEventPublisher:
             self.events.send(Failed(topic, error, self._component))
 
     def moved(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Continue on another loop after the producer's loop has ended."""
+        """Continue on another loop, because the producer's loop has ended."""
         self.events.loop = loop
         self.retrying.clear()
         self._lost.clear()
 
 
 class EventPublisher:
-    """Publishes the events of one consumer or reader, and keeps the state of its topics.
+    """The events of one consumer or reader, and the state of its topics.
 
     Args:
         named: The topics or the pattern that the application named. Connection events use them
             until the transport knows the topics: the C++ client only names the topics of messages.
-
-    Attributes:
-        failure: Why the consumer or reader has ended for good, or None.
     """
 
     def __init__(
@@ -177,7 +172,7 @@ class EventPublisher:
     # Calls of the transport
 
     def connected(self, topics: Container[int] | None) -> None:
-        """Report reconnected topics. A connection after a seek is not reported."""
+        """Report reconnected topics, but no connection after a seek."""
         self._forget_retries(topics)
         back = set(_within(topics, self._lost))
         self._lost -= back
@@ -188,7 +183,7 @@ class EventPublisher:
             self._events.send(Connected(self._topics(back), self._component))
 
     def disconnected(self, topics: Container[int] | None) -> None:
-        """Report a lost connection. The broker reports the active consumer again later."""
+        """Report a lost connection. After the reconnect the broker names the active consumer."""
         for topic_number in _within(topics, self._active):
             del self._active[topic_number]
         self.uncertain(topics)
@@ -209,10 +204,9 @@ class EventPublisher:
         self._events.send(event)
 
     def failed(self, error: Exception, topic_number: int | None) -> None:
-        """Report that the transport has failed for good, because of one topic or as a whole.
+        """Report that the transport has failed for good. Only the first failure is reported.
 
-        Several topics may fail at the same time: the first one is reported. A `ShutDownError` is no
-        failure, because the application shut the client down or ended the event loop.
+        A `ShutDownError` is no failure: the application shut the client down or ended the loop.
         """
         if self.failure is None and not isinstance(error, ShutDownError):
             topic = (
@@ -230,7 +224,7 @@ class EventPublisher:
         return event_publisher
 
     def active_changed(self, topic_number: int, active: bool) -> None:
-        """Failover: report a change of the active consumer. Brokers repeat the command."""
+        """Failover: report a change of the active consumer. Brokers repeat this command."""
         if self._active.get(topic_number) is not active:
             self._active[topic_number] = active
             event = BecameActive if active else BecameInactive
@@ -253,7 +247,6 @@ class EventPublisher:
         self._events.send(TopicRemoved(self._topic(topic_number), self._component))
 
     def sought(self, topics: Container[int] | None) -> None:
-        """Forget that these topics have ended, because a seek may bring messages again."""
         self._forget_retries(topics)
         self._ended.difference_update(_within(topics, self._ended))
 
@@ -265,7 +258,6 @@ class EventPublisher:
 
     @property
     def inactive_topics(self) -> tuple[str, ...]:
-        """Return the Failover topics that another consumer is active on."""
         return self._names(
             topic_number for topic_number, active in self._active.items() if not active
         )
@@ -276,7 +268,6 @@ class EventPublisher:
 
     @property
     def retries(self) -> tuple[Retrying, ...]:
-        """Return the last event of each topic that is not attached, letter topics included."""
         letters = (event for each in self._letters for event in each.retrying.values())
         return (*self._retrying.values(), *letters)
 

@@ -1,9 +1,8 @@
 """The due indexes of one consumer's nacks that spill to disk.
 
-All calls of an index run on the event loop. A thread of the consumer writes and reads snapshots.
-The rest of the work runs on the loop in short steps: in the calls of the index and, while there is
-work, in a timer of `NackSpilling`. Without the timer, ids of the last nacks would stay in memory
-until the next nack.
+A thread of the consumer writes and reads snapshots. The rest of the work runs on the event loop in
+short steps: in the calls of the index and, while there is work, in a timer. Without the timer, ids
+of the last nacks would stay in memory until the next nack.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class NackIndexStatistics:
 
 
 class NackSpilling:
-    """Makes the due index of each topic's nacks, made by `open`."""
+    """The due indexes of one consumer's nacks, and their directory."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class NackSpilling:
         return cls(wanted, directory, options.subscription_name, loop)
 
     def new(self, topic: str) -> SpillingIndex:
-        """Make the index of a topic or partition. It creates no file before it spills."""
+        """Make the index of a topic or partition, which creates no file before it spills."""
         options = self._options
         step_s = options.max_time_step_per_bucket_snapshot_segment_seconds
         at = self._topics[topic] = len(self._indexes)
@@ -108,7 +107,6 @@ class NackSpilling:
         return index
 
     def _watch(self, at: int) -> None:
-        """Continue with the work of an index until it has none."""
         self._working.add(at)
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
@@ -149,12 +147,7 @@ class NackSpilling:
         ]
 
     async def close(self) -> None:
-        """End all indexes and remove their files. A second call does nothing.
-
-        Raises:
-            Exception: if an index could not be ended. All others have ended, and the files are
-                removed.
-        """
+        """End all indexes and remove their files, even if an index raises an error."""
         if self._closed:
             return
         try:

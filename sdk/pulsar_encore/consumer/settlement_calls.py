@@ -1,8 +1,8 @@
 """The acks and nacks of one consumer, which take effect when the call is made.
 
-A call from a thread without an event loop runs on the consumer's loop. A long list is acked over
-several iterations of the loop. Before a close, seek or rewind, `settle` or `settle_now` completes
-the pending calls.
+A call from a thread without an event loop is pending until the consumer's loop runs it, and a long
+list is acked over several iterations of the loop. Before a close, seek or rewind, `settle` or
+`settle_now` completes these calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Call = Coroutine[Any, Any, None]
 
 
 class _Listed:
-    """A list that is being acked, and the topic states of the messages acked so far."""
+    """A list that is being acked."""
 
     def __init__(self, messages: Sequence[Settleable], settlement: Settlement) -> None:
         self.acked: set[TopicState] = set()
@@ -63,7 +63,7 @@ class SettlementCalls:
 
     Attributes:
         done: The awaitable of a completed call.
-        done_last: The awaitable of a completed call that lets the loop run.
+        done_last: The same, but awaiting it lets the loop run.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class SettlementCalls:
         self._settles = 0  # running calls of `settle`
 
     def act(self, step: Callable[..., Iterable[TopicState] | None], *args: Any) -> Call:
-        """Run a step now and return an awaitable for its outcome.
+        """Run a step now and return an awaitable that raises its errors.
 
-        The awaitable raises the errors of the step. Inside a listener's callback, this call itself
-        raises, because the callback may not await the result.
+        Inside a listener's callback, this call itself raises, because the callback may not await
+        the result.
 
         Args:
             step: Returns the topic states in which it acked something, if it acks.
@@ -109,7 +109,6 @@ class SettlementCalls:
         return self._end_turn()
 
     def _end_turn(self) -> Call:
-        """Return an awaitable that lets the loop run if the time slice is over."""
         fair_yield = self._fair_yield
         over = fair_yield.clock() >= fair_yield.ends
         return self.done_last if over else self.done
@@ -164,10 +163,7 @@ class SettlementCalls:
                     listed.ack_next()
 
     async def settle(self) -> None:
-        """Complete pending calls like `settle_now`, over several iterations of the loop.
-
-        Lists that are being acked finish even if the consumer already rejects new calls.
-        """
+        """Complete pending calls like `settle_now`, over several iterations of the loop."""
         self._settles += 1
         try:
             self._mailbox.take_all()

@@ -1,8 +1,4 @@
-"""The topics and partitions of a consumer, and sums over them.
-
-`TopicStates` creates and holds every `TopicState`. A topic state that is created late catches up on
-the connection changes before its creation.
-"""
+"""The topics and partitions of a consumer, and sums over them."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ class TopicStates:
         by_number: The topic states by the transport's number, created on first access.
 
     Args:
-        new_index: Makes a due index; called twice for each topic, or once with `new_nacks`.
+        new_index: Makes a due index.
         dispose: Frees unused records gradually; None frees them at once.
         new_nacks: Makes the due index of a topic's nacks, by its full name; None to use
             `new_index`. Ack timeouts always use `new_index`: each belongs to a held message, whose
@@ -109,7 +105,10 @@ class TopicStates:
         return state
 
     def _apply_changes(self, state: TopicState) -> None:
-        """Apply earlier connection changes, which may concern messages in the transport."""
+        """Apply the connection changes before this state was created.
+
+        They may concern its messages, which were in the transport then.
+        """
         changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
         match changes[-2:]:
             case [*_, (_, "uncertain")]:
@@ -128,17 +127,14 @@ class TopicStates:
         return [state for state in self if only is None or state.number in only]
 
     def rewound_with(self, state: TopicState | None) -> list[TopicState]:
-        """Return the topic states that a rewind of one topic, or of all (None), concerns.
-
-        Some transports cannot rewind one Exclusive or Failover topic alone.
-        """
+        """Return the topic states that a rewind of one topic, or of all (None), concerns."""
         one = self._transport_consumer.capabilities.rewind_one_topic
         return [each for each in self if state is None or each is state or not (one or each.shared)]
 
     # Changes of several topics
 
     def record_change(self, what: str, only: Container[int] | None) -> list[TopicState]:
-        """Record a change of connections; return the topic states concerned."""
+        """Record a change of connections; return the states of these topics."""
         self._changes.append((self._loop.time(), what, only))
         return self.of(only)
 
@@ -150,12 +146,10 @@ class TopicStates:
 
     @property
     def unacked(self) -> int:
-        """Return the number of messages in the broker's unacked window."""
         return sum(state.unacked for state in self.by_number.values())
 
     @property
     def nacked(self) -> int:
-        """Return the number of messages that wait for their due time."""
         return sum(len(state.nacks) for state in self.by_number.values())
 
     @property
@@ -168,5 +162,5 @@ class TopicStates:
         return sum(state.acks.lost for state in self.by_number.values())
 
     def count(self, *states: int) -> int:
-        """Count the messages in these states (not NACKED), by a walk over all entries."""
+        """Count the messages in these states (not NACKED), walking over all entries."""
         return sum(state.count(each) for state in self.by_number.values() for each in states)

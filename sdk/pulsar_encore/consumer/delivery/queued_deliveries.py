@@ -17,9 +17,11 @@ Queued: TypeAlias = tuple[Entry, int, RawMessage]
 
 
 class QueuedDelivery:
-    """The messages of one delivery, the next position, and the permits that they occupy.
+    """The messages of one entry, or some of them.
 
     Attributes:
+        at: Index of the next message.
+        permits: How many permits the messages occupy.
         weights: Cumulative bytes up to each message; None until needed.
         made: `Message` objects that `make` has made in advance, or None.
         made_for: `Entry.redelivered` at that time.
@@ -55,11 +57,11 @@ class QueuedDelivery:
 
     @property
     def is_over(self) -> bool:
-        """True if the entry record of all messages is out of use."""
+        """True if no message can be delivered any more."""
         return not self.entry.live
 
     def dequeue(self) -> Queued | None:
-        """Pass the settled messages; return the next QUEUED one, or None at the end."""
+        """Pass settled messages; return the next QUEUED one, or None at the end."""
         while (at := self.at) < self.end:
             self.at = at + 1
             entry, index = self.entry_at(at)
@@ -93,7 +95,7 @@ class QueuedRun(QueuedDelivery):
 
     @property
     def is_over(self) -> bool:
-        """True if all records are out of use because the topic's records were ended together.
+        """True if the topic's records were ended together.
 
         The first and the last entry then share `TopicState.live_alone`, and so do those between.
         """

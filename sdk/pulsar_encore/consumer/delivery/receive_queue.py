@@ -1,9 +1,9 @@
 """Messages that have arrived and are not delivered yet, and the callers that wait for them.
 
-A waiting caller is only woken, never given a message. It takes one itself, in one step without an
-await, so a cancelled or timed-out receive cannot lose a message. Callers are served by ticket: a
-new caller does not overtake a woken one, and a caller that found nothing keeps its place. Every
-call is linear in the messages that it moves.
+A waiting caller is only woken. It takes a message itself, in one step without an await, so a
+cancelled or timed-out receive cannot lose a message. Callers are served by ticket: a new caller
+does not overtake a woken one, and a caller that found nothing keeps its place. Every call is linear
+in the messages that it moves.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .topic_index import TopicIndex
 # exceeds the permits that any other topic has, and bounds the queue where the broker's unacked
 # limit is off.
 _MAX_PASSED: Final = 20_000
-# Permits are returned in groups of this many messages of a delivery, and for all messages taken
-# when a caller waits.
+# Permits are returned in groups of this many messages, and for all taken messages when a caller
+# waits.
 _GROUP: Final = 100
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
@@ -44,8 +44,8 @@ class _Waiter:
     """A caller that waits for messages.
 
     Attributes:
-        takes: True if the caller takes a message as soon as it is woken. A caller that waits for
-            certain topics (`only`) may find none, so it does not count as woken.
+        takes: True if the caller is sure to take a message when it is woken. A caller that waits
+            for certain topics (`only`) may find none.
     """
 
     ticket: int
@@ -68,8 +68,8 @@ class ReceiveQueue:
         on_delivery: Called with (entry, indexes) at each delivery to the application.
         one_write: Context in which deliveries reach the disk in one write.
         wanted: Called with the number of waiting callers, if messages arrive only on request.
-        dispose: Called with an unused container of deliveries and the largest number of messages in
-            one, to free them gradually.
+        dispose: Frees a container of deliveries gradually, given the largest number of messages in
+            one of them.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ReceiveQueue:
         self._topic_waiters = 0  # callers that wait for certain topics while topics share permits
         self._waiters: list[_Waiter] = []
         self._tickets = count()
-        #: Called at each `drop`, for an owner of messages that were dequeued and not delivered.
+        #: Called at each `drop`, for messages that were dequeued and not delivered.
         self.dropped: Callable[[Collection[object] | None], None] = _ignore_drop
         self._error: Exception | None = None
 
@@ -163,7 +163,7 @@ class ReceiveQueue:
         return taken
 
     def _walk_failed(self, delivery: QueuedDelivery) -> Iterator[Message]:
-        """Deliver the messages of a delivery that stays in the queue; a later walk skips them."""
+        """Take the messages of a delivery that stays in the queue; a later walk skips them."""
         entry = delivery.entry
         for index, raw in zip(delivery.indexes, delivery.messages, strict=True):
             if entry.deliver(index):
@@ -196,7 +196,7 @@ class ReceiveQueue:
             self._dispose(over, _GROUP)
 
     def _walk(self, delivery: QueuedDelivery) -> Iterator[Message]:
-        """Deliver the messages of one delivery, one at each step.
+        """Take the messages of one delivery.
 
         A generator, because its local variables make taking a message cheap.
         """
@@ -251,7 +251,6 @@ class ReceiveQueue:
         return None
 
     def deliver(self, dequeued: Sequence[Queued]) -> list[Message]:
-        """Deliver messages that were dequeued and are still QUEUED."""
         messages = []
         with self._one_write():
             for entry, index, raw in dequeued:
@@ -260,7 +259,7 @@ class ReceiveQueue:
         return messages
 
     def _delivered(self, entry: Entry, index: int, raw: RawMessage) -> Message:
-        """Report a delivery; return its message with the counts of earlier attempts."""
+        """Report the delivery of a message to the application, and make its object."""
         if self._on_delivery is not None:
             self._on_delivery(entry, (index,))
         failed = entry.topic_state.attempts.count(entry, index)
@@ -368,7 +367,7 @@ class ReceiveQueue:
             self._consumed(delivery.entry.topic_state.number, messages)
 
     def has(self, messages: int, size: int) -> bool:
-        """Return True if this many messages, or bytes if `size` is above 0, are queued."""
+        """Return True if so many messages, or bytes if `size` is above 0, are queued."""
         if len(self) >= messages:
             return True
         return size > 0 and self._queued_bytes() >= size
@@ -382,13 +381,10 @@ class ReceiveQueue:
         return self._bytes - (head.weights[head.at - 1] if head.weights and head.at else 0)
 
     def prepare(self, most: int, most_bytes: int) -> Iterator[None]:
-        """Make message objects for `take_many` in steps, without taking any.
+        """Make message objects for `take_many` in steps of up to 100, without taking any.
 
         A message object costs 0.5 us, so 45,000 of them take several iterations of the loop. The
         queue may change between the steps: `take_many` checks each message that was made before.
-
-        Yields:
-            None, after each step of up to 100 messages.
         """
         for delivery in list(self._deliveries):
             if most <= 0:
@@ -424,13 +420,9 @@ class ReceiveQueue:
     def _take_deliveries(
         self, taken: list[Message], most: int, most_bytes: float = math.inf
     ) -> float:
-        """Deliver whole deliveries from the front while they fit.
+        """Take whole deliveries from the front while they fit; return the rest of `most_bytes`.
 
-        Their permits are returned together, because a call for each delivery costs as much as the
-        delivery.
-
-        Returns:
-            The rest of `most_bytes`.
+        Their permits are returned together, because a call for each delivery would double the cost.
         """
         deliveries, by_bytes = self._deliveries, most_bytes < math.inf
         permits: dict[int, int] = {}
@@ -460,10 +452,7 @@ class ReceiveQueue:
         return most_bytes
 
     def _deliver_whole(self, delivery: QueuedDelivery) -> list[Message] | None:
-        """Deliver the QUEUED messages of an untouched delivery at once.
-
-        Return None, without any change, if each message needs its own check.
-        """
+        """Take an untouched delivery at once, or return None if each message needs a check."""
         made = delivery.made
         if type(delivery) is QueuedRun:
             return None if made is None else self._deliver_run(delivery, made)
@@ -493,7 +482,7 @@ class ReceiveQueue:
         return made
 
     def _deliver_rest(self, run: QueuedRun, at: int) -> list[Message]:
-        """Deliver the messages from a position on, with a check of each.
+        """Take the messages from a position on, with a check of each.
 
         A message may have been settled, or released and redelivered, since its object was made.
         """
@@ -504,7 +493,6 @@ class ReceiveQueue:
         ]
 
     def _deliver_all(self, delivery: QueuedDelivery) -> bool:
-        """Deliver all messages of a delivery at once; return False if each needs its own check."""
         entry, indexes = delivery.entry, delivery.indexes
         if not (
             entry.failed is None
@@ -548,7 +536,7 @@ class ReceiveQueue:
     def collect(self) -> None:
         """Let queued messages occupy no permits until `collected` is called.
 
-        Otherwise a caller could never wait for more messages than the transport has permits.
+        Otherwise a caller could never collect more messages than the transport has permits.
         """
         self._collecting += 1
         if self._collecting == 1:
@@ -561,11 +549,6 @@ class ReceiveQueue:
     # Waiting
 
     async def get(self, timeout_s: float | None) -> Message:
-        """Wait for the next message and return it.
-
-        Raises:
-            ReceiveTimeout: if no message arrived in time.
-        """
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         fair_yield = self._fair_yield
         if fair_yield.clock() >= fair_yield.ends:
@@ -596,9 +579,9 @@ class ReceiveQueue:
 
         Args:
             deadline: On the loop's clock, or None.
-            takes: True if the caller takes a message when it is woken. A caller that may leave it
-                and wait for more is woken in addition to those that take, so that no message stays
-                in the queue while they sleep.
+            takes: True if the caller takes a message when it is woken. A caller that may wait for
+                more is woken in addition to a taking one, so that no message stays in the queue
+                while that one sleeps.
         """
         if self._error is not None:
             await asyncio.sleep(0)
@@ -621,8 +604,7 @@ class ReceiveQueue:
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.woken:
-                # Woken and cancelled at once: wake the next caller instead.
-                self.wake(1, waiter.topic_number)
+                self.wake(1, waiter.topic_number)  # the next caller instead
             raise
         finally:
             self._topic_waiters -= is_topic_waiter
@@ -634,11 +616,10 @@ class ReceiveQueue:
                 self._leave(waiter)
 
     def _return_queued_permits(self) -> None:
-        """Return the permits of queued messages, for a pop that waits for one topic.
+        """Return the permits of the first `_MAX_PASSED` messages, for a pop that names its topic.
 
         On the stock transport all topics share one queue. Without permits, the broker could not
-        send the messages of that topic past the queued ones. The permits of messages after the
-        first `_MAX_PASSED` are kept.
+        send the messages of that topic past the queued ones.
         """
         passed = 0
         for delivery in self._deliveries:
@@ -648,7 +629,6 @@ class ReceiveQueue:
             self._return_permits(delivery, 0)
 
     def want(self) -> None:
-        """Request messages for waiting callers, if messages arrive only on request."""
         if self._wanted is not None and self._waiters:
             self._wanted(len(self._waiters))
 
@@ -663,7 +643,7 @@ class ReceiveQueue:
         A caller that waits for certain topics is skipped if none of their messages are queued.
 
         Args:
-            topic_number: A topic with a message that can be taken and is not in this queue.
+            topic_number: A topic that has a message elsewhere, in a key queue.
         """
         left: list[_Waiter] = []
         checked = 0
@@ -684,11 +664,7 @@ class ReceiveQueue:
         self._waiters[:checked] = left
 
     def drop(self, states: Collection[object] | None = None) -> None:
-        """Remove the queued messages of some topics, or of all. The caller handles their state.
-
-        Args:
-            states: The `TopicState`s; None for all.
-        """
+        """Remove the queued messages of these `TopicState`s, or all. Their state stays."""
         only = None if states is None else set(states)
         kept: deque[QueuedDelivery] = deque()
         permits: dict[int, int] = {}

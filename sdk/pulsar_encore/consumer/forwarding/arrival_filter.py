@@ -1,8 +1,4 @@
-"""The dead-letter policy and the delays of letters, applied to arriving messages.
-
-Attempts may have ended at another consumer or by an ack timeout. Brokers with coarse delays deliver
-letters too early.
-"""
+"""The dead-letter policy and the delays of letters, applied to arriving messages."""
 
 from __future__ import annotations
 
@@ -24,14 +20,12 @@ from ..settlement.redelivery import Redelivery
 from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 
-# A letter that is early by less is kept in memory. Other early letters are redelivered later.
+# A letter that is early by less waits in memory. Other early letters are redelivered later.
 _MAX_EARLY_MS: Final = 5_000
 _MAX_WAITING: Final = 1_000
 
 
 class ArrivalFilter:
-    """The arrivals of one consumer that has letter topics."""
-
     def __init__(
         self,
         options: ConsumerOptions,
@@ -88,14 +82,10 @@ class ArrivalFilter:
         return kept_indexes, kept_messages
 
     def dead_letter_if_spent(self, entry: Entry, index: int, raw: RawMessage) -> bool:
-        """Dead-letter a queued message that has used up its attempts; return True if it had.
+        """Dead-letter a queued message if it has used up its attempts; return True if it had.
 
         A batch message is delivered if no attempt at it is known, however often its entry was
-        redelivered. If it fails at its last attempt, it is dead-lettered by `NackHandler`, or by
-        `LastAttempts` if it is known by id only.
-
-        Called for each message at its arrival. With ordered leases, it is called when the message
-        is the next of its key: later messages of the key must wait for the letter.
+        redelivered.
         """
         failed, verdict = self._arrival_verdict(entry, index)
         if verdict is None:
@@ -110,7 +100,7 @@ class ArrivalFilter:
         return verdict is not None
 
     def _arrival_verdict(self, entry: Entry, index: int) -> tuple[int, DeadLetter | None]:
-        """Return how many attempts at a message have failed, and what follows."""
+        """Return how many attempts at a message have failed, and the verdict if it is spent."""
         attempts = entry.topic_state.attempts
         failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
         return failed, self._verdicts.on_arrival(failed, tried_here=tried_here)
@@ -159,7 +149,7 @@ class ArrivalFilter:
         self._queue.wake(1)
 
     def close(self) -> None:
-        """Stop waiting for early letters. The broker redelivers them to the next consumer."""
+        """Give up early letters, which the broker redelivers to the next consumer."""
         for handle in self._waiting.values():
             handle.cancel()
 
@@ -174,7 +164,7 @@ def _properties(raw: RawMessage) -> dict[str, str]:
 def _early_ms(raw: RawMessage, properties: dict[str, str], wall_now: int) -> int:
     """Return how many ms too early a letter has arrived, because brokers round delays to a tick.
 
-    Measured errors: `docs/notes/consumer-semantics.md#delayed-delivery`.
+    Measured: `docs/notes/consumer-semantics.md#delayed-delivery`.
     """
     text = properties.get(letters.DELAY_TIME, "")
     if (

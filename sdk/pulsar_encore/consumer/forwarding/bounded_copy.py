@@ -1,9 +1,7 @@
 """Copying messages to other topics with a bounded number in flight.
 
 Dead-letter replay and evacuation read originals in order, publish a copy of each, and ack the
-original after the receipt of its copy. `BoundedCopy` has the shared part: the tasks in flight, the
-producers by destination, and the first failure. A copy that fails alone is an error of `publish`;
-the caller then skips its original or ends the run.
+original after the receipt of its copy.
 """
 
 from __future__ import annotations
@@ -26,13 +24,11 @@ _MESSAGE_RESULTS: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoE
 class BoundedCopy:
     """One run that copies messages.
 
-    For each original the reader waits for `wait_for_slot`, then calls `begin` with the work:
-    `publish` the copies, then ack the original. Each original has its own task, so a slow
-    destination delays no other one until the limit is reached. Copies to one destination keep the
-    order of `begin`.
+    For each original the caller awaits `wait_for_slot`, then calls `begin` with the work: `publish`
+    the copies, then ack the original. Each original has its own task, so a slow destination delays
+    no other one until the limit is reached. Copies to one destination keep the order of `begin`.
 
     Args:
-        transport: Makes the producers.
         crypto_key_reader: Has the keys to encrypt copies with, or None.
         schema: For messages that were written without one.
         limit: Messages in flight. An entry with more messages is copied alone.
@@ -41,7 +37,7 @@ class BoundedCopy:
         producer: Further `ProducerOptions` of each producer.
 
     Attributes:
-        failure: The error that ended the run; None while it goes on.
+        failure: The error that ended the run, or None.
         failed_at: Name of the original at which it failed.
         exhausted: Exhausted destinations, with their last error.
     """
@@ -85,7 +81,6 @@ class BoundedCopy:
         """Start the work of one original. The first error of any work ends the run.
 
         Args:
-            work: Publishes the copies and acks the original.
             name: Name of the original, for `failed_at`.
             messages: Messages that count against the limit.
         """
@@ -104,20 +99,20 @@ class BoundedCopy:
         self._task_ended.set()
 
     def fail(self, error: BaseException, name: str) -> None:
-        """End the run, unless it has failed before."""
+        """End the run. The first error is kept."""
         if self.failure is None and not isinstance(error, asyncio.CancelledError):
             self.failure, self.failed_at = error, name
 
     def check(self, destination: Destination) -> None:
-        """Raise the error of a destination that accepts no copies any more."""
+        """Raise the error of an exhausted destination, or of one without a producer."""
         error = self._unavailable.get(destination) or self.exhausted.get(destination)
         if error is not None:
             raise error
 
     async def open(self, destination: Destination) -> None:
-        """Make a producer before any work begins for it, and limit the number of producers.
+        """Make a producer before any work begins for it.
 
-        The reader calls this between two calls of `begin`. At the limit it waits for the copies in
+        Call it between two calls of `begin`. At the limit of producers it waits for the copies in
         flight and closes all producers.
 
         Raises:
@@ -166,10 +161,9 @@ class BoundedCopy:
             return self._producers[destination]
 
     async def drain(self) -> int:
-        """Wait for the work in flight, for up to `drain_s`. A cancellation takes effect afterwards.
+        """Wait for the work in flight, for up to `drain_s`; return how much is left.
 
-        Returns:
-            How many originals are still in flight.
+        A cancellation takes effect afterwards.
         """
         if self._tasks:
             await to_its_end(asyncio.wait(list(self._tasks), timeout=self._drain_s))

@@ -1,8 +1,8 @@
 """Forwarding: copy a message to a letter topic, then ack the original.
 
-An original is acked only after its copy is stored. If the copy fails, the message is redelivered
-with a growing delay. A forwarding belongs to no task of a caller, so a cancelled caller leaves
-nothing half done. The package `letters` defines the content of letters.
+If the copy fails, the message is redelivered with a growing delay. A forwarding belongs to no task
+of a caller, so a cancelled caller leaves nothing half done. The package `letters` defines the
+content of letters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Forwarding:
     """A letter that is being sent.
 
     Attributes:
-        message: The original, in state LEAVING.
+        message: The original, in state FORWARDING.
         topic: The letter topic.
         form: Schema version and encryption keys of the letter.
         cumulative: True if the ack of the original is cumulative.
@@ -69,8 +69,6 @@ class _Forwarding:
 
 
 class Forwarder:
-    """Forwards the messages of one consumer."""
-
     def __init__(
         self, topics: LetterTopics, settlement: Settlement, consumer_name: str, version: str
     ) -> None:
@@ -105,13 +103,8 @@ class Forwarder:
 
         Returns:
             A future that is done when the original is acked. Cancelling it does not stop the
-            forwarding.
-
-        Raises:
-            TransportError: from the future, if the copy may not be stored; the message is
-                redelivered.
-            ClosedError: from the future, if the consumer was closed first; the message is
-                redelivered.
+            forwarding. If it raises an error, the message is redelivered, though a copy may be
+            stored.
         """
         backoff, delay_ms = None, 0
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
@@ -175,11 +168,7 @@ class Forwarder:
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
     ) -> None:
-        """Call `reconsume` for each message before the first wait.
-
-        Raises:
-            ExceptionGroup: with the error of every message that failed.
-        """
+        """Call `reconsume` for each message before the first wait."""
         failures: list[Exception] = []
         begun = []
         for message in messages:
@@ -198,7 +187,7 @@ class Forwarder:
         """Dead-letter a message that has used up its attempts.
 
         Args:
-            evidence: Evidence of the last attempt; None to use that of an earlier attempt.
+            evidence: Of the last attempt; None to use that of an earlier attempt.
         """
         if not _leave(held):
             return
@@ -285,7 +274,7 @@ class Forwarder:
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         wall_now = self._wall_now()
-        # An overflowed nack: its attempt was counted, and its delay is kept.
+        # The attempt of an overflowed nack was counted, and its delay is kept.
         if forwarding.due is not None:
             self._settlement.not_forwarded(
                 forwarding.message, max(0, forwarding.due - wall_now), None
@@ -309,7 +298,7 @@ class Forwarder:
             logger.warning("letters to %s fail, their originals are redelivered: %s", topic, error)
 
     async def close(self) -> None:
-        """Wait for the letters in flight for up to `_DRAIN_S`, and close the producers."""
+        """Wait for the letters in flight, for up to `_DRAIN_S`, and close the producers."""
         if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)

@@ -1,7 +1,7 @@
-"""Batch messages that fail at their last attempt by id, without their payload.
+"""The payloads of batch messages at their last attempt.
 
-An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message. Its
-payload is kept here, so that the consumer of the last attempt can dead-letter it.
+An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message. The
+consumer of its last attempt needs the payload to dead-letter it.
 
 A redelivery instead does not work. The broker may send the message to any consumer. That consumer
 cannot tell it from a sibling without attempts and would have to deliver it once more, so the number
@@ -29,8 +29,6 @@ _OVERHEAD: Final = 500
 
 
 class LastAttempts:
-    """Payloads of the batch messages of one consumer that are at their last attempt."""
-
     def __init__(self, verdicts: Verdicts, forwarder: Forwarder, schema: Any) -> None:
         self._verdicts = verdicts
         self._forwarder = forwarder
@@ -48,7 +46,7 @@ class LastAttempts:
         self._drop((entry, index))
         self._kept[entry, index] = raw
         self._bytes += raw.length() + _OVERHEAD
-        # Acked messages are not removed at once. They are dropped when they become the oldest.
+        # Settled messages are dropped when they become the oldest.
         while self._kept:
             (oldest, at), _ = key, _ = next(iter(self._kept.items()))
             if self._bytes <= MAX_BYTES and oldest.live and oldest.state[at] in (QUEUED, HELD):
@@ -56,11 +54,7 @@ class LastAttempts:
             self._drop(key)
 
     def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
-        """Dead-letter a failed message that is known by id only, if this was its last attempt.
-
-        Returns:
-            True if it is dead-lettered; otherwise it has to be redelivered.
-        """
+        """Dead-letter a failed message, or return False if it has to be redelivered."""
         raw = self._kept.get((entry, index))
         if raw is None or not entry.live or entry.state[index] != HELD:
             return False
@@ -76,7 +70,7 @@ class LastAttempts:
         return True
 
     def fail_all(self, state: TopicState, reason: str) -> None:
-        """Handle every message of a topic that the application holds as failed."""
+        """Call `dead_letter_if_last` for every kept message of a topic."""
         for entry, index in list(self._kept):
             if entry.topic_state is state:
                 self.dead_letter_if_last(entry, index, reason)

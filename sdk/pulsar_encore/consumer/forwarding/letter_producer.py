@@ -1,8 +1,7 @@
 """The producer of one letter topic, created on first use and again after a failure.
 
-One creation at a time runs for all waiting letters. After a failure the next attempt waits for a
-backoff (100 ms to 60 s). Letters that are posted meanwhile fail at once with the last error, so
-that no caller hangs. Letters over the limit of the transport wait there, in order.
+After a failure the next creation waits for a backoff (100 ms to 60 s). Letters that are posted
+meanwhile fail at once with the last error, so that no caller hangs.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ OnSent: TypeAlias = Callable[[Exception | None], None]
 
 
 class LetterProducer:
-    """Publishes letters to one topic."""
-
     def __init__(
         self,
         topic: str,
@@ -114,11 +111,11 @@ class LetterProducer:
             on_sent(error)
 
     def retry_delay_ms(self, failed_before: int = 0) -> int:
-        """Return the delay in ms before the next attempt at a failed letter.
+        """Return the delay in ms before a failed letter is sent again.
 
         Args:
             failed_before: How often letters of this message failed before. A letter that can never
-                be sent must not retry at full speed because others succeed.
+                be sent must not be retried at full speed because others succeed.
         """
         return _BACKOFF.delay_ms(max(0, self._failures - 1, failed_before), self._rng)
 
@@ -200,7 +197,6 @@ class LetterProducer:
         self._closed = True
 
     async def close(self) -> None:
-        """Close the producer. A creation that takes too long is closed when it completes."""
         self.end()
         if self._creating is not None:
             await asyncio.wait((self._creating,), timeout=_CLOSE_S)

@@ -1,8 +1,7 @@
-"""The names of the letter topics, and their producers.
+"""The names of the letter topics (Java's unless others are configured), and their producers.
 
-The names are Java's unless others are configured. A producer is created when its topic is first
-needed. A dead-letter producer is named as in Java's client, with a new random suffix each time, so
-that consumers with the same name can dead-letter at the same time.
+A dead-letter producer is named as in Java's client, with a new random suffix each time, so that
+consumers with the same name can dead-letter at the same time.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class LetterTopics:
         self._closed = False
 
     def retry(self, message: Message) -> str:
-        """Return the retry letter topic, the same for all topics of the consumer."""
         assert self._retry is not None  # only called with `retry_enable`
         return self._retry
 
@@ -113,8 +111,7 @@ class LetterTopics:
                 self._options.crypto_key_reader,
                 byte_keys=self._transport.capabilities.binary_keys,
                 producer_name=name,
-                # Letters over the limit wait in the transport, in order, and are never rejected for
-                # it.
+                # Letters over the limit wait in the transport, in order.
                 max_pending_messages=_MAX_IN_FLIGHT,
                 block_if_queue_full=True,
             ),
@@ -128,7 +125,6 @@ class LetterTopics:
         return schema
 
     async def close(self) -> None:
-        """Close all producers. A producer that is requested later is closed from the start."""
         self._closed = True
         closing: list[Any] = [producer.close() for producer in self._producers.values()]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):

@@ -1,8 +1,4 @@
-"""Nacks: decide what to do with a failed message, and do it.
-
-`core.nack_verdicts` decides before any change. The message then waits (`Redelivery`) or is
-forwarded (`Forwarder`), in one step.
-"""
+"""Nacks: `core.nack_verdicts` decides, and the message then waits or is forwarded, in one step."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ class NackHandler:
     """The nacks of one consumer.
 
     Args:
-        forwarder: Sends letters; None without letter topics, when no verdict asks for one.
+        forwarder: None without letter topics.
     """
 
     def __init__(
@@ -55,10 +51,9 @@ class NackHandler:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack a message.
+        """Nack a message, or an id, which can be redelivered but not forwarded.
 
         Args:
-            item: The message, or its id. A message cannot be forwarded by id.
             delay: Delay of the redelivery, in seconds or as a timedelta; None for the policy's.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
@@ -110,7 +105,6 @@ class NackHandler:
         delay_ms: int | None,
         error: BaseException | str | None,
     ) -> None:
-        """Nack a message that the application holds: decide, then act."""
         verdicts, forwarder = self._verdicts, self._forwarder
         if forwarder is None:  # without letter topics there is nothing to decide
             self._remember(held, None)

@@ -1,8 +1,8 @@
 """Ordered leases: the messages of each key in order, leased to one pop at a time.
 
 Arrived messages move from the receive queue to the queue of their key, where they stay QUEUED. The
-first message of a key queue is leased or, if it has used up its attempts, forwarded, and stays the
-first until it is settled. A pop with room left also gets the messages that follow it. When one of
+first message of a key queue is leased or, if it has used up its attempts, forwarded. It stays the
+first until it is settled. A pop that wants more also gets the messages that follow it. When one of
 these fails, the later ones are QUEUED again and their leases are lost. A failed message is QUEUED
 here and not at the broker, so that later messages wait behind it. Other calls may settle a message
 at any time, so each decision reads the state of the entry.
@@ -42,8 +42,8 @@ _CHECK_INTERVAL_MS: Final = 1_000
 _CHECK_LIMIT: Final = 500  # key queues checked in one iteration of the loop
 # Messages of one key that are out at once. If the first fails, the others are requeued in one step.
 _MAX_OUT: Final = 1_000
-# Limit of the bytes in key queues, without messages that are out. The transport does not count
-# moved messages, so its own memory limit does not cover them.
+# Limit of the bytes in key queues, without messages that are out. The memory limit of the transport
+# does not cover moved messages.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _Key = tuple[int, str | None]
@@ -55,8 +55,7 @@ class KeyQueue:
 
     Attributes:
         key: Topic number and key; None for a message without a key, which has its own queue.
-        items: The messages in order. The first `out` messages are out.
-        out: How many messages are leased, or 1 if the first is being forwarded.
+        out: How many messages are leased, or 1 if the first is being forwarded. They come first.
         records: Leases on messages that are out, by entry and batch index.
         check_number: Number of the scheduled check; 0 for none.
     """
@@ -73,11 +72,11 @@ class KeyQueues:
 
     Args:
         most: Limit of messages in key queues, including those that are out.
-        dead_letter_if_spent: Called with the next message of a key. Dead-letters it and returns
-            True if it has used up its attempts. Called only then, because later messages wait until
-            the letter is stored.
-        spent: Returns True if a message has used up its attempts. It is then
-            never leased behind others.
+        dead_letter_if_spent: Dead-letters a message and returns True if it has used up its
+            attempts. Called when the message is the next of its key, because later messages wait
+            until the letter is stored.
+        spent: Returns True if a message has used up its attempts. It is then never leased behind
+            others.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class KeyQueues:
         return self._count
 
     def has_more(self, only: Container[int] | None = None) -> bool:
-        """Return True if `take` may find more messages in key queues or in the receive queue."""
+        """Return True if another `take` may find messages."""
         if only is None:
             return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
         if any(key_queue.items and _number(key_queue) in only for key_queue in self._ready):
@@ -129,10 +128,9 @@ class KeyQueues:
     ) -> list[tuple[KeyQueue, Message]]:
         """Deliver up to `most` messages: the first of each key, then those that follow.
 
-        The longest-waiting keys come first. Later messages of a key only get the room that the
-        first messages of other keys leave. Each call moves a limited number of arrived messages and
-        checks a limited number of key queues. If it returns none, `has_more` tells whether to call
-        again.
+        The longest-waiting keys come first, and later messages of a key only if there are not
+        enough first ones. The work of a call is limited: if it returns none, `has_more` tells
+        whether to call again.
 
         Args:
             per_key: Largest number of messages of one key; None for no limit.
@@ -210,10 +208,7 @@ class KeyQueues:
         return False
 
     def lease_ended(self, key_queue: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
-        """End the lease on a message.
-
-        If the message failed, the messages behind it that are out are requeued. They did not fail
-        and are delivered again after it.
+        """End the lease on a message. If it failed, requeue the messages behind it that are out.
 
         Returns:
             The requeued messages, as entry and batch index. The caller ends their leases.
@@ -261,7 +256,7 @@ class KeyQueues:
         return state.requeue_unfailed(entry, index)
 
     def forwarding_ended(self, entry: Entry, index: int) -> None:
-        """Continue with a key after its first message was forwarded, or the forwarding failed."""
+        """Continue with the key of a message that was forwarded, or whose forwarding failed."""
         key_queue = self._forwarding.pop((entry, index), None)
         if key_queue is not None:
             self._mark_returned(key_queue)
@@ -269,7 +264,7 @@ class KeyQueues:
             self._check_later(key_queue, now_ms(self._loop))
 
     def check_all(self) -> None:
-        """Check all key queues now, because no message is held back any longer."""
+        """Check all delayed key queues now."""
         now = now_ms(self._loop)
         self._delayed = [
             (now, look, key_queue)
@@ -310,11 +305,10 @@ class KeyQueues:
                 self._ready.append(key_queue)
             items = key_queue.items
             if len(items) > key_queue.out and _message_key(item) < _message_key(items[-1]):
-                # Messages of another consumer arrive behind newer ones. The messages that are out
-                # stay first.
+                # A message of another consumer arrives behind newer ones. The messages that are
+                # out stay first.
                 at = bisect_right(items, _message_key(item), lo=key_queue.out, key=_message_key)
                 items.insert(at, item)
-                # The held-back message is not the first any more.
                 if at == 0 and key_queue.check_number:
                     key_queue.check_number = 0
                     self._ready.append(key_queue)
@@ -332,7 +326,7 @@ class KeyQueues:
             self._queue.wake(1)  # a pop may have found the key queues full
 
     def _advance_to_leasable(self, key_queue: KeyQueue, now: int) -> bool:
-        """Return True if the first message of a key queue can be leased.
+        """Drop settled messages from the front; return True if the first message can be leased.
 
         Otherwise the message is forwarded, or the queue is checked later, or removed if it is
         empty.
@@ -387,7 +381,7 @@ class KeyQueues:
     # Messages returned to the broker
 
     def _dropped(self, states: Collection[object] | None) -> None:
-        """Remove messages that the broker redelivers in order; None for all, at the end."""
+        """Remove the messages of these topics, which the broker redelivers; None for all topics."""
         if states is None:
             self._alarm.close()
             self._delayed.clear()
@@ -409,7 +403,7 @@ class KeyQueues:
             if not entry.live and self._forwarding.pop((entry, index), None) is not None:
                 self._mark_returned(key_queue)  # sought over: its letter no longer matters here
             rest = list(islice(key_queue.items, key_queue.out, None))
-            # A message that is being forwarded is not redelivered.
+            # The broker does not redeliver a message that is being forwarded.
             forwarding = [
                 each for each in rest if each[0].live and each[0].state[each[1]] == FORWARDING
             ]
@@ -417,8 +411,8 @@ class KeyQueues:
             self._bytes -= sum(map(_size, rest)) - sum(map(_size, forwarding))
             key_queue.items = deque([*islice(key_queue.items, key_queue.out), *forwarding])
             if not key_queue.items:
-                # A held-back message may be redelivered to another consumer: its key must not wait
-                # for it.
+                # The broker may redeliver a held-back message to another consumer: its key must not
+                # wait for it.
                 key_queue.check_number = 0
                 self._forget(key_queue)
 

@@ -1,4 +1,4 @@
-"""The text of a lease handle: topic, message id, and the lease of that message."""
+"""The text of a lease handle."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ class LeaseHandle(NamedTuple):
     """The content of a handle.
 
     Attributes:
-        topic: Topic of the message.
         message_id: Serialized id of the message.
         granter: Names the consumer that granted the lease.
         number: Number of the lease at that consumer.
         attempt: Number of the delivery attempt, from 1.
-        first_ms: First delivery of a message of the entry that is known on disk, in ms since the
-            epoch; 0 without a state. It changes when the attempts are counted from 1 again.
+        first_ms: First delivery of the entry that is known on disk, in ms since the epoch; 0
+            without a state. It changes when the attempts are counted from 1 again.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""`LeaseRecord`, and the interfaces that it shares with leases from before a restart."""
+"""The state of a lease, and its interfaces for leases from before a restart."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ class LeaseRecord:
     """The state of one lease.
 
     Attributes:
-        held: Entry, batch index, failed attempts and delivery number of the message.
         number: Unique among the leases of the consumer.
         length_ms: Length of the lease as granted, in ms.
         due_ms: End of the lease, in ms on the loop's clock.
         armed: Edge of its bucket in `LeaseTable`.
         over: Why the lease is over; None while it is active.
         acked: True if the holder of the lease acked the message.
-        keeper: Notified when the lease is lost and when its end moves.
         handle: Text of the handle, once requested.
     """
 

@@ -4,8 +4,8 @@ If the end of a lease moves later, the lease stays in its bucket until the bucke
 moves to another one. Every change is one step without an await, so a lease is either settled or
 expires.
 
-Invariant: a lease is in `_out` until it is `loop_is_closed`. Until then it is also in the bucket at
-edge `armed`, or in `_expiring`.
+Invariant: a lease is in `_out` until it is over. Until then it is also in the bucket at edge
+`armed`, or in `_expiring`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,7 @@ _SETTLED_OTHERWISE: Final = "its message was settled by another call, or returne
 
 
 class LeaseTable:
-    """The leases of one consumer.
-
-    Attributes:
-        most: Limit of active leases.
-    """
+    """The leases of one consumer."""
 
     def __init__(
         self,
@@ -112,7 +108,7 @@ class LeaseTable:
             raise self._refusal.with_traceback(None)
 
     def record(self, message: Message, length_ms: int) -> LeaseRecord:
-        """Grant a lease on a message that was just delivered, and stop its ack timeout."""
+        """Grant a lease on a message that was just delivered, and end its ack timeout."""
         held = held_of(message)
         assert held is not None  # readers grant no leases
         state: TopicState = held.entry.topic_state
@@ -180,7 +176,7 @@ class LeaseTable:
     # Ending
 
     def ack(self, record: LeaseRecord) -> Sequence[asyncio.Future[None]]:
-        """Ack the message of a lease; return the ack receipts to wait for."""
+        """Ack the leased message; return the ack receipts to wait for."""
         if record.acked:
             self._affinity.check()
             return ()
@@ -196,13 +192,13 @@ class LeaseTable:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack the message of an active lease. An invalid `delay` changes nothing."""
+        """Nack the leased message. An invalid `delay` changes nothing."""
         self.check(record)
         self._nack_handler.nack(record.message, delay, error)
         self._end(record, "it was nacked")
 
     def sweep(self) -> None:
-        """Lose leases after their messages were returned to the broker, over several iterations.
+        """Lose leases whose messages were returned to the broker, over several iterations.
 
         `check` detects such a lease if this walk has not reached it yet.
         """
@@ -226,12 +222,12 @@ class LeaseTable:
             await self._writer.flush()
 
     def finish(self) -> None:
-        """Write the ends like `flush`, without an event loop."""
+        """Write like `flush`, without an event loop."""
         if self._writer is not None:
             self._writer.finish()
 
     def forget(self) -> None:
-        """Write nothing more, because the subscription was deleted."""
+        """Write nothing more."""
         if self._writer is not None:
             self._writer.forget()
 
@@ -276,10 +272,7 @@ class LeaseTable:
         return self.free
 
     async def wait_for_free(self, deadline: float, ticket: int) -> bool:
-        """Wait until a lease is over (True), or the loop's clock reaches `deadline` (False).
-
-        Waiting pops are served by ticket. A pop keeps its place until it runs.
-        """
+        """Wait until a lease is over (True), or the loop's clock reaches `deadline` (False)."""
         future: asyncio.Future[bool] = self._loop.create_future()
         waiter = (ticket, future)
         insort(self._waiters, waiter, key=_TICKET)
@@ -289,7 +282,7 @@ class LeaseTable:
         finally:
             timer.cancel()
             self._waiters.remove(waiter)
-            self.wake()  # if it was cancelled, the next pop must be woken
+            self.wake()  # the next pop, if this one was cancelled
 
     def _wake(self) -> None:
         if self._waiters and not self._affinity.loop_is_closed:
@@ -298,7 +291,6 @@ class LeaseTable:
                     future.set_result(True)
 
     def wake(self) -> None:
-        """Wake the waiting pops after a pop that left some leases free."""
         if self.free > 0:
             self._wake()
 

@@ -3,7 +3,6 @@
 A lease is written before its handle is returned. No one can settle a lease without a handle after a
 restart, so its message is then redelivered at once. A moved end is written within a second,
 together with others: if the process is killed before, the lease ends at its earlier end.
-`StateWriter` retries failed writes and reports them in the statistics.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ class LeaseWriter:
         return self._state_writer.one_write()
 
     def named(self, record: LeaseRecord) -> int:
-        """Write a lease before its handle is returned.
-
-        Returns:
-            `LeaseHandle.first_ms`.
-        """
+        """Write a lease before its handle is returned; return `LeaseHandle.first_ms`."""
         if record.over is None and record.holds:
             _write(record)
         entry = record.held.entry
@@ -61,13 +56,12 @@ class LeaseWriter:
     # End of the consumer
 
     def close(self) -> None:
-        """Stop the timer. On disk the leases keep the ends that `flush` or `finish` writes."""
+        """Stop the timer. `flush` or `finish` still write the moved ends."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     async def flush(self) -> None:
-        """Write the moved ends, a limited number in each iteration of the loop."""
         while self._extended:
             self._write_burst()
             await asyncio.sleep(0)

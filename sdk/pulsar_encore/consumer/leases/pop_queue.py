@@ -1,7 +1,7 @@
 """Pops: which messages they take, and the order in which they wait.
 
-Pops of all topics are served one at a time, and so are the pops of each named topic. A pop takes
-and leases messages in one step, with no await after it, so a cancelled pop has taken nothing.
+A pop takes and leases messages in one step, with no await after it, so a cancelled pop has taken
+nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PopQueue:
         self._leases = leases
         self._fair_yield = fair_yield
         self._loop = loop
-        # Each topic has its own line, so that its waiting pops do not block those of other topics.
+        # A line for each topic: its waiting pops do not block those of other topics.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._key_queues = key_queues
         self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease
@@ -65,11 +65,6 @@ class PopQueue:
         only: TopicChoice | None = None,
         per_key: int | None = None,
     ) -> list[LeaseRecord]:
-        """Return at least one lease, or an empty list if the time is over.
-
-        Args:
-            per_key: With ordered leases, limit of leases of one key; None for no limit.
-        """
         deadline = self._loop.time() + wait_ms / 1000
         if self._fair_yield.clock() >= self._fair_yield.ends:
             await self._fair_yield.end()

@@ -1,8 +1,7 @@
 """Leases that were granted before a restart, of a consumer with a state.
 
-The disk has the attempt and the end of the lease, and no settlement since. Until then the message
-waits at this consumer, at another consumer of the directory, or at the broker, so it is settled by
-id.
+The disk has the attempt and the end of the lease, and no settlement since. The message may be at
+this consumer, at another consumer of the directory, or at the broker, so it is settled by id.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class RestoredLease:
 
     @property
     def message(self) -> Message:
-        """Raise an error, because the message is not in this process."""
         raise MessageNotHeldError(
             f"{self.message_id!r} was leased before a restart and is not here until it is "
             "redelivered: ack, nack or extend its lease, and store further data with the handle"
@@ -116,9 +114,9 @@ class RestoredLeases:
     ) -> None:
         """Wait for a message that shows whether the state belongs to this cluster.
 
-        Ids start again in another cluster: an ack by the id of a handle could ack a message that no
-        one has received. The messages that the last process had not acked arrive first, so this
-        wait is short.
+        In another cluster an ack by the id of a handle could ack a message that no one has
+        received. The messages that the last process had not acked arrive first, so this wait is
+        short.
         """
         deadline = self._loop.time() + _TRUST_TIMEOUT_S
         while durable.trusts(key) is None:
@@ -163,7 +161,7 @@ class RestoredLeases:
             lease.keeper.moved()
 
     def ack(self, lease: RestoredLease) -> Sequence[asyncio.Future[None]]:
-        """Ack the message of a lease; return the ack receipts to wait for.
+        """Ack the leased message; return the ack receipts to wait for.
 
         Raises:
             MessageNotHeldError: if the message is in a batch that has not arrived, and the
@@ -185,7 +183,7 @@ class RestoredLeases:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack a leased message. After its last attempt it is dead-lettered when it arrives."""
+        """Nack the leased message. After its last attempt it is dead-lettered when it arrives."""
         delay_ms = None if delay is None else to_ms(delay, "delay")
         self.check(lease)
         if delay_ms is None:

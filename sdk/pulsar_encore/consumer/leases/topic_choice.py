@@ -15,11 +15,7 @@ _NAMED: Final = 10  # topics that an error lists
 
 
 class TopicChoice:
-    """The numbers of one topic and its partitions, as a container that includes future partitions.
-
-    Args:
-        topic: Full name of a partition or a topic. A topic contains all its partitions.
-    """
+    """The numbers of one topic and its partitions, future ones included."""
 
     __slots__ = ("_found", "_transport_consumer", "topic")
 
@@ -38,8 +34,6 @@ class TopicChoice:
 
 
 class TopicChoices:
-    """The topics that the pops of one consumer have named."""
-
     def __init__(self, transport_consumer: TransportConsumer, declared: Iterable[str]) -> None:
         self._transport_consumer = transport_consumer
         self._declared = [full_name(each) for each in declared]
@@ -51,8 +45,7 @@ class TopicChoices:
         """Return the numbers of a topic; None for None.
 
         Raises:
-            ConfigurationError: if the consumer does not read the topic; the text lists those it
-                reads.
+            ConfigurationError: if the consumer does not read the topic.
         """
         if topic is None:
             return None

@@ -1,8 +1,8 @@
 """Ack receipts: which acks the broker has confirmed, and the callers that wait for them.
 
-A caller waits for a topic, not for a single ack. A future, shared by all callers meanwhile, is done
-when every earlier ack of the topic is sent and confirmed. Acks that were lost with a connection
-count as unsent, so their callers keep waiting. A seek ends every wait.
+A caller waits for a topic, not for a single ack: its future is done when every earlier ack of the
+topic is sent and confirmed. Acks that were lost with a connection count as unsent, so their callers
+keep waiting.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ...eventloop.alarm import now_ms
 
 @dataclass(eq=False, slots=True)
 class _TopicReceipts:
-    """The unconfirmed ack flushes of one topic, and the futures of the waiting callers.
+    """The unconfirmed flushes of one topic, and the futures of the waiting callers.
 
     Attributes:
         unconfirmed: Numbers of the flushes, oldest first.
         last: Number of the last flush.
-        unsent_waiters: Futures of acks that are not all sent.
-        sent_waiters: Futures of sent acks, each with the number of their last flush.
+        unsent_waiters: Futures that wait for acks that are not all sent.
+        sent_waiters: Futures that wait for sent acks, each with the number of its last flush.
     """
 
     unconfirmed: dict[int, None] = field(default_factory=dict)
@@ -52,10 +52,9 @@ class AckReceipts:
         self._topics: dict[TopicState, _TopicReceipts] = {}
 
     def of(self, states: Iterable[TopicState]) -> list[asyncio.Future[None]]:
-        """Return futures that are done when every present ack of these topics is confirmed.
+        """Return a future for each topic with unconfirmed acks.
 
-        The futures are shared: await them behind a shield. A topic without unconfirmed acks has
-        none.
+        The futures are shared by all callers: await them behind a shield.
         """
         found = (self._of(state) for state in states)
         return [future for future in found if future is not None]
@@ -84,7 +83,7 @@ class AckReceipts:
         self._mark_sent(state, topic)
 
     def _mark_sent(self, state: TopicState, topic: _TopicReceipts) -> None:
-        """Assign the waiting futures to the last flush, once every ack is sent."""
+        """Assign the futures of unsent acks to the last flush, once every ack is sent."""
         if topic.unsent_waiters and _all_sent(state):
             opened, topic.unsent_waiters = topic.unsent_waiters, []
             topic.sent_waiters.extend((topic.last, future) for future in opened)
@@ -111,7 +110,7 @@ class AckReceipts:
             _resolve(topic)
 
     def disconnected(self, states: Iterable[TopicState]) -> None:
-        """Count unconfirmed acks as unsent, because they are sent again after the reconnect."""
+        """Count unconfirmed acks as unsent: they are sent again after the reconnect."""
         for state in states:
             topic = self._topics.get(state)
             if topic is not None:
@@ -153,7 +152,7 @@ def _all_sent(state: TopicState) -> bool:
 
 
 def _resolve(topic: _TopicReceipts) -> None:
-    """Resolve the futures of flushes before the oldest unconfirmed one."""
+    """Resolve the futures whose flush is confirmed, with all flushes before it."""
     oldest = next(iter(topic.unconfirmed), None)
     while topic.sent_waiters and (oldest is None or topic.sent_waiters[0][0] < oldest):
         topic.sent_waiters.popleft()[1].set_result(None)

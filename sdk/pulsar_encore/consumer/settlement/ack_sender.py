@@ -1,8 +1,7 @@
 """When acks are sent: grouped by time, entries and messages, and kept while disconnected.
 
-Grouping by messages is needed because a broker stops delivering at its unacked window: grouping by
-time alone limits a consumer to one window per group time. Acks that cannot be sent stay in their
-topic state, so an ack made while disconnected costs nothing and is sent after the reconnect.
+Grouping by time alone would limit a consumer to one unacked window per group time, because the
+broker stops delivering at its window.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ _CALM_MS: Final = 500
 
 class AckSender:
     """Sends the acks that the topic states of one consumer have collected.
-
-    Attributes:
-        receipts: The ack receipts of the sent acks.
 
     Args:
         queue: Tells whether requested messages may still be on their way to the application.
@@ -99,7 +95,7 @@ class AckSender:
     async def flush_in_turns(self) -> None:
         """Send the present acks, a thousand entries in each iteration of the loop.
 
-        Acks that are added meanwhile do not prolong the call. It ends when no ack can be sent.
+        Acks that are added meanwhile do not prolong the call.
         """
         self._refused.clear()
         left = self._topic_states.unsent_acks
@@ -164,7 +160,7 @@ class AckSender:
         return True
 
     def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
-        """Retry acks after a failed receipt on a working connection."""
+        """Retry acks after a failed receipt, though the connection works."""
         state.not_confirmed(unsent)
         self._refused.add(state.number)
         self._retry_refused()
@@ -181,7 +177,7 @@ class AckSender:
             state.acks.doubtful(now)
 
     def connected(self, states: Collection[TopicState]) -> None:
-        """Send again every ack that may have been lost with the old connection."""
+        """Send every ack again that may have been lost with the old connection."""
         for state in states:
             state.reconnected()
         self._refused.clear()
@@ -212,7 +208,7 @@ class AckSender:
             await asyncio.wait(awaited, timeout=longest_s)
 
     def close(self, why: Exception) -> None:
-        """Stop the timers and fail the waiting callers. Call `flush` first to send acks."""
+        """Stop the timers and fail the waiting callers, without sending acks."""
         self.receipts.fail(why)
         for timer in (self._timer, self._retry, self._reconnect_timer, self._duplicate_timer):
             if timer is not None:

@@ -1,6 +1,6 @@
-"""The topic and the entry of each message or id that an application passes in.
+"""The topic and the entry of each message or id that an application settles.
 
-`Ownership` rejects every message that cannot be settled by this consumer, before any change.
+A message that this consumer cannot settle is rejected before any change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ForeignTopicError(MessageNotHeldError, OperationNotSupported):
 
 
 class NamedMessage(NamedTuple):
-    """The topic state, the entry key and, if there is one, the entry record of an id."""
+    """The message that an id names. `entry` is its record, if there is one."""
 
     state: TopicState
     key: EntryKey

@@ -1,4 +1,4 @@
-"""Redelivery: due nacks and ack timeouts become redeliver commands.
+"""Redelivery of due nacks and ack timeouts.
 
 On Shared and Key_Shared single entries are requested. On Exclusive and Failover one due message
 rewinds its whole topic (`rewinds.py`).
@@ -29,8 +29,7 @@ from .rewinds import Rewinds
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# Keys of a topic handled in one iteration of the loop.
-_BURST: Final = 500
+_BURST: Final = 500  # keys of a topic handled in one iteration of the loop
 # Delay before a rejected request is retried. It doubles with each rejection.
 _RETRY_MS: Final = 200
 _MAX_RETRY_MS: Final = 5_000
@@ -38,14 +37,14 @@ _LAST: Final = (1 << 63) - 1
 
 
 class LastAttempts(Protocol):
-    """Dead-letters batch messages that failed at their last attempt."""
+    """Dead-letters batch messages that failed at their last attempt and are known by id only."""
 
     def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
         """Dead-letter a failed message, or return False if it has to be redelivered."""
         ...
 
     def fail_all(self, state: TopicState, reason: str) -> None:
-        """Handle every message of a topic that the application holds as failed."""
+        """Do the same for every message of a topic that the application holds."""
         ...
 
 
@@ -54,8 +53,7 @@ class Redelivery:
 
     Attributes:
         all_due: Called when no message is held back any longer (ordered leases).
-        last: Dead-letters a batch message that failed at its last attempt and is known by id only;
-            None without a dead-letter policy.
+        last: None without a dead-letter policy.
     """
 
     def __init__(
@@ -120,16 +118,16 @@ class Redelivery:
         self._alarm.at(state.next_due())
 
     def rearm(self, state: TopicState) -> None:
-        """Set the alarm again, because a message of a topic may be due earlier."""
+        """Set the alarm again, because a message may be due earlier."""
         self._alarm.at(state.next_due())
 
     def _due(self, delay_ms: int) -> tuple[int, int]:
-        """Return the due time in ms and the bucket bits of a delay from now."""
+        """Return the due time in ms and the bits of its bucket."""
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
         return due_in_ms(self._loop, delay_ms), bits
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """Request the messages that could not be requested while disconnected, without a delay."""
+        """Retry rejected requests at once, because the connection is back."""
         for state in states:
             if self._refused.pop(state.number, None) is not None:
                 self._alarm.at(state.next_due())
@@ -157,7 +155,7 @@ class Redelivery:
             due = _dead_letter_last(self.last, state, due)
         if not due:
             return
-        if state.attempts.remembers:  # such attempts count where the broker does not count them
+        if state.attempts.remembers:  # the broker does not count these attempts
             evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
             for key in due:
                 state.attempts.remember(key, wall_now, evidence)
@@ -202,7 +200,7 @@ class Redelivery:
     def _put_back(
         self, state: TopicState, index: DueIndex, due: DueBatch, now: int, error: TransportError
     ) -> None:
-        """Keep all messages due after a rejected request, and retry it later."""
+        """Retry a rejected request later; its messages stay due."""
         state.not_asked(due, now)
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
@@ -223,10 +221,9 @@ class Redelivery:
         self._rewinds.begin(None)
 
     def _make_all_due(self) -> None:
-        """Make every held or held-back message due in the queue, for ordered leases.
+        """Queue every held or held-back message again, for ordered leases.
 
-        The messages stay in this process. Redelivered by the broker, they would arrive behind later
-        messages of their keys.
+        Redelivered by the broker, the messages would arrive behind later messages of their keys.
         """
         for state in self._topic_states:
             if len(state.nacks):  # nacks by id, of messages that are not in this process

@@ -29,7 +29,7 @@ class Rewinds:
     """The rewinds of one consumer.
 
     Args:
-        queue_size: Messages that one topic may have in the receive queue.
+        queue_size: The option `receiver_queue_size`.
     """
 
     def __init__(
@@ -88,7 +88,6 @@ class Rewinds:
             self._timer = self._loop.call_later(_TIMEOUT_S, self._check_rewinds)
 
     def _check_rewinds(self) -> None:
-        """Repeat the rewinds that have brought nothing for too long."""
         self._timer = None
         for state in self._topic_states:
             if state.rewind is None or not state.rewind.outstanding:

@@ -1,7 +1,6 @@
 """Acks, and the settlement of messages that are being forwarded.
 
 The state changes in one synchronous step, so a cancelled call has either not begun or is complete.
-An ack never extends to batch siblings.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class Settlement:
     # Acks
 
     def ack(self, item: Settleable) -> TopicState:
-        """Ack one message.
-
-        Returns:
-            The state of its topic.
+        """Ack one message; return the state of its topic.
 
         Raises:
             MessageNotHeldError: if the message is not this consumer's or cannot be acked alone.
@@ -103,10 +99,7 @@ class Settlement:
         return topic_state, at
 
     def _ack_late(self, state: TopicState, entry: Entry, index: int) -> None:
-        """Ack a message without a live record.
-
-        The message was acked before, is nacked, is being redelivered, or is from before a seek.
-        """
+        """Ack a message without a live record: settled, in redelivery, or from before a seek."""
         current = state.find(entry.key)
         if current is not None and current.size == entry.size:
             self._acks.added(state, state.ack(current, index))
@@ -123,8 +116,8 @@ class Settlement:
     def _ack_chunked(self, state: TopicState, key: EntryKey, message_id: MessageId) -> None:
         """Ack a chunked message without a record, which is nacked, just acked, or not held.
 
-        Its id names the last chunk only. An ack of that chunk alone would leave the others unacked,
-        and no consumer would know them.
+        Its id names the last chunk only. If only that chunk were acked, the others would stay
+        unacked, and no consumer would know them.
         """
         if (*key, -1) in state.nacks:
             self._acks.added(state, state.ack_entry(key))
@@ -148,11 +141,7 @@ class Settlement:
         self._acks.added(state, state.ack(entry, index))
 
     def ack_cumulative(self, item: Settleable) -> TopicState:
-        """Ack a message and every message before it in its topic or partition.
-
-        Returns:
-            The state of the topic.
-        """
+        """Ack a message and every message before it in its topic; return the topic's state."""
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
             state: TopicState = entry.topic_state
@@ -174,12 +163,7 @@ class Settlement:
     # Forwarding
 
     def begin_forwarding(self, message: Message, *, cumulative: bool) -> None:
-        """Mark a held message as being forwarded, so that no other call settles it.
-
-        Raises:
-            MessageNotHeldError: if the message is settled, nacked, or was redelivered since.
-            ConfigurationError: if `cumulative` and the topic is subscribed Shared.
-        """
+        """Mark a held message as being forwarded, so that no other call settles it."""
         own = self._ownership
         entry, index, _, number = own.cumulative(message) if cumulative else own.held(message)
         state: TopicState = entry.topic_state
