@@ -616,7 +616,6 @@ class Client:
 
 
 def transport_of(client: Client) -> Transport:
-    """For other modules of this package."""
     return client._transport
 
 

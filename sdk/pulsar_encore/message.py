@@ -44,7 +44,7 @@ class Held(NamedTuple):
 
     Attributes:
         batch_index: Index in the batch; 0 if the message is the entry.
-        failed: Delivery attempts that failed before this one, as in `redelivery_count`.
+        failed: Delivery attempts that failed before this one.
         delivery_number: Number of this delivery (`Entry.delivery_number`).
     """
 
@@ -256,7 +256,7 @@ class Message:
 
 
 def held(message: Message) -> Held | None:
-    """Return the data that is needed to settle a message, or None for a message of a reader."""
+    """Return the data that settles a message, or None for a message of a reader."""
     entry = message._entry
     if entry is None:
         return None
@@ -270,12 +270,7 @@ def size_of(message: Message) -> int:
 def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
     """Return the entry of `items[at]`, and the batch indexes of its messages from there on.
 
-    Args:
-        items: Messages, and perhaps other objects.
-        end: Where to stop in `items`.
-
-    Returns:
-        The entry and the indexes, or (None, []) if `items[at]` is not a message with an entry.
+    `items` may have other objects. The entry is None if `items[at]` is no message with an entry.
     """
     entry: Entry | None = None
     indexes: list[int] = []

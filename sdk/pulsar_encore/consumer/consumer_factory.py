@@ -65,12 +65,7 @@ _SHARED_FIELDS: Final = {each.name for each in fields(Subscription)} & {
 async def open_transport_consumer(
     transport: Transport, options: ConsumerOptions
 ) -> TransportConsumer:
-    """Subscribe to the topics and, if there is one, to the retry letter topic.
-
-    Raises:
-        NotSupportedError: if the transport lacks a feature that an option needs; nothing was sent.
-        TransportError: if the broker rejected the subscription or could not be reached.
-    """
+    """Subscribe to the topics and, if there is one, to the retry letter topic."""
     if options.ack_receipt_enabled and not transport.capabilities.receipts:
         raise NotSupportedError(
             f"ack_receipt_enabled needs receipts, and the {transport.capabilities.name} transport "
@@ -136,7 +131,6 @@ def assemble(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> ConsumerParts:
-    """Create the parts of a consumer bottom-up, on the running event loop."""
     loop = asyncio.get_running_loop()
     rng = Random()
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
@@ -207,7 +201,7 @@ def assemble(
     leases = LeaseTable(settlement, nack_handler, receipts, loop, options.max_leases, writer)
     key_queues = None
     if options.ordered_leases:
-        # Spent messages are dead-lettered as the next of their key, not at their arrival.
+        # Spent messages are dead-lettered when they are the next of their key.
         dead_letter_if_spent = spent = None
         if arrivals is not None:
             dead_letter_if_spent, spent = arrivals.dead_letter_if_spent, arrivals.spent

@@ -74,7 +74,7 @@ class DeliveryHandler:
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._foreign is not None:
-            # The consumer has failed: the broker redelivers these messages to another one.
+            # The broker redelivers these messages to another consumer.
             return
         now = now_ms(self._loop)
         self._acks.arrived(now)
@@ -98,7 +98,6 @@ class DeliveryHandler:
             self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
-        """End the consumer after the present message."""
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:
@@ -110,7 +109,7 @@ class DeliveryHandler:
         self.on_failed(error)
 
     def _queue_plain(self, run: PlainDeliveries) -> int:
-        """Queue the leading messages that need no check of their own; return how many."""
+        """Queue the leading messages that need no check of their own."""
         state = self._topic_states.by_number[run.topic_number]
         entries: list[Entry] = []
         if self._arrivals is None:
@@ -124,7 +123,6 @@ class DeliveryHandler:
         return count
 
     def _queue_entry(self, delivery: Delivery, now: int) -> int:
-        """Queue the wanted messages of an entry; return how many."""
         state = self._topic_states.by_number[delivery.topic_number]
         if state.rewind is not None and not self._admit_in_order(state, state.rewind, delivery):
             self._transport_consumer.consumed(delivery.topic_number, len(delivery.indexes))

@@ -36,7 +36,7 @@ class EventDispatcher:
 
     Args:
         started: False keeps the events until `start`, because the application does not have the
-            object yet that they concern.
+            object yet.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class EventDispatcher:
             logger.exception("the event_listener failed at %r", event)
 
     def close(self) -> None:
-        """Drop scheduled events, and send no others."""
         self._listener = None
 
 
@@ -116,7 +115,7 @@ class ProducerEventPublisher:
         self.events.send(TopicRemoved(topic, self._component))
 
     def replaced(self) -> None:
-        """Mark all topics as attached, because a new letter producer replaces the failed one."""
+        """Mark all topics as attached: a new letter producer replaces the failed one."""
         topics = tuple(sorted(self._lost))
         self.retrying.clear()
         self._lost.clear()
@@ -132,7 +131,6 @@ class ProducerEventPublisher:
             self.events.send(Failed(topic, error, self._component))
 
     def moved(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Continue on another loop, because the producer's loop has ended."""
         self.events.loop = loop
         self.retrying.clear()
         self._lost.clear()
@@ -142,8 +140,8 @@ class EventPublisher:
     """The events of one consumer or reader, and the state of its topics.
 
     Args:
-        named: The topics or the pattern that the application named. Connection events use them
-            until the transport knows the topics: the C++ client only names the topics of messages.
+        named: The topics or the pattern that the application named, for connection events before
+            the transport knows the topics: the C++ client only names the topics of messages.
     """
 
     def __init__(
@@ -204,9 +202,9 @@ class EventPublisher:
         self._events.send(event)
 
     def failed(self, error: Exception, topic_number: int | None) -> None:
-        """Report that the transport has failed for good. Only the first failure is reported.
+        """Report the first failure.
 
-        A `ShutDownError` is no failure: the application shut the client down or ended the loop.
+        A `ShutDownError` is not reported: the application shut the client down or ended the loop.
         """
         if self.failure is None and not isinstance(error, ShutDownError):
             topic = (
@@ -224,7 +222,7 @@ class EventPublisher:
         return event_publisher
 
     def active_changed(self, topic_number: int, active: bool) -> None:
-        """Failover: report a change of the active consumer. Brokers repeat this command."""
+        """Failover: report a change. Brokers repeat this command."""
         if self._active.get(topic_number) is not active:
             self._active[topic_number] = active
             event = BecameActive if active else BecameInactive
@@ -279,7 +277,6 @@ class EventPublisher:
         return self._names(self._topic_numbers(topics))
 
     def _topic_numbers(self, topics: Container[int] | None) -> list[int]:
-        """Return the topics of `topics`, or all, without removed ones."""
         numbers = _within(topics, self._transport_consumer.topic_numbers())
         return [number for number in numbers if number not in self._removed]
 
@@ -294,7 +291,7 @@ class EventPublisher:
 
 
 def _within(topics: Container[int] | None, numbers: Iterable[int]) -> list[int]:
-    """Return the numbers that are in `topics`; None means all topics."""
+    """Select the numbers in `topics`; None means all."""
     return [each for each in numbers if topics is None or each in topics]
 
 

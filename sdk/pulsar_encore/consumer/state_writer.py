@@ -40,7 +40,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 # How often pending changes are written.
 _POLL_S: Final = 1.0
-# A failed write is retried at each poll. After this many retries the database is opened again.
+# After so many failed retries, one at each poll, the database is opened again.
 _REPAIR_POLLS: Final = 5
 _ARRIVED_MS: Final = 5_000  # after this time an ack is at the broker, or its loss was noticed
 _BURST: Final = 500  # keys or entries in one iteration of the loop: about 3 ms
@@ -48,8 +48,6 @@ _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(2
 
 
 class StateWriter:
-    """The durable state of one consumer, made by `open`."""
-
     def __init__(
         self,
         store: RocksStore,
@@ -78,23 +76,14 @@ class StateWriter:
         self.ack: Callable[[MessageId], object] = _no_hook
         #: Returns the delay in ms after an expired lease, by the number of failed attempts before.
         self.revive_delay_of: Callable[[int], int] = _no_delay
-        #: Ends the consumer, because the directory belongs to another cluster.
+        #: Ends the consumer.
         self.fail: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, options: ConsumerOptions) -> StateWriter | None:
-        """Open the state directory of a subscription; return None without the option `state`.
-
-        Raises:
-            StateInUseError: if another process, or another thread of this one, uses the directory.
-            StateFormatError: if the directory has other content, or was written by a newer version.
-            StateDamagedError: if files are missing or corrupted.
-            StoreError: if the system does not let the directory be opened.
-            ConfigurationError: if `rocksdict` is not installed, or the directory is open with
-                another `durability` in this process.
-        """
+        """Open the state directory of a subscription; return None without the option `state`."""
         state: RocksState | None = options.state
         if state is None:
             return None
@@ -124,7 +113,7 @@ class StateWriter:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def of(self, topic: str) -> TopicStateWriter | None:
-        """Return the durable state of a topic or partition; None if its store fails."""
+        """Return the durable state of a topic; None if its store fails."""
         if self._store is None:
             return None
         try:
@@ -163,7 +152,6 @@ class StateWriter:
             )
 
     def state_of(self, durable: TopicStateWriter) -> TopicState | None:
-        """Return the topic state of a `TopicStateWriter`; None before its creation."""
         return next((state for state in self._states if state.durable is durable), None)
 
     # Deliveries
@@ -211,7 +199,7 @@ class StateWriter:
             self._sweeping = True
             self._write_held(self._held.held_since_last(self._states))
         if self._store.has_deferred_deletes and self._store.failure is None:
-            # One write for all acks of a second, and none for messages that are acked at once.
+            # One write for all acks of a second.
             self._store.flush()
         self._retry_writes(self._store)
         pause = self._pause(self._store)
@@ -224,7 +212,7 @@ class StateWriter:
         return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
-        """Write the attempts of messages that were held at two polls, in steps."""
+        """Write the attempts at messages that were held at two polls, in steps."""
         if self._store is None:
             return
         burst = list(islice(held, _BURST))
@@ -286,7 +274,6 @@ class StateWriter:
         self._store.forget(options.subscription_name, is_ours)
 
     async def close(self) -> None:
-        """Write all state. If that fails, later deliveries have lower attempt counts."""
         try:
             for _ in self._write_all_held():
                 await asyncio.sleep(0)
@@ -300,7 +287,7 @@ class StateWriter:
                 while not (store.is_sole_user or store.flush() or store.last_write_failed):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             finally:
-                # The closing thread of a sole user writes the rest.
+                # The closing thread writes the rest, if the store has no other user.
                 await _closed(store)
 
     def abandon(self) -> None:
@@ -426,8 +413,8 @@ class TopicStateWriter:
     def tell_attempts(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
         """Notify the other consumers of this process, because their queues may have copies.
 
-        A copy is there if the broker redelivered a sibling of its batch, or after a lost
-        connection. Its attempt number was counted at its arrival, before this attempt began.
+        A copy is there after a lost connection, or if the broker redelivered a sibling. Its attempt
+        number was counted at its arrival, before this attempt began.
         """
         others = self._sharers()
         if others:
@@ -436,7 +423,7 @@ class TopicStateWriter:
                     each.attempted(entry.key, mask, attempt)
 
     def _masks(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> dict[int, int]:
-        """Return masks of batch indexes by the number of the attempt that begins."""
+        """Return masks of batch indexes by the number of the attempt."""
         masks: dict[int, int] = {}
         # Nearly always: all have the same number.
         if entry.failed is None and not state.attempts.failures:
@@ -538,13 +525,11 @@ class TopicStateWriter:
         return state is not None and state.is_held(key)
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Count another consumer's attempt for a copy that may be queued here."""
         state = self._topic_state()
         if state is not None:
             state.attempted_elsewhere(key, mask, attempt)
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
-        """Return the attempts at held messages, by batch index."""
         state = self._topic_state()
         return {} if state is None else state.held_attempts(key)
 
@@ -562,9 +547,8 @@ class TopicStateWriter:
             each.acked(message_id)
 
     def acked(self, message_id: MessageId) -> None:
-        """Ack a copy of a message that was acked at another consumer."""
         # Not every transport can ack a batch message that is not in this process. The other
-        # consumer has acked it, so the error does not matter.
+        # consumer has acked it.
         with suppress(MessageNotHeldError):
             self._writer.ack(message_id)
 
@@ -670,7 +654,7 @@ class _LongHeld:
     ) -> Iterator[tuple[TopicState, Entry, int]]:
         """Yield held entries with masks of the messages that were held at the last call too.
 
-        Pauses between the steps are allowed, but only one walk at a time.
+        Run one walk at a time.
         """
         before, self._seen = self._seen, {}
         for state in states:

@@ -16,8 +16,7 @@ from ..options import ConsumerOptions
 from ..transport.interface import TransportConsumer
 from ..values.topic_names import partition_of
 
-# How long after a reconnect an entry may be redelivered because its ack was lost with the
-# connection.
+# How long after a reconnect an entry may be redelivered because its ack was lost.
 RECONNECT_S: Final = 30.0
 REDELIVERY_S: Final = 2.0  # bound of the arrival of a redelivery that crossed an ack
 
@@ -25,7 +24,7 @@ _MAX_CHANGES: Final = 32  # several connection changes for each topic
 
 
 class _StatesByNumber(dict[int, TopicState]):
-    """A dict that creates missing topic states. A dict, because every delivery reads it."""
+    """A dict, because every delivery reads it."""
 
     def __init__(self, new: Callable[[int], TopicState]) -> None:
         super().__init__()
@@ -43,11 +42,10 @@ class TopicStates:
         by_number: The topic states by the transport's number, created on first access.
 
     Args:
-        new_index: Makes a due index.
         dispose: Frees unused records gradually; None frees them at once.
         new_nacks: Makes the due index of a topic's nacks, by its full name; None to use
-            `new_index`. Ack timeouts always use `new_index`: each belongs to a held message, whose
-            record takes a hundred times the memory.
+            `new_index`, as ack timeouts always do: the record of a held message takes a hundred
+            times the memory of its timeout.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class TopicStates:
         self._rewound_at = -math.inf
 
     def expect(self, topic: str) -> None:
-        """Create the state of a topic or partition, if this consumer reads it."""
+        """Create the state of a topic, if this consumer reads it."""
         number = self._transport_consumer.topic_number_of(topic, partition_of(topic))
         if number is not None:
             _ = self.by_number[number]
@@ -105,10 +103,7 @@ class TopicStates:
         return state
 
     def _apply_changes(self, state: TopicState) -> None:
-        """Apply the connection changes before this state was created.
-
-        They may concern its messages, which were in the transport then.
-        """
+        """Apply earlier connection changes, which concern messages that were in the transport."""
         changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
         match changes[-2:]:
             case [*_, (_, "uncertain")]:
@@ -134,12 +129,11 @@ class TopicStates:
     # Changes of several topics
 
     def record_change(self, what: str, only: Container[int] | None) -> list[TopicState]:
-        """Record a change of connections; return the states of these topics."""
         self._changes.append((self._loop.time(), what, only))
         return self.of(only)
 
     def rewind_requested(self) -> None:
-        """Record a rewind, which also concerns topic states that are created later."""
+        """Record a rewind for topic states that are created later."""
         self._rewound_at = self._loop.time()
 
     # Sums
@@ -158,9 +152,9 @@ class TopicStates:
 
     @property
     def lost_acks(self) -> int:
-        """Return the number of entries with sent acks that may be lost with a connection."""
+        """Count the entries with sent acks that may be lost with a connection."""
         return sum(state.acks.lost for state in self.by_number.values())
 
     def count(self, *states: int) -> int:
-        """Count the messages in these states (not NACKED), walking over all entries."""
+        """Count the messages in these states (not NACKED). Walks over all entries."""
         return sum(state.count(each) for state in self.by_number.values() for each in states)

@@ -1,9 +1,9 @@
 """The queue of a reader: received messages, and the reads that wait for them.
 
-Only the first waiting read is woken. It takes its messages itself, in one step without an await. A
-read that is cancelled or times out has therefore taken nothing, and no read overtakes another. The
-queue keeps its messages when a connection is lost: on a subscription without acks, the broker does
-not deliver them again.
+Only the first waiting read is woken. It takes its messages itself, in one step without an await, so
+a read that is cancelled or times out has taken nothing, and no read overtakes another. The queue
+keeps its messages when a connection is lost: on a subscription without acks, the broker does not
+deliver them again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Part = tuple[Delivery, int, int]
 
 
 class ReadQueue:
-    """The `DeliveryListener` of a reader: its received deliveries, in order."""
+    """A reader's `DeliveryListener`."""
 
     def __init__(
         self, transport_consumer: TransportConsumer, event_publisher: EventPublisher
@@ -54,7 +54,7 @@ class ReadQueue:
         return self._take(len(self._deliveries[0].messages) - self._at)
 
     def _take(self, count: int) -> Part:
-        """Take messages of the first delivery. The queue must not be empty."""
+        """Take messages of the first delivery, which must exist."""
         delivery, at = self._deliveries[0], self._at
         self._at += count
         if self._at == len(delivery.messages):
@@ -66,14 +66,9 @@ class ReadQueue:
     async def get(self, take: Callable[[], _T], timeout_s: float | None) -> _T | None:
         """Wait for a message and return the result of `take`, or None after a timeout.
 
-        A `timeout_s` of 0 suspends once, too. Otherwise a caller that polls in a loop would never
-        let a message arrive.
-
-        Args:
-            take: `take_message` or `take_delivery`.
-
-        Raises:
-            Exception: the error that ended the subscription, once the queue is empty.
+        Suspends even if `timeout_s` is 0, because a caller that polls in a loop would otherwise
+        never let a message arrive. Raises the error that ended the subscription once the queue is
+        empty.
         """
         if self._deliveries and not self._line:
             return take()
@@ -166,14 +161,13 @@ class ReadQueue:
         self._event_publisher.failed(error, topic_number)
 
     def end(self, error: Exception) -> None:
-        """Let reads raise the first `error` once the queue is empty."""
         if self._error is None:
             self._error = error
             self._wake()
 
 
 class _Waiter:
-    """A waiting read, which can be woken any number of times."""
+    """A waiting read, which can be woken several times."""
 
     __slots__ = ("_future", "_loop", "gave_up")
 

@@ -61,7 +61,7 @@ class BatchReceiver:
                 await fair_yield.end()
 
     async def _fill(self, deadline: float | None, ticket: int) -> bool:
-        """Wait for enough messages; return False if the time is over or the queue has failed."""
+        """Wait for enough messages; return False at the deadline or if the queue has failed."""
         queue = self._queue
         queue.collect()
         try:

@@ -120,7 +120,6 @@ class Listener:
             )
 
     def failed(self, error: Exception) -> None:
-        """End the listener, because no message can arrive."""
         if not self._stopped:
             self._stopped = True
             self._log_end(str(error))

@@ -80,7 +80,7 @@ class QueuedDelivery:
 
 
 class QueuedRun(QueuedDelivery):
-    """Consecutive messages of one topic that are entries of their own."""
+    """Consecutive plain entries of one topic."""
 
     __slots__ = ("entries",)
 

@@ -29,8 +29,7 @@ from .queued_deliveries import SINGLE_INDEX, Queued, QueuedDelivery, QueuedRun
 from .topic_index import TopicIndex
 
 # Limit of queued messages while a pop waits for one topic and all topics share the permits. It
-# exceeds the permits that any other topic has, and bounds the queue where the broker's unacked
-# limit is off.
+# bounds the queue where the broker's unacked limit is off.
 _MAX_PASSED: Final = 20_000
 # Permits are returned in groups of this many messages, and for all taken messages when a caller
 # waits.
@@ -68,8 +67,7 @@ class ReceiveQueue:
         on_delivery: Called with (entry, indexes) at each delivery to the application.
         one_write: Context in which deliveries reach the disk in one write.
         wanted: Called with the number of waiting callers, if messages arrive only on request.
-        dispose: Frees a container of deliveries gradually, given the largest number of messages in
-            one of them.
+        dispose: Frees a container of deliveries gradually, by the most messages in one of them.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class ReceiveQueue:
         self._head: Iterator[Message] = _NOTHING
         self._topics: TopicIndex | None = None  # made when a caller names topics
         self.taken: int = 0
-        self._count = 0  # messages of all deliveries, including the taken ones of the first
+        self._count = 0  # messages of all deliveries, taken ones of the first included
         self._bytes: int | None = None  # the bytes of these messages, once needed
         self._collecting = 0
         #: True if each topic has its own permits (see `Capabilities`).
@@ -111,7 +109,7 @@ class ReceiveQueue:
         self._error: Exception | None = None
 
     def __len__(self) -> int:
-        """Return the number of queued messages, including those settled while queued."""
+        """Return the number of queued messages, settled ones included."""
         return self._count - self._deliveries[0].at if self._deliveries else 0
 
     def push(
@@ -151,7 +149,7 @@ class ReceiveQueue:
             self._return_permits(delivery, 0)
 
     def take_failed(self, most: int) -> list[Message]:
-        """Take up to `most` messages that failed before or are letters, from the whole queue."""
+        """Take messages that failed before or are letters, from the whole queue."""
         taken: list[Message] = []
         with self._one_write():
             while self._failed_deliveries and len(taken) < most:
@@ -163,14 +161,14 @@ class ReceiveQueue:
         return taken
 
     def _walk_failed(self, delivery: QueuedDelivery) -> Iterator[Message]:
-        """Take the messages of a delivery that stays in the queue; a later walk skips them."""
+        """Take the messages of a delivery that stays queued."""
         entry = delivery.entry
         for index, raw in zip(delivery.indexes, delivery.messages, strict=True):
             if entry.deliver(index):
                 yield self._delivered(entry, index, raw)
 
     def take(self) -> Message | None:
-        """Take the next message, which becomes HELD; return None if the queue is empty."""
+        """Take the next message, which becomes HELD, or None."""
         for message in self._head:
             return message
         while self._deliveries:
@@ -196,10 +194,7 @@ class ReceiveQueue:
             self._dispose(over, _GROUP)
 
     def _walk(self, delivery: QueuedDelivery) -> Iterator[Message]:
-        """Take the messages of one delivery.
-
-        A generator, because its local variables make taking a message cheap.
-        """
+        """Take the messages of a delivery. The local variables of a generator make this cheap."""
         entry, schema, on_delivery = delivery.entry, self._schema, self._on_delivery
         attempts: Attempts = entry.topic_state.attempts
         failures = attempts.failures
@@ -236,10 +231,9 @@ class ReceiveQueue:
         self._finish_first(delivery)
 
     def dequeue(self) -> Queued | None:
-        """Remove the next message from the queue and leave it QUEUED.
+        """Remove the next message, which stays QUEUED until `deliver`.
 
-        The caller keeps it in another order and delivers it with `deliver`. Do not combine it with
-        `take` and similar methods.
+        Do not combine it with `take` and similar methods.
         """
         while self._deliveries:
             first = self._deliveries[0]
@@ -259,7 +253,7 @@ class ReceiveQueue:
         return messages
 
     def _delivered(self, entry: Entry, index: int, raw: RawMessage) -> Message:
-        """Report the delivery of a message to the application, and make its object."""
+        """Report the delivery of a message, and make its object."""
         if self._on_delivery is not None:
             self._on_delivery(entry, (index,))
         failed = entry.topic_state.attempts.count(entry, index)
@@ -268,7 +262,7 @@ class ReceiveQueue:
     # Messages of certain topics
 
     def has_of(self, only: Container[int]) -> bool:
-        """Return True if messages of these topics are queued, though they may be settled."""
+        """Return True if messages of these topics are queued, settled ones included."""
         return self._by_topic().has(only)
 
     def take_of(
@@ -291,7 +285,7 @@ class ReceiveQueue:
         return taken
 
     def _take_from(self, delivery: QueuedDelivery, taken: list[Message], most: int) -> bool:
-        """Take messages of a delivery that stays in the queue; return True if none are left."""
+        """Take messages of a delivery that stays queued; return True if none are left."""
         before = len(taken)
         left = False
         for at in range(delivery.at, delivery.end):
@@ -344,7 +338,6 @@ class ReceiveQueue:
                 self._bytes -= delivery.weigh()
 
     def _finish_first(self, delivery: QueuedDelivery) -> None:
-        """Remove the first delivery after its last message, and return its permits."""
         self._remove_first(delivery)
         if delivery.permits:
             self._consumed(delivery.entry.topic_state.number, delivery.permits)
@@ -383,8 +376,8 @@ class ReceiveQueue:
     def prepare(self, most: int, most_bytes: int) -> Iterator[None]:
         """Make message objects for `take_many` in steps of up to 100, without taking any.
 
-        A message object costs 0.5 us, so 45,000 of them take several iterations of the loop. The
-        queue may change between the steps: `take_many` checks each message that was made before.
+        An object costs 0.5 us, so 45,000 of them take several iterations of the loop. The queue may
+        change between the steps: `take_many` checks each message again.
         """
         for delivery in list(self._deliveries):
             if most <= 0:
@@ -422,7 +415,7 @@ class ReceiveQueue:
     ) -> float:
         """Take whole deliveries from the front while they fit; return the rest of `most_bytes`.
 
-        Their permits are returned together, because a call for each delivery would double the cost.
+        Their permits are returned together, because a call for each would double the cost.
         """
         deliveries, by_bytes = self._deliveries, most_bytes < math.inf
         permits: dict[int, int] = {}
@@ -482,10 +475,7 @@ class ReceiveQueue:
         return made
 
     def _deliver_rest(self, run: QueuedRun, at: int) -> list[Message]:
-        """Take the messages from a position on, with a check of each.
-
-        A message may have been settled, or released and redelivered, since its object was made.
-        """
+        """Take the messages from a position on: some may have been settled or redelivered."""
         return [
             self._delivered(entry, 0, raw)
             for entry, raw in zip(run.entries[at:], run.messages[at:], strict=True)
@@ -534,7 +524,7 @@ class ReceiveQueue:
         return 0
 
     def collect(self) -> None:
-        """Let queued messages occupy no permits until `collected` is called.
+        """Let queued messages occupy no permits until `collected`.
 
         Otherwise a caller could never collect more messages than the transport has permits.
         """
@@ -578,15 +568,12 @@ class ReceiveQueue:
         never let a message arrive.
 
         Args:
-            deadline: On the loop's clock, or None.
             takes: True if the caller takes a message when it is woken. A caller that may wait for
-                more is woken in addition to a taking one, so that no message stays in the queue
-                while that one sleeps.
+                more is woken in addition to one that takes, so that no message stays in the queue.
         """
         if self._error is not None:
             await asyncio.sleep(0)
-            # Without this, the traceback would grow at each raise.
-            raise self._error.with_traceback(None)
+            raise self._error.with_traceback(None)  # the traceback would grow at each raise
         if only is None and self._deliveries:
             head = self._deliveries[0]
             self._return_permits(head, head.end - head.at)
@@ -618,8 +605,8 @@ class ReceiveQueue:
     def _return_queued_permits(self) -> None:
         """Return the permits of the first `_MAX_PASSED` messages, for a pop that names its topic.
 
-        On the stock transport all topics share one queue. Without permits, the broker could not
-        send the messages of that topic past the queued ones.
+        On the stock transport all topics share the permits. Without free permits, the broker could
+        not send the messages of that topic past the queued ones.
         """
         passed = 0
         for delivery in self._deliveries:
@@ -640,10 +627,8 @@ class ReceiveQueue:
     def wake(self, waiters: int, topic_number: int | None = None) -> None:
         """Wake up to `waiters` callers that take a message, and the other callers before them.
 
-        A caller that waits for certain topics is skipped if none of their messages are queued.
-
         Args:
-            topic_number: A topic that has a message elsewhere, in a key queue.
+            topic_number: A topic that has a message in a key queue.
         """
         left: list[_Waiter] = []
         checked = 0
@@ -664,7 +649,7 @@ class ReceiveQueue:
         self._waiters[:checked] = left
 
     def drop(self, states: Collection[object] | None = None) -> None:
-        """Remove the queued messages of these `TopicState`s, or all. Their state stays."""
+        """Remove the queued messages of these `TopicState`s, or all, without settling them."""
         only = None if states is None else set(states)
         kept: deque[QueuedDelivery] = deque()
         permits: dict[int, int] = {}
@@ -699,7 +684,7 @@ class ReceiveQueue:
             self._dispose(container)
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` in all present callers, and in future ones once the queue is empty."""
+        """Raise `error` in all present callers, and in later ones once the queue is empty."""
         self._error = error
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -709,7 +694,7 @@ class ReceiveQueue:
 
 
 def _ignore_drop(states: Collection[object] | None) -> None:
-    """Default of `dropped`: no other part holds dequeued messages."""
+    """Default of `dropped`."""
 
 
 def expire(future: asyncio.Future[bool]) -> None:

@@ -9,8 +9,6 @@ from .queued_deliveries import QueuedDelivery
 
 
 class TopicIndex:
-    """The deliveries of a receive queue by topic number."""
-
     def __init__(self, deliveries: Iterable[QueuedDelivery]) -> None:
         self._by_number: defaultdict[int, deque[QueuedDelivery]] = defaultdict(deque)
         for each in deliveries:
@@ -28,7 +26,7 @@ class TopicIndex:
         return any(queued and number in only for number, queued in self._by_number.items())
 
     def in_turn(self, only: Container[int]) -> Iterator[deque[QueuedDelivery]]:
-        """Yield the deliveries of each of these topics. A topic that is used goes to the end."""
+        """Yield the deliveries of each of these topics; a topic that is used goes to the end."""
         by_number = self._by_number
         for number in [number for number, queued in by_number.items() if queued and number in only]:
             queued = by_number[number] = by_number.pop(number)

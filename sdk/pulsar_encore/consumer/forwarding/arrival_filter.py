@@ -20,7 +20,7 @@ from ..settlement.redelivery import Redelivery
 from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 
-# A letter that is early by less waits in memory. Other early letters are redelivered later.
+# A letter that is early by less waits in memory, and is redelivered otherwise.
 _MAX_EARLY_MS: Final = 5_000
 _MAX_WAITING: Final = 1_000
 
@@ -100,7 +100,7 @@ class ArrivalFilter:
         return verdict is not None
 
     def _arrival_verdict(self, entry: Entry, index: int) -> tuple[int, DeadLetter | None]:
-        """Return how many attempts at a message have failed, and the verdict if it is spent."""
+        """Return the number of failed attempts, and the verdict."""
         attempts = entry.topic_state.attempts
         failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
         return failed, self._verdicts.on_arrival(failed, tried_here=tried_here)
@@ -149,7 +149,6 @@ class ArrivalFilter:
         self._queue.wake(1)
 
     def close(self) -> None:
-        """Give up early letters, which the broker redelivers to the next consumer."""
         for handle in self._waiting.values():
             handle.cancel()
 
@@ -162,9 +161,9 @@ def _properties(raw: RawMessage) -> dict[str, str]:
 
 
 def _early_ms(raw: RawMessage, properties: dict[str, str], wall_now: int) -> int:
-    """Return how many ms too early a letter has arrived, because brokers round delays to a tick.
+    """Return how many ms too early a letter has arrived.
 
-    Measured: `docs/notes/consumer-semantics.md#delayed-delivery`.
+    Brokers round delays to a tick: `docs/notes/consumer-semantics.md#delayed-delivery`.
     """
     text = properties.get(letters.DELAY_TIME, "")
     if (

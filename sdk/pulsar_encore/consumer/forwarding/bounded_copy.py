@@ -1,8 +1,4 @@
-"""Copying messages to other topics with a bounded number in flight.
-
-Dead-letter replay and evacuation read originals in order, publish a copy of each, and ack the
-original after the receipt of its copy.
-"""
+"""Copies of messages for dead-letter replay and evacuation, with a bounded number in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from ...values.outgoing_message import OutgoingMessage
 from .copy_options import Destination, producer_options
 
 _MAX_PRODUCERS: Final = 64
-# Results that concern one message. Its destination still accepts other messages.
+# Results that concern one message, not its destination.
 _MESSAGE_RESULTS: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
 
 
@@ -29,12 +25,11 @@ class BoundedCopy:
     no other one until the limit is reached. Copies to one destination keep the order of `begin`.
 
     Args:
-        crypto_key_reader: Has the keys to encrypt copies with, or None.
         schema: For messages that were written without one.
         limit: Messages in flight. An entry with more messages is copied alone.
         max_failures: Consecutive failed copies after which a destination is exhausted.
         drain_s: Longest wait of `drain`, in s; None for no limit.
-        producer: Further `ProducerOptions` of each producer.
+        producer: Further `ProducerOptions`.
 
     Attributes:
         failure: The error that ended the run, or None.
@@ -71,19 +66,14 @@ class BoundedCopy:
         self.failed_at: str = ""
 
     async def wait_for_slot(self, messages: int = 1) -> bool:
-        """Wait until more messages may be in flight; return False if the run has failed."""
+        """Wait until more messages may be in flight; return False after a failure."""
         while self._tasks and sum(self._tasks.values()) + messages > self._limit:
             self._task_ended.clear()
             await self._task_ended.wait()
         return self.failure is None
 
     def begin(self, work: Coroutine[Any, Any, None], name: str = "", messages: int = 1) -> None:
-        """Start the work of one original. The first error of any work ends the run.
-
-        Args:
-            name: Name of the original, for `failed_at`.
-            messages: Messages that count against the limit.
-        """
+        """Start the work of one original, `name`. The first error of any work ends the run."""
         task = asyncio.get_running_loop().create_task(self._guard(work, name))
         self._tasks[task] = messages
         task.add_done_callback(self._end)
@@ -99,24 +89,19 @@ class BoundedCopy:
         self._task_ended.set()
 
     def fail(self, error: BaseException, name: str) -> None:
-        """End the run. The first error is kept."""
         if self.failure is None and not isinstance(error, asyncio.CancelledError):
             self.failure, self.failed_at = error, name
 
     def check(self, destination: Destination) -> None:
-        """Raise the error of an exhausted destination, or of one without a producer."""
+        """Raise the error of a destination that accepts no copies any more."""
         error = self._unavailable.get(destination) or self.exhausted.get(destination)
         if error is not None:
             raise error
 
     async def open(self, destination: Destination) -> None:
-        """Make a producer before any work begins for it.
+        """Make a producer before any work begins for it, between two calls of `begin`.
 
-        Call it between two calls of `begin`. At the limit of producers it waits for the copies in
-        flight and closes all producers.
-
-        Raises:
-            EncoreError: if the producer cannot be made.
+        At the limit of producers it waits for the copies in flight and closes all producers.
         """
         if destination not in self._producers and len(self._producers) >= _MAX_PRODUCERS:
             await self.drain()
@@ -124,11 +109,7 @@ class BoundedCopy:
         await self._producer(destination)
 
     async def publish(self, destination: Destination, copy: OutgoingMessage) -> None:
-        """Send a copy and wait for its receipt.
-
-        Raises:
-            EncoreError: if the copy is not stored. After a timeout it may be stored nevertheless.
-        """
+        """Send a copy and wait for its receipt. After a timeout it may be stored nevertheless."""
         try:
             await (await self._producer(destination)).publish(copy)
         except TransportError as error:
@@ -161,7 +142,7 @@ class BoundedCopy:
             return self._producers[destination]
 
     async def drain(self) -> int:
-        """Wait for the work in flight, for up to `drain_s`; return how much is left.
+        """Wait for up to `drain_s`; return how many originals are left.
 
         A cancellation takes effect afterwards.
         """

@@ -1,4 +1,4 @@
-"""Destinations of copies, their first subscription, and the options of their producers.
+"""Destinations of copies, and the options of their producers.
 
 If the transport cannot copy a message, the error is raised before anything is sent or acked.
 """
@@ -21,9 +21,8 @@ class Destination(NamedTuple):
     """Where copies go and how they are written. Each destination has its own producer.
 
     Attributes:
-        topic: Full name.
-        form: Schema version and encryption keys of all copies to this destination.
-        first_subscription: Created on the topic before its first message; None for no subscription.
+        form: Schema version and encryption keys of all copies.
+        first_subscription: Created on the topic before its first message, or None.
     """
 
     topic: str
@@ -64,14 +63,9 @@ async def producer_options(
     """Return the options of a producer that writes copies: unbatched, and chunked if large.
 
     Args:
-        crypto_key_reader: Has the keys to encrypt with, or None.
         schema: For messages that were written without one.
         byte_keys: True if the transport copies keys of bytes.
         options: Further `ProducerOptions`.
-
-    Raises:
-        NotSupportedError: if the transport cannot write such copies.
-        TransportError: if the schema cannot be fetched.
     """
     form = destination.form
     if form.version >= 0:

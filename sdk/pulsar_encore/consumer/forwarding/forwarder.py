@@ -1,8 +1,7 @@
 """Forwarding: copy a message to a letter topic, then ack the original.
 
 If the copy fails, the message is redelivered with a growing delay. A forwarding belongs to no task
-of a caller, so a cancelled caller leaves nothing half done. The package `letters` defines the
-content of letters.
+of a caller, so a cancelled caller leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ class _Forwarding:
 
     Attributes:
         message: The original, in state FORWARDING.
-        topic: The letter topic.
-        form: Schema version and encryption keys of the letter.
         cumulative: True if the ack of the original is cumulative.
         failed_before: How often letters of this message failed before.
         due: For an overflowed nack, the due time in ms since the epoch.
@@ -101,10 +98,8 @@ class Forwarder:
     ) -> asyncio.Future[None]:
         """Send a message to the retry letter topic, or dead-letter it if no retry is left.
 
-        Returns:
-            A future that is done when the original is acked. Cancelling it does not stop the
-            forwarding. If it raises an error, the message is redelivered, though a copy may be
-            stored.
+        The future is done when the original is acked. Cancelling it does not stop the forwarding.
+        If it raises an error, the message is redelivered, though a copy may be stored.
         """
         backoff, delay_ms = None, 0
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
@@ -186,8 +181,7 @@ class Forwarder:
     ) -> None:
         """Dead-letter a message that has used up its attempts.
 
-        Args:
-            evidence: Of the last attempt; None to use that of an earlier attempt.
+        Without evidence of the last attempt, the letter has that of an earlier one.
         """
         if not _leave(held):
             return
@@ -214,7 +208,7 @@ class Forwarder:
     def overflow(
         self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
     ) -> None:
-        """Send a nacked message to the retry letter topic because the unacked window fills up."""
+        """Send a nacked message to the retry letter topic."""
         if not _leave(held):
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
@@ -242,7 +236,7 @@ class Forwarder:
     # Copy, then ack
 
     def _send_written(self, forwarding: _Forwarding, write: Callable[[], OutgoingMessage]) -> None:
-        """Send a letter without a caller. Any error makes its message be redelivered."""
+        """Send a letter without a caller. After any error its message is redelivered."""
         try:
             forwarding.form = form_of(forwarding.message)
             letter = write()
@@ -274,7 +268,7 @@ class Forwarder:
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         wall_now = self._wall_now()
-        # The attempt of an overflowed nack was counted, and its delay is kept.
+        # The attempt of an overflowed nack was counted, and its delay stays.
         if forwarding.due is not None:
             self._settlement.not_forwarded(
                 forwarding.message, max(0, forwarding.due - wall_now), None
@@ -298,7 +292,7 @@ class Forwarder:
             logger.warning("letters to %s fail, their originals are redelivered: %s", topic, error)
 
     async def close(self) -> None:
-        """Wait for the letters in flight, for up to `_DRAIN_S`, and close the producers."""
+        """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
         if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)
@@ -314,7 +308,7 @@ class Forwarder:
 
 
 def _leave(held: Held) -> bool:
-    """Mark a message as being forwarded; return False if it is not held or queued."""
+    """Mark a message as being forwarded, if it is held or queued."""
     state: TopicState = held.entry.topic_state
     return state.begin_forwarding(held.entry, held.batch_index)
 
@@ -325,7 +319,7 @@ def _failures(held: Held) -> Failures | None:
 
 
 def _first_failed(held: Held, known: Failures | None) -> int | None:
-    """Return the time of the first attempt in ms since the epoch, in any process."""
+    """Return the first attempt in any process, in ms since the epoch."""
     durable = held.entry.topic_state.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
     return known.first_ms if first is None and known is not None else first

@@ -1,12 +1,10 @@
 """The payloads of batch messages at their last attempt.
 
-An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message. The
-consumer of its last attempt needs the payload to dead-letter it.
-
-A redelivery instead does not work. The broker may send the message to any consumer. That consumer
-cannot tell it from a sibling without attempts and would have to deliver it once more, so the number
-of attempts would grow with the number of consumers. An unbatched message needs no payload here,
-because the broker's redelivery count is its own.
+An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message, but
+dead-lettering needs its payload. A redelivery instead does not work: the broker may send the
+message to any consumer, which cannot tell it from a sibling without attempts and would have to
+deliver it once more. The number of attempts would grow with the number of consumers. An unbatched
+message needs no payload here, because the broker's redelivery count is its own.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage
 from .forwarder import Forwarder
 
-# Limit of the kept payloads, in bytes. Without its payload, a message is redelivered.
+# Limit of the kept bytes. Without its payload, a message is redelivered.
 MAX_BYTES: Final = 16 * 2**20
 # bytes per message in addition to its payload
 _OVERHEAD: Final = 500
@@ -70,7 +68,6 @@ class LastAttempts:
         return True
 
     def fail_all(self, state: TopicState, reason: str) -> None:
-        """Call `dead_letter_if_last` for every kept message of a topic."""
         for entry, index in list(self._kept):
             if entry.topic_state is state:
                 self.dead_letter_if_last(entry, index, reason)

@@ -1,7 +1,7 @@
 """The names of the letter topics (Java's unless others are configured), and their producers.
 
-A dead-letter producer is named as in Java's client, with a new random suffix each time, so that
-consumers with the same name can dead-letter at the same time.
+A dead-letter producer is named as in Java's client, with a random suffix, so that consumers with
+the same name can dead-letter at the same time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,6 @@ _TAIL = string.ascii_letters + string.digits
 
 
 class LetterTopics:
-    """The letter topics of one consumer and their producers.
-
-    Attributes:
-        new_publisher: Makes the event publisher of one letter producer.
-    """
-
     def __init__(
         self,
         options: ConsumerOptions,
@@ -68,7 +62,7 @@ class LetterTopics:
 
     @property
     def refuse_bytes(self) -> bool:
-        """True if a key may be bytes that the transport would copy as text."""
+        """True if the transport would copy a key of bytes as text."""
         return not self._transport.capabilities.binary_keys and not self.policy.text_keys
 
     def reads_letters(self, topic: str) -> bool:
@@ -98,8 +92,8 @@ class LetterTopics:
                 await ensure_subscription(
                     self._transport, topic, self.policy.initial_subscription_name
                 )
-            # PRODUCER names the subscription as well, as in Java's client: the broker creates it
-            # again if the dead letter topic is deleted and created again.
+            # PRODUCER names the subscription too, as in Java's client: the broker creates it again
+            # if the dead letter topic is deleted and created again.
             if self._transport.capabilities.initial_subscriptions:
                 first_subscription = self.policy.initial_subscription_name
             tail = "".join(SystemRandom().choices(_TAIL, k=5))

@@ -21,12 +21,6 @@ from .last_attempts import LastAttempts
 
 
 class NackHandler:
-    """The nacks of one consumer.
-
-    Args:
-        forwarder: None without letter topics.
-    """
-
     def __init__(
         self,
         ownership: Ownership,
@@ -53,8 +47,7 @@ class NackHandler:
     ) -> None:
         """Nack a message, or an id, which can be redelivered but not forwarded.
 
-        Args:
-            delay: Delay of the redelivery, in seconds or as a timedelta; None for the policy's.
+        A `delay` of None stands for the delay of the policy.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
         if type(item) is not Message:
@@ -71,19 +64,18 @@ class NackHandler:
             self._nack_again(state, held, delay_ms)
 
     def nack_expired(self, message: Message) -> None:
-        """Nack a message after its lease expired, with the backoff of its attempt.
+        """Nack a message with an expired lease, with the backoff of its attempt.
 
-        Without `negative_ack_redelivery_backoff` the message is redelivered at once, because the
-        lease already was a waiting time.
+        Without `negative_ack_redelivery_backoff` there is no delay, because the lease already was a
+        waiting time.
         """
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
         self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
 
     def redeliver_expired(self, state: TopicState, held: Sequence[Held]) -> bool:
-        """Redeliver held messages of a topic at once, in one step, after their leases expired.
+        """Redeliver the messages of expired leases at once, in one step.
 
-        Returns:
-            False, without any change, if each message needs its own handling by `nack_expired`.
+        Return False, without any change, if each message needs `nack_expired`.
         """
         each_is_more = (
             self._forwarder is not None
@@ -134,7 +126,7 @@ class NackHandler:
         self._redelivery.schedule(held.entry, held.batch_index, delay_ms)
 
     def _nack_again(self, state: TopicState, held: Held, delay_ms: int | None) -> None:
-        """Change the due time of a nacked plain message, unless it was released in the meantime."""
+        """Change the due time of a nacked plain message, unless it was released."""
         if (*held.entry.key, -1) in state.nacks:
             if delay_ms is None:
                 delay_ms = self._verdicts.delay_of(held.failed)

@@ -36,14 +36,12 @@ from .lease_record import LeaseRecord
 logger: logging.Logger = logging.getLogger(__name__)
 
 _FILE_LIMIT: Final = 500  # messages moved to key queues in one iteration of the loop: about 1 ms
-# How often a key queue with a held-back first message is checked, because another call may settle
-# the message.
+# How often a held-back first message is checked, because another call may settle it.
 _CHECK_INTERVAL_MS: Final = 1_000
 _CHECK_LIMIT: Final = 500  # key queues checked in one iteration of the loop
-# Messages of one key that are out at once. If the first fails, the others are requeued in one step.
+# Messages of one key that are out at once, and may have to be requeued in one step.
 _MAX_OUT: Final = 1_000
-# Limit of the bytes in key queues, without messages that are out. The memory limit of the transport
-# does not cover moved messages.
+# Limit of the bytes that are not out. The memory limit of the transport does not cover them.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _Key = tuple[int, str | None]
@@ -55,8 +53,7 @@ class KeyQueue:
 
     Attributes:
         key: Topic number and key; None for a message without a key, which has its own queue.
-        out: How many messages are leased, or 1 if the first is being forwarded. They come first.
-        records: Leases on messages that are out, by entry and batch index.
+        out: How many of the first messages are leased, or 1 if the first is being forwarded.
         check_number: Number of the scheduled check; 0 for none.
     """
 
@@ -72,11 +69,9 @@ class KeyQueues:
 
     Args:
         most: Limit of messages in key queues, including those that are out.
-        dead_letter_if_spent: Dead-letters a message and returns True if it has used up its
-            attempts. Called when the message is the next of its key, because later messages wait
-            until the letter is stored.
-        spent: Returns True if a message has used up its attempts. It is then never leased behind
-            others.
+        dead_letter_if_spent: Dead-letters a message if it has used up its attempts. Called when the
+            message is the next of its key, because later messages wait until the letter is stored.
+        spent: Returns True if a message has used up its attempts: it is never leased behind others.
     """
 
     def __init__(
@@ -99,7 +94,7 @@ class KeyQueues:
         # A heap of (check time, number of the check, key queue).
         self._delayed: list[tuple[int, int, KeyQueue]] = []
         self._checks = 0
-        # Key queues with a first message that is being forwarded, by that message.
+        # Key queues by the first message, while it is being forwarded.
         self._forwarding: dict[tuple[Entry, int], KeyQueue] = {}
         self._count = 0
         self._bytes = 0  # of messages that are not out
@@ -128,15 +123,8 @@ class KeyQueues:
     ) -> list[tuple[KeyQueue, Message]]:
         """Deliver up to `most` messages: the first of each key, then those that follow.
 
-        The longest-waiting keys come first, and later messages of a key only if there are not
-        enough first ones. The work of a call is limited: if it returns none, `has_more` tells
-        whether to call again.
-
-        Args:
-            per_key: Largest number of messages of one key; None for no limit.
-
-        Returns:
-            The messages with their key queues. Messages of one key are side by side, in order.
+        The longest-waiting keys come first. The work of a call is limited: if it returns none,
+        `has_more` tells whether to call again. Messages of one key are side by side, in order.
         """
         self._file(min(_FILE_LIMIT, self._most - self._count), only)
         key_queues: list[KeyQueue] = []
@@ -175,7 +163,7 @@ class KeyQueues:
         ]
 
     def _fill(self, key_queues: list[KeyQueue], free: int, per_key: int, now: int) -> None:
-        """Mark further messages of key queues as out, one of each queue in turn."""
+        """Mark further messages as out, one of each key queue in turn."""
         while free > 0 and key_queues:
             growing = []
             for key_queue in key_queues:
@@ -189,7 +177,7 @@ class KeyQueues:
             key_queues = growing
 
     def _may_follow(self, key_queue: KeyQueue, now: int) -> bool:
-        """Return True if the next message of a key queue may be leased behind its predecessors."""
+        """Return True if the next message may be leased behind those that are out."""
         items = key_queue.items
         while key_queue.out < len(items):
             item = items[key_queue.out]
@@ -210,8 +198,7 @@ class KeyQueues:
     def lease_ended(self, key_queue: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
         """End the lease on a message. If it failed, requeue the messages behind it that are out.
 
-        Returns:
-            The requeued messages, as entry and batch index. The caller ends their leases.
+        The caller ends the leases of the returned messages.
         """
         at = _position(key_queue, entry, index)
         if at is None:
@@ -238,13 +225,10 @@ class KeyQueues:
         return returned
 
     def requeue_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
-        """Requeue a message after its lease expired while an earlier message of its key is held.
+        """Requeue a message with an expired lease, if an earlier message of its key is held.
 
-        Messages of a key are processed in order, so work on this one cannot have begun, and the
-        expired lease is no failed attempt.
-
-        Returns:
-            False, without any change, if no earlier message is held.
+        Messages of a key are processed in order, so work on this one cannot have begun, and its
+        attempt has not failed.
         """
         at = _position(key_queue, entry, index)
         if at is None:
@@ -256,7 +240,7 @@ class KeyQueues:
         return state.requeue_unfailed(entry, index)
 
     def forwarding_ended(self, entry: Entry, index: int) -> None:
-        """Continue with the key of a message that was forwarded, or whose forwarding failed."""
+        """Continue with the key of a message whose forwarding succeeded or failed."""
         key_queue = self._forwarding.pop((entry, index), None)
         if key_queue is not None:
             self._mark_returned(key_queue)
@@ -264,7 +248,6 @@ class KeyQueues:
             self._check_later(key_queue, now_ms(self._loop))
 
     def check_all(self) -> None:
-        """Check all delayed key queues now."""
         now = now_ms(self._loop)
         self._delayed = [
             (now, look, key_queue)
@@ -305,8 +288,7 @@ class KeyQueues:
                 self._ready.append(key_queue)
             items = key_queue.items
             if len(items) > key_queue.out and _message_key(item) < _message_key(items[-1]):
-                # A message of another consumer arrives behind newer ones. The messages that are
-                # out stay first.
+                # A message of another consumer arrives behind newer ones.
                 at = bisect_right(items, _message_key(item), lo=key_queue.out, key=_message_key)
                 items.insert(at, item)
                 if at == 0 and key_queue.check_number:
@@ -318,7 +300,6 @@ class KeyQueues:
     # Scheduling of key queues
 
     def _schedule(self, key_queue: KeyQueue, now: int) -> None:
-        """Make a key queue ready or delayed, or remove it."""
         if self._advance_to_leasable(key_queue, now):
             self._ready.append(key_queue)
             self._queue.wake(1, _number(key_queue))
@@ -328,8 +309,7 @@ class KeyQueues:
     def _advance_to_leasable(self, key_queue: KeyQueue, now: int) -> bool:
         """Drop settled messages from the front; return True if the first message can be leased.
 
-        Otherwise the message is forwarded, or the queue is checked later, or removed if it is
-        empty.
+        Otherwise it is forwarded, or checked later, or the queue is empty and removed.
         """
         items = key_queue.items
         while items:
@@ -345,7 +325,7 @@ class KeyQueues:
                     entry, index, raw
                 ):
                     return True
-                # If the letter failed at once, the message is held back: check it again.
+                # If the letter failed at once, the message is held back.
             elif what == FORWARDING:
                 self._mark_out(key_queue)
                 self._forwarding[entry, index] = key_queue
@@ -381,7 +361,7 @@ class KeyQueues:
     # Messages returned to the broker
 
     def _dropped(self, states: Collection[object] | None) -> None:
-        """Remove the messages of these topics, which the broker redelivers; None for all topics."""
+        """Remove the messages of these topics, which the broker redelivers, or all."""
         if states is None:
             self._alarm.close()
             self._delayed.clear()
@@ -455,7 +435,7 @@ def _message_key(item: Queued) -> tuple[tuple[int, int], int]:
 
 
 def _key_of(item: Queued) -> _Key | None:
-    """Return the key by which the broker orders messages: the ordering key, if set (PIP-34)."""
+    """Return the ordering key or else the partition key, as the broker does (PIP-34)."""
     entry, _, raw = item
     try:
         key = raw.ordering_key() or raw.partition_key()

@@ -16,7 +16,6 @@ class LeaseHandle(NamedTuple):
         message_id: Serialized id of the message.
         granter: Names the consumer that granted the lease.
         number: Number of the lease at that consumer.
-        attempt: Number of the delivery attempt, from 1.
         first_ms: First delivery of the entry that is known on disk, in ms since the epoch; 0
             without a state. It changes when the attempts are counted from 1 again.
     """

@@ -1,4 +1,4 @@
-"""The state of a lease, and its interfaces for leases from before a restart."""
+"""The state of a lease, and the interfaces of `Lease` to it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ BITS: Final = 6  # buckets of 64 ms, by which a lease may expire late
 
 
 class LeaseKeeper(Protocol):
-    """Notified when a lease is lost and when its end moves."""
-
     def lost(self) -> None: ...
     def moved(self) -> None: ...
 
@@ -29,13 +27,11 @@ class LeaseRecord:
     """The state of one lease.
 
     Attributes:
-        number: Unique among the leases of the consumer.
         length_ms: Length of the lease as granted, in ms.
         due_ms: End of the lease, in ms on the loop's clock.
         armed: Edge of its bucket in `LeaseTable`.
         over: Why the lease is over; None while it is active.
         acked: True if the holder of the lease acked the message.
-        handle: Text of the handle, once requested.
     """
 
     message: Message
@@ -67,7 +63,7 @@ class LeaseRecord:
 
 
 class LeasedMessage(Protocol):
-    """The part of a lease record that `Lease` uses; see `LeaseRecord`."""
+    """A `LeaseRecord` or a `RestoredLease`."""
 
     length_ms: int
     due_ms: int
@@ -86,7 +82,7 @@ _G = TypeVar("_G", contravariant=True)
 
 
 class LeaseGranter(Protocol[_G]):
-    """The part of a lease table that `Lease` uses; see `LeaseTable`."""
+    """A `LeaseTable` or `RestoredLeases`."""
 
     def handle(self, record: _G) -> str: ...
     def check(self, record: _G) -> None: ...

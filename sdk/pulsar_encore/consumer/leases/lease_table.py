@@ -1,8 +1,7 @@
 """The active leases of one consumer, in buckets by their ends.
 
-If the end of a lease moves later, the lease stays in its bucket until the bucket is due, and then
-moves to another one. Every change is one step without an await, so a lease is either settled or
-expires.
+A lease whose end moves later stays in its bucket until the bucket is due, and then moves to another
+one. Every change is one step without an await, so a lease is either settled or expires.
 
 Invariant: a lease is in `_out` until it is over. Until then it is also in the bucket at edge
 `armed`, or in `_expiring`.
@@ -43,7 +42,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _Bucket: TypeAlias = dict[int, LeaseRecord | None]
 
-# Leases checked in one iteration of the loop when many messages were returned to the broker.
+# Leases checked in one iteration of the loop.
 _SWEEP_LIMIT: Final = 1_000
 _EXPIRE_LIMIT: Final = 250  # leases that expire in one iteration of the loop: 1 to 2 ms
 _DURABLE_EXPIRE_LIMIT: Final = 75  # the same for leases on disk
@@ -54,8 +53,6 @@ _SETTLED_OTHERWISE: Final = "its message was settled by another call, or returne
 
 
 class LeaseTable:
-    """The leases of one consumer."""
-
     def __init__(
         self,
         settlement: Settlement,
@@ -84,7 +81,7 @@ class LeaseTable:
         self._refusal: Exception | None = None
         #: Called with each lease that is over, except at `close`.
         self.ended: Callable[[LeaseRecord], None] = _ignore_end
-        #: Called with an expired lease; returns True if its message was requeued and did not fail.
+        #: Requeues the message of an expired lease if its attempt has not failed.
         self.requeue_early: Callable[[LeaseRecord], bool] = _never
         self.most: int = most
         self._alarm = Alarm(loop)
@@ -108,7 +105,7 @@ class LeaseTable:
             raise self._refusal.with_traceback(None)
 
     def record(self, message: Message, length_ms: int) -> LeaseRecord:
-        """Grant a lease on a message that was just delivered, and end its ack timeout."""
+        """Grant a lease on a message that was just delivered, without an ack timeout."""
         held = held_of(message)
         assert held is not None  # readers grant no leases
         state: TopicState = held.entry.topic_state
@@ -128,7 +125,7 @@ class LeaseTable:
         return record.handle
 
     def is_foreign(self, named: handles.LeaseHandle) -> bool:
-        """Return True if no open consumer of this process granted the lease of a handle."""
+        """Return True if no open consumer of this process granted the lease."""
         granter = _all.get(named.granter)
         return granter is None or not granter.is_open
 
@@ -154,7 +151,7 @@ class LeaseTable:
     def check(self, record: LeaseRecord) -> None:
         self._affinity.check()
         if record.over is None and self._refusal is not None:
-            # The walk of `close` has not reached this lease yet.
+            # `close` has not reached this lease yet.
             self._lose(record, str(self._refusal))
         elif record.over is None and not record.holds:
             self._lose(record, _SETTLED_OTHERWISE)
@@ -162,7 +159,6 @@ class LeaseTable:
             raise lost(record)
 
     def extend(self, record: LeaseRecord, length_ms: int) -> None:
-        """End an active lease `length_ms` from now."""
         self.check(record)
         record.due_ms = due_in_ms(self._loop, length_ms)
         if record.due_ms <= record.armed - (1 << BITS):
@@ -207,7 +203,6 @@ class LeaseTable:
     def _lose_some(
         self, records: Iterator[LeaseRecord], why: str, *, all_of_them: bool = False
     ) -> None:
-        """Lose leases on messages that are not held any more, or all leases, in steps."""
         for at, record in enumerate(records, 1):
             if record.over is None and (all_of_them or not record.holds):
                 self._lose(record, why)
@@ -217,22 +212,18 @@ class LeaseTable:
                 return
 
     async def flush(self) -> None:
-        """Write the ends of leases with a handle, also after `close`."""
         if self._writer is not None:
             await self._writer.flush()
 
     def finish(self) -> None:
-        """Write like `flush`, without an event loop."""
         if self._writer is not None:
             self._writer.finish()
 
     def forget(self) -> None:
-        """Write nothing more."""
         if self._writer is not None:
             self._writer.forget()
 
     def close(self, why: Exception) -> None:
-        """Lose all leases. Later pops raise `why`."""
         self._refusal = self._refusal or why
         self._alarm.close()
         if self._writer is not None:
@@ -266,13 +257,13 @@ class LeaseTable:
     # Pops that wait for a free lease
 
     def free_for(self, ticket: int) -> int:
-        """Return how many leases a pop may take; 0 while a pop with a lower ticket waits."""
+        """Return how many leases a pop may take: 0 while a pop with a lower ticket waits."""
         if self._waiters and self._waiters[0][0] < ticket:
             return 0
         return self.free
 
     async def wait_for_free(self, deadline: float, ticket: int) -> bool:
-        """Wait until a lease is over (True), or the loop's clock reaches `deadline` (False)."""
+        """Wait until a lease is over (True), or until `deadline` (False)."""
         future: asyncio.Future[bool] = self._loop.create_future()
         waiter = (ticket, future)
         insort(self._waiters, waiter, key=_TICKET)
@@ -318,7 +309,7 @@ class LeaseTable:
                 self._sweep_edges()
 
     def _sweep_edges(self) -> None:
-        """Remove emptied buckets: a lease of hours is often settled within seconds."""
+        """Remove emptied buckets: leases of hours are often settled within seconds."""
         self._buckets = {edge: bucket for edge, bucket in self._buckets.items() if bucket}
         self._edges = list(self._buckets)
         heapify(self._edges)
@@ -362,7 +353,7 @@ class LeaseTable:
     def _expire(self, state: TopicState, records: list[LeaseRecord]) -> None:
         if not self._nack_handler.redeliver_expired(state, [record.held for record in records]):
             for record in records:
-                if record.over is None:  # it may be lost together with an earlier lease of its key
+                if record.over is None:  # not lost with an earlier lease of its key
                     self._expire_one(record)
             return
         for record in records:
@@ -387,7 +378,7 @@ _all: Final[WeakValueDictionary[str, LeaseTable]] = WeakValueDictionary()
 
 
 def _drained(bucket: _Bucket) -> Iterator[LeaseRecord]:
-    """Yield and remove each lease of a bucket, because freeing a million at once takes 0.1 s."""
+    """Yield and remove each lease, because freeing a million at once takes 0.1 s."""
     for number in bucket:
         record, bucket[number] = bucket[number], None
         if record is not None:

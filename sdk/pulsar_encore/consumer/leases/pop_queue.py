@@ -19,13 +19,13 @@ from .lease_record import LeaseRecord
 from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
-#: Every fifth pop takes previously failed messages first, as in RocketMQ. If no pop did, a queue
-#: full of new messages would delay them. If every pop did, poison messages would delay the others.
+#: Every fifth pop takes previously failed messages first, as in RocketMQ. If none did, new messages
+#: would delay failed ones; if all did, poison messages would delay the others.
 _FAILED_FIRST_EVERY: Final = 5
 
 
 class _Line:
-    """Pops that are served one at a time, in the order of their calls."""
+    """Pops that are served one at a time, in order."""
 
     __slots__ = ("lock", "pops")
 
@@ -35,8 +35,6 @@ class _Line:
 
 
 class PopQueue:
-    """The pops of one consumer."""
-
     def __init__(
         self,
         queue: ReceiveQueue,
@@ -49,7 +47,7 @@ class PopQueue:
         self._leases = leases
         self._fair_yield = fair_yield
         self._loop = loop
-        # A line for each topic: its waiting pops do not block those of other topics.
+        # A line for each topic: its waiting pops do not block other pops.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._key_queues = key_queues
         self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease

@@ -1,7 +1,7 @@
 """Leases that were granted before a restart, of a consumer with a state.
 
-The disk has the attempt and the end of the lease, and no settlement since. The message may be at
-this consumer, at another consumer of the directory, or at the broker, so it is settled by id.
+The message may be at this consumer, at another consumer of the directory, or at the broker, so it
+is settled by id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TRUST_TIMEOUT_S: Final = 5.0
 
 @dataclass(eq=False, slots=True)
 class RestoredLease:
-    """A lease from before a restart: like `LeaseRecord`, but without its message."""
+    """A lease from before a restart: a `LeaseRecord` without a message."""
 
     handle: str
     attempt: int
@@ -60,8 +60,6 @@ class RestoredLease:
 
 
 class RestoredLeases:
-    """The leases that earlier processes have granted."""
-
     def __init__(
         self,
         ownership: Ownership,
@@ -80,12 +78,7 @@ class RestoredLeases:
         self._affinity = LoopAffinity("lease")
 
     async def find(self, named: handles.LeaseHandle, text: str) -> RestoredLease:
-        """Return the lease that a handle names.
-
-        Raises:
-            LeaseLostError: if the lease is over, or belongs to a consumer with another state.
-            MessageNotHeldError: if it is unknown yet whether the state belongs to this cluster.
-        """
+        """Return the lease that a handle names; raise if it is over or of another state."""
         message_id = handles.message_id_of(named)
         try:
             state, entry_key, _, message_id = self._ownership.named(message_id)
@@ -114,9 +107,8 @@ class RestoredLeases:
     ) -> None:
         """Wait for a message that shows whether the state belongs to this cluster.
 
-        In another cluster an ack by the id of a handle could ack a message that no one has
-        received. The messages that the last process had not acked arrive first, so this wait is
-        short.
+        In another cluster the id of a handle means another message. The messages that the last
+        process had not acked arrive first, so this wait is short.
         """
         deadline = self._loop.time() + _TRUST_TIMEOUT_S
         while durable.trusts(key) is None:
@@ -163,9 +155,8 @@ class RestoredLeases:
     def ack(self, lease: RestoredLease) -> Sequence[asyncio.Future[None]]:
         """Ack the leased message; return the ack receipts to wait for.
 
-        Raises:
-            MessageNotHeldError: if the message is in a batch that has not arrived, and the
-                transport cannot ack a part of such a batch; the lease is still active.
+        Raise `MessageNotHeldError` if the message is in a batch that has not arrived and the
+        transport cannot ack a part of it. The lease is still active then.
         """
         if lease.acked:
             self._affinity.check()
@@ -183,7 +174,7 @@ class RestoredLeases:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack the leased message. After its last attempt it is dead-lettered when it arrives."""
+        """Nack the leased message. After its last attempt it is dead-lettered at its arrival."""
         delay_ms = None if delay is None else to_ms(delay, "delay")
         self.check(lease)
         if delay_ms is None:

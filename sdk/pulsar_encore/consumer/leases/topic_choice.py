@@ -42,11 +42,7 @@ class TopicChoices:
         self._unsure: set[str] = set()
 
     def of(self, topic: str | None) -> TopicChoice | None:
-        """Return the numbers of a topic; None for None.
-
-        Raises:
-            ConfigurationError: if the consumer does not read the topic.
-        """
+        """Return the numbers of a topic; raise if the consumer does not read it."""
         if topic is None:
             return None
         topic_name(topic, "topic")
@@ -66,7 +62,7 @@ class TopicChoices:
         if name in known or name in {base_name(each) for each in known}:
             return
         # The stock transport does not know how many partitions a topic has. It accepts every
-        # partition number, also for a topic without partitions, until a message has arrived.
+        # partition number until a message has arrived.
         unpartitioned = base_name(name) in come
         if (
             not unpartitioned

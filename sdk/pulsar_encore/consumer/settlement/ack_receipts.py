@@ -20,13 +20,11 @@ from ...eventloop.alarm import now_ms
 
 @dataclass(eq=False, slots=True)
 class _TopicReceipts:
-    """The unconfirmed flushes of one topic, and the futures of the waiting callers.
+    """The unconfirmed flushes of one topic, by number, and the futures of the waiting callers.
 
     Attributes:
-        unconfirmed: Numbers of the flushes, oldest first.
         last: Number of the last flush.
-        unsent_waiters: Futures that wait for acks that are not all sent.
-        sent_waiters: Futures that wait for sent acks, each with the number of its last flush.
+        sent_waiters: Futures, each with the number of the last flush that it waits for.
     """
 
     unconfirmed: dict[int, None] = field(default_factory=dict)
@@ -83,7 +81,7 @@ class AckReceipts:
         self._mark_sent(state, topic)
 
     def _mark_sent(self, state: TopicState, topic: _TopicReceipts) -> None:
-        """Assign the futures of unsent acks to the last flush, once every ack is sent."""
+        """Assign the futures of unsent acks to the last flush, once all are sent."""
         if topic.unsent_waiters and _all_sent(state):
             opened, topic.unsent_waiters = topic.unsent_waiters, []
             topic.sent_waiters.extend((topic.last, future) for future in opened)
@@ -110,7 +108,7 @@ class AckReceipts:
             _resolve(topic)
 
     def disconnected(self, states: Iterable[TopicState]) -> None:
-        """Count unconfirmed acks as unsent: they are sent again after the reconnect."""
+        """Count unconfirmed acks as unsent."""
         for state in states:
             topic = self._topics.get(state)
             if topic is not None:
@@ -119,7 +117,6 @@ class AckReceipts:
                 topic.sent_waiters.clear()
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """Record that unconfirmed acks were sent again."""
         for state in states:
             if state in self._topics:
                 self._mark_sent(state, self._topics[state])
@@ -152,7 +149,7 @@ def _all_sent(state: TopicState) -> bool:
 
 
 def _resolve(topic: _TopicReceipts) -> None:
-    """Resolve the futures whose flush is confirmed, with all flushes before it."""
+    """Resolve the futures whose flush and all earlier ones are confirmed."""
     oldest = next(iter(topic.unconfirmed), None)
     while topic.sent_waiters and (oldest is None or topic.sent_waiters[0][0] < oldest):
         topic.sent_waiters.popleft()[1].set_result(None)

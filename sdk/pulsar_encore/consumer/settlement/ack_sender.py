@@ -21,7 +21,7 @@ from ..delivery.receive_queue import ReceiveQueue
 from ..topic_states import RECONNECT_S, REDELIVERY_S, TopicStates
 from .ack_receipts import AckReceipts
 
-# A flush is due when the unsent acks cover this fraction of the unacked window (a tenth).
+# A flush is due when the unsent acks cover a tenth of the unacked window.
 _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
 # Entries sent in one iteration of the loop, 3 us each.
@@ -34,12 +34,6 @@ _CALM_MS: Final = 500
 
 
 class AckSender:
-    """Sends the acks that the topic states of one consumer have collected.
-
-    Args:
-        queue: Tells whether requested messages may still be on their way to the application.
-    """
-
     def __init__(
         self,
         transport_consumer: TransportConsumer,
@@ -68,7 +62,7 @@ class AckSender:
         self._duplicate_timer: asyncio.TimerHandle | None = None
 
     def added(self, state: TopicState, messages: int) -> None:
-        """Record that acks of `messages` more messages wait in `state`, and flush if due."""
+        """Record that acks of more messages wait in `state`, and flush if due."""
         if not messages:
             return
         self._unsent = unsent = self._unsent + messages
@@ -87,7 +81,7 @@ class AckSender:
         self._arrived_ms = now
 
     def flush(self) -> bool:
-        """Send all acks now; return False if the transport rejected some, which are retried."""
+        """Send all acks now; return False if some were rejected, which are retried."""
         self._refused.clear()
         self._flush_ready(sys.maxsize)
         return not self._refused
@@ -139,7 +133,6 @@ class AckSender:
         self._flush_ready(_SLICE)
 
     def watch_duplicates(self) -> None:
-        """Schedule the end of the duplicate windows."""
         if self._duplicate_timer is None:
             self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
@@ -177,7 +170,6 @@ class AckSender:
             state.acks.doubtful(now)
 
     def connected(self, states: Collection[TopicState]) -> None:
-        """Send every ack again that may have been lost with the old connection."""
         for state in states:
             state.reconnected()
         self._refused.clear()
@@ -208,7 +200,7 @@ class AckSender:
             await asyncio.wait(awaited, timeout=longest_s)
 
     def close(self, why: Exception) -> None:
-        """Stop the timers and fail the waiting callers, without sending acks."""
+        """Stop the timers and fail the waiting callers. No ack is sent."""
         self.receipts.fail(why)
         for timer in (self._timer, self._retry, self._reconnect_timer, self._duplicate_timer):
             if timer is not None:

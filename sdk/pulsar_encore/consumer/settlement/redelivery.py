@@ -30,21 +30,21 @@ from .rewinds import Rewinds
 logger: logging.Logger = logging.getLogger(__name__)
 
 _BURST: Final = 500  # keys of a topic handled in one iteration of the loop
-# Delay before a rejected request is retried. It doubles with each rejection.
+# Delay before a rejected request is retried, doubled with each rejection.
 _RETRY_MS: Final = 200
 _MAX_RETRY_MS: Final = 5_000
 _LAST: Final = (1 << 63) - 1
 
 
 class LastAttempts(Protocol):
-    """Dead-letters batch messages that failed at their last attempt and are known by id only."""
+    """Dead-letters batch messages that are known by id only."""
 
     def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
         """Dead-letter a failed message, or return False if it has to be redelivered."""
         ...
 
     def fail_all(self, state: TopicState, reason: str) -> None:
-        """Do the same for every message of a topic that the application holds."""
+        """Do the same for every held message of a topic."""
         ...
 
 
@@ -53,7 +53,6 @@ class Redelivery:
 
     Attributes:
         all_due: Called when no message is held back any longer (ordered leases).
-        last: None without a dead-letter policy.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Redelivery:
     # Waiting messages
 
     def schedule(self, entry: Entry, index: int, delay_ms: int, *, narrow: bool = False) -> None:
-        """Nack a message, so that it is redelivered after its delay.
+        """Nack a message: it is redelivered after its delay.
 
         Args:
             narrow: Use the narrowest bucket for the delay, whatever precision nacks have.
@@ -113,21 +112,20 @@ class Redelivery:
         self._alarm.at(state.next_due())  # for rejected requests
 
     def schedule_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
-        """Nack an entry without a record, so that it is redelivered after its delay."""
+        """Nack an entry without a record."""
         state.nack_unseen(key, *self._due(delay_ms))
         self._alarm.at(state.next_due())
 
     def rearm(self, state: TopicState) -> None:
-        """Set the alarm again, because a message may be due earlier."""
+        """Set the alarm for a message that may be due earlier."""
         self._alarm.at(state.next_due())
 
     def _due(self, delay_ms: int) -> tuple[int, int]:
-        """Return the due time in ms and the bits of its bucket."""
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
         return due_in_ms(self._loop, delay_ms), bits
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """Retry rejected requests at once, because the connection is back."""
+        """Retry rejected requests at once."""
         for state in states:
             if self._refused.pop(state.number, None) is not None:
                 self._alarm.at(state.next_due())
@@ -173,7 +171,6 @@ class Redelivery:
         state.timeouts.done(due)
 
     def _request(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
-        """Request due messages: single entries, or a rewind of their topic."""
         if not due:
             return
         if not state.shared:  # one due message of an Exclusive or Failover topic rewinds it
@@ -210,7 +207,7 @@ class Redelivery:
         logger.debug("%s: redelivery refused, again in %d ms: %s", state.topic, pause, error)
 
     def redeliver_all(self) -> None:
-        """Redeliver every unacked message of all topics, pending nacks included."""
+        """Redeliver every unacked message, pending nacks included."""
         if self._options.ordered_leases:
             self._make_all_due()
             return
@@ -251,4 +248,4 @@ def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> D
 
 
 def _ignore_all_due() -> None:
-    """Default of `all_due`: no message is held back."""
+    """Default of `all_due`."""

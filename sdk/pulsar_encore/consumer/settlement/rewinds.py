@@ -26,12 +26,6 @@ _MAX_REWINDS: Final = 6
 
 
 class Rewinds:
-    """The rewinds of one consumer.
-
-    Args:
-        queue_size: The option `receiver_queue_size`.
-    """
-
     def __init__(
         self,
         transport_consumer: TransportConsumer,
@@ -70,7 +64,7 @@ class Rewinds:
         self._queue.drop(rewound)
 
     def repeat(self, state: TopicState) -> None:
-        """Repeat a rewind because entries are missing. Messages that arrived are kept."""
+        """Repeat a rewind. Messages that arrived are kept."""
         for each in self._topic_states.rewound_with(state):
             each.rewound_with_others()
         self._request(state)

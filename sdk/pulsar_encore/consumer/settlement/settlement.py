@@ -46,11 +46,7 @@ class Settlement:
     # Acks
 
     def ack(self, item: Settleable) -> TopicState:
-        """Ack one message; return the state of its topic.
-
-        Raises:
-            MessageNotHeldError: if the message is not this consumer's or cannot be acked alone.
-        """
+        """Ack one message; return the state of its topic."""
         if type(item) is Message:
             entry, index, *_ = self._ownership.held(item)
             state: TopicState = entry.topic_state
@@ -73,7 +69,7 @@ class Settlement:
         return state
 
     def ack_row(self, items: Sequence[Settleable], start: int) -> tuple[TopicState, int]:
-        """Ack the next messages of a list: up to `ROW` messages of one topic, or one id.
+        """Ack up to `ROW` messages of one topic, or one id, from `start` on.
 
         Returns:
             The topic state, and the position of the rest of the list.
@@ -114,7 +110,7 @@ class Settlement:
             self._acks.added(state, state.ack(entry, index))
 
     def _ack_chunked(self, state: TopicState, key: EntryKey, message_id: MessageId) -> None:
-        """Ack a chunked message without a record, which is nacked, just acked, or not held.
+        """Ack a chunked message without a record: nacked, just acked, or not held.
 
         Its id names the last chunk only. If only that chunk were acked, the others would stay
         unacked, and no consumer would know them.
@@ -125,7 +121,6 @@ class Settlement:
             raise chunks_unknown(repr(message_id), "ack")
 
     def _ack_part(self, state: TopicState, entry: Entry, index: int) -> None:
-        """Ack one batch index of an entry without a record."""
         capabilities = self._transport_consumer.capabilities
         if not capabilities.ack_unseen_index:
             raise MessageNotHeldError(
@@ -141,7 +136,7 @@ class Settlement:
         self._acks.added(state, state.ack(entry, index))
 
     def ack_cumulative(self, item: Settleable) -> TopicState:
-        """Ack a message and every message before it in its topic; return the topic's state."""
+        """Ack a message and all before it in its topic; return the topic's state."""
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
             state: TopicState = entry.topic_state
@@ -190,7 +185,6 @@ class Settlement:
         self.forwarding_ended(entry, index)
 
     def forwarded(self, message: Message, *, cumulative: bool) -> None:
-        """Ack the original after its copy was stored."""
         try:
             if cumulative:
                 self.ack_cumulative(message)
@@ -203,4 +197,4 @@ class Settlement:
 
 
 def _nobody(entry: Entry, index: int) -> None:
-    """Default of `forwarding_ended`: no part waits for the outcome."""
+    """Default of `forwarding_ended`."""
