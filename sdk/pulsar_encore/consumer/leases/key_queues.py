@@ -68,7 +68,7 @@ class KeyQueues:
     """The key queues of one consumer.
 
     Args:
-        most: Limit of messages in key queues, including those that are out.
+        most: Limit of messages in key queues, also the messages that are out.
         dead_letter_if_spent: Dead-letters a message if it has used up its attempts. Called when the
             message is the next of its key, because later messages wait until the letter is stored.
         spent: Returns True if a message has used up its attempts: it is never leased behind others.
@@ -121,7 +121,7 @@ class KeyQueues:
     def take(
         self, most: int, only: Container[int] | None = None, per_key: int | None = None
     ) -> list[tuple[KeyQueue, Message]]:
-        """Deliver up to `most` messages: the first of each key, then those that follow.
+        """Deliver up to `most` messages: the first of each key, then the messages that follow.
 
         The longest-waiting keys come first. The work of a call is limited: if it returns none,
         `has_more` tells whether to call again. Messages of one key are side by side, in order.
@@ -177,7 +177,7 @@ class KeyQueues:
             key_queues = growing
 
     def _may_follow(self, key_queue: KeyQueue, now: int) -> bool:
-        """Return True if the next message may be leased behind those that are out."""
+        """Return True if the next message may be leased behind the messages that are out."""
         items = key_queue.items
         while key_queue.out < len(items):
             item = items[key_queue.out]
@@ -240,7 +240,7 @@ class KeyQueues:
         return state.requeue_unfailed(entry, index)
 
     def forwarding_ended(self, entry: Entry, index: int) -> None:
-        """Continue with the key of a message whose forwarding succeeded or failed."""
+        """Continue with a key after the forwarding of its first message succeeded or failed."""
         key_queue = self._forwarding.pop((entry, index), None)
         if key_queue is not None:
             self._mark_returned(key_queue)

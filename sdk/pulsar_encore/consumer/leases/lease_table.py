@@ -1,7 +1,8 @@
 """The active leases of one consumer, in buckets by their ends.
 
-A lease whose end moves later stays in its bucket until the bucket is due, and then moves to another
-one. Every change is one step without an await, so a lease is either settled or expires.
+If the end of a lease moves later, the lease stays in its bucket until the bucket is due, and then
+moves to another one. Every change is one step without an await, so a lease is either settled or
+expires.
 
 Invariant: a lease is in `_out` until it is over. Until then it is also in the bucket at edge
 `armed`, or in `_expiring`.
@@ -194,7 +195,7 @@ class LeaseTable:
         self._end(record, "it was nacked")
 
     def sweep(self) -> None:
-        """Lose leases whose messages were returned to the broker, over several iterations.
+        """Lose leases on messages that were returned to the broker, over several iterations.
 
         `check` detects such a lease if this walk has not reached it yet.
         """
