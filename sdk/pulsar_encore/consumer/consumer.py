@@ -156,7 +156,7 @@ class Consumer:
         self._no_receiving = parts.options.ordered_leases or callback is not None
         self._closing: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        # True if acks can no longer be sent, so `close` does not wait for them.
+        # True if acks can no longer be sent.
         self._cannot_send = False
         parts.transport_consumer.start(parts.delivery_handler)
         if callback is not None:
@@ -631,7 +631,7 @@ class Consumer:
         queued = states.count(QUEUED)
         return Statistics(
             queued=queued,
-            # The rest of the unacked messages. This saves another walk over all messages.
+            # This saves another walk over all messages.
             in_flight=states.unacked - states.nacked - queued,
             nacked=states.nacked,
             unsent_acks=states.unsent_acks,

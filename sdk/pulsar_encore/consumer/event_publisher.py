@@ -81,7 +81,7 @@ class ProducerEventPublisher:
     """The `ProducerListener` of a producer, or of one letter producer of a consumer.
 
     Attributes:
-        retrying: The last `Retrying` event of each topic or partition that is not attached.
+        retrying: The last `Retrying` event of each topic that is not attached.
     """
 
     def __init__(self, events: EventDispatcher, component: Component = "producer") -> None:

@@ -31,8 +31,7 @@ from .topic_index import TopicIndex
 # Limit of queued messages while a pop waits for one topic and all topics share the permits. It
 # bounds the queue where the broker's unacked limit is off.
 _MAX_PASSED: Final = 20_000
-# Permits are returned in groups of this many messages, and for all taken messages when a caller
-# waits.
+# Permits are returned for so many messages at once, and for all taken ones when a caller waits.
 _GROUP: Final = 100
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
@@ -194,7 +193,7 @@ class ReceiveQueue:
             self._dispose(over, _GROUP)
 
     def _walk(self, delivery: QueuedDelivery) -> Iterator[Message]:
-        """Take the messages of a delivery. The local variables of a generator make this cheap."""
+        """A generator, because its local variables make taking a message cheap."""
         entry, schema, on_delivery = delivery.entry, self._schema, self._on_delivery
         attempts: Attempts = entry.topic_state.attempts
         failures = attempts.failures
@@ -231,10 +230,7 @@ class ReceiveQueue:
         self._finish_first(delivery)
 
     def dequeue(self) -> Queued | None:
-        """Remove the next message, which stays QUEUED until `deliver`.
-
-        Do not combine it with `take` and similar methods.
-        """
+        """Remove the next message, which stays QUEUED. Do not combine it with `take` and others."""
         while self._deliveries:
             first = self._deliveries[0]
             queued = first.dequeue()
@@ -392,9 +388,8 @@ class ReceiveQueue:
             yield
 
     def take_many(self, most: int, most_bytes: int) -> list[Message]:
-        """Take up to `most` messages and `most_bytes` bytes (0 or less for no limit).
-
-        The first message is taken whatever its size.
+        """Take up to `most` messages and, if above 0, `most_bytes` bytes, but always the first
+        message.
         """
         with self._one_write():
             if most_bytes > 0 and self._queued_bytes() > most_bytes:

@@ -29,11 +29,9 @@ class BoundedCopy:
         limit: Messages in flight. An entry with more messages is copied alone.
         max_failures: Consecutive failed copies after which a destination is exhausted.
         drain_s: Longest wait of `drain`, in s; None for no limit.
-        producer: Further `ProducerOptions`.
 
     Attributes:
-        failure: The error that ended the run, or None.
-        failed_at: Name of the original at which it failed.
+        failed_at: Name of the original at which the run failed.
         exhausted: Exhausted destinations, with their last error.
     """
 

@@ -65,7 +65,6 @@ async def producer_options(
     Args:
         schema: For messages that were written without one.
         byte_keys: True if the transport copies keys of bytes.
-        options: Further `ProducerOptions`.
     """
     form = destination.form
     if form.version >= 0:

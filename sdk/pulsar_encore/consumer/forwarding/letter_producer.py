@@ -1,7 +1,7 @@
 """The producer of one letter topic, created on first use and again after a failure.
 
-After a failure the next creation waits for a backoff (100 ms to 60 s). Letters that are posted
-meanwhile fail at once with the last error, so that no caller hangs.
+Each further creation waits for a backoff (100 ms to 60 s). Letters that are posted meanwhile fail
+at once with the last error, so that no caller hangs.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class KeyQueue:
     Attributes:
         key: Topic number and key; None for a message without a key, which has its own queue.
         out: How many of the first messages are leased, or 1 if the first is being forwarded.
-        check_number: Number of the scheduled check; 0 for none.
+        check_number: Number of the scheduled check, or 0.
     """
 
     key: _Key | None
@@ -240,11 +240,11 @@ class KeyQueues:
         return state.requeue_unfailed(entry, index)
 
     def forwarding_ended(self, entry: Entry, index: int) -> None:
-        """Continue with a key after the forwarding of its first message succeeded or failed."""
+        """Continue with the key of a forwarded message."""
         key_queue = self._forwarding.pop((entry, index), None)
         if key_queue is not None:
             self._mark_returned(key_queue)
-            # Checked by `_ring`, because many may end at once.
+            # `_ring` checks it, because many may end at once.
             self._check_later(key_queue, now_ms(self._loop))
 
     def check_all(self) -> None:

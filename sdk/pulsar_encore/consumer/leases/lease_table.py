@@ -303,7 +303,7 @@ class LeaseTable:
     def _disarm(self, record: LeaseRecord) -> None:
         bucket = self._buckets.get(record.armed)
         if bucket is not None and bucket.pop(record.number, None) is not None and not bucket:
-            # A new dict, because a dict that was large stays large.
+            # Not kept, because a dict that was large stays large.
             self._buckets[record.armed] = None
             self._empty_count += 1
             if self._empty_count > _MAX_EMPTY + len(self._edges) // 2:

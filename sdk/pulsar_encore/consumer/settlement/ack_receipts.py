@@ -34,12 +34,6 @@ class _TopicReceipts:
 
 
 class AckReceipts:
-    """The ack receipts of one consumer.
-
-    Args:
-        not_confirmed: Called with a topic state and sent acks that have to be sent again.
-    """
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -70,7 +64,7 @@ class AckReceipts:
         return topic.sent_waiters[-1][1]
 
     def sent(self, state: TopicState, unsent: Unsent, receipt: Awaitable[None] | None) -> None:
-        """Record that acks were sent. Without a receipt (None) they count as confirmed."""
+        """Record that acks were sent. Without a receipt they count as confirmed."""
         topic = self._topics.setdefault(state, _TopicReceipts())
         if receipt is not None:
             unsent.flush.await_receipt()
