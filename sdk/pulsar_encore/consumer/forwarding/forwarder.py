@@ -149,7 +149,7 @@ class Forwarder:
                 custom=custom,
                 from_retry_topic=from_retry,
             )
-            topic = self._topics.retry(message)
+            topic = self._topics.retry()
         outcome: asyncio.Future[None] = self._loop.create_future()
         self._settlement.begin_forwarding(message, cumulative=cumulative)
         forwarding = _Forwarding(message, topic, form=form, cumulative=cumulative, outcome=outcome)
@@ -213,7 +213,7 @@ class Forwarder:
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
-        forwarding = _Forwarding(message, self._topics.retry(message), due=due)
+        forwarding = _Forwarding(message, self._topics.retry(), due=due)
 
         def write() -> OutgoingMessage:
             known = _failures(held)

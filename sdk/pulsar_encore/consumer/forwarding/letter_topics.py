@@ -51,7 +51,7 @@ class LetterTopics:
         self._origins: dict[str, str] = {}  # a topic of the originals, by dead letter topic
         self._closed = False
 
-    def retry(self, message: Message) -> str:
+    def retry(self) -> str:
         assert self._retry is not None  # only called with `retry_enable`
         return self._retry
 
