@@ -31,7 +31,8 @@ from .topic_index import TopicIndex
 # Limit of queued messages while a pop waits for one topic and all topics share the permits. It
 # bounds the queue where the broker's unacked limit is off.
 _MAX_PASSED: Final = 20_000
-# Permits are returned for so many messages at once, and for all taken ones when a caller waits.
+# Permits are returned for this many messages at once, and for each taken message when a caller
+# waits.
 _GROUP: Final = 100
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
@@ -91,7 +92,7 @@ class ReceiveQueue:
         self._deliveries: deque[QueuedDelivery] = deque()
         # The deliveries of messages that failed before.
         self._failed_deliveries: deque[QueuedDelivery] = deque()
-        # Iterates over the first delivery, the only one that is partly taken.
+        # Iterates over the first delivery. No other delivery is partly taken.
         self._head: Iterator[Message] = _NOTHING
         self._topics: TopicIndex | None = None  # made when a caller names topics
         self.taken: int = 0
@@ -388,9 +389,7 @@ class ReceiveQueue:
             yield
 
     def take_many(self, most: int, most_bytes: int) -> list[Message]:
-        """Take up to `most` messages and, if above 0, `most_bytes` bytes, but always the first
-        message.
-        """
+        """Take at least one message, up to `most` and, if above 0, `most_bytes` bytes."""
         with self._one_write():
             if most_bytes > 0 and self._queued_bytes() > most_bytes:
                 return self._take_weighed(most, most_bytes)
@@ -564,7 +563,7 @@ class ReceiveQueue:
 
         Args:
             takes: True if the caller takes a message when it is woken. A caller that may wait for
-                more is woken in addition to one that takes, so that no message stays in the queue.
+                more is woken in addition to a taking caller, so that no message stays queued.
         """
         if self._error is not None:
             await asyncio.sleep(0)
