@@ -141,8 +141,7 @@ if TYPE_CHECKING:
     from .state.rocks import StoreStatistics
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
-# Programs need these classes only for annotations and `isinstance`, because a client creates the
-# objects. Importing them here would double the time of `import pulsar_encore`.
+# Importing them here would double the time of `import pulsar_encore`.
 _LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
@@ -179,7 +178,6 @@ _LAZY_NAMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `_LAZY_NAMES` or a module of `_LAZY_MODULES`."""
     if name in _LAZY_MODULES:
         return import_module(f".{name}", __name__)
     if name in _LAZY_NAMES:
@@ -190,7 +188,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 

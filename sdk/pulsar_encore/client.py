@@ -42,8 +42,8 @@ from .transport.transport_choice import make_transport
 from .values.backoff import BackoffLike
 from .values.message_id import MessageId
 
-# Most modules of this package belong to producers, readers or consumers. They are imported when a
-# client creates the first one, so that `import pulsar_encore` is fast.
+# Modules of producers, readers and consumers are imported when a client creates the first one, so
+# that `import pulsar_encore` is fast.
 if TYPE_CHECKING:
     from .consumer.consumer import Consumer
     from .consumer.event_publisher import ProducerEventPublisher
@@ -190,8 +190,8 @@ class Client:
                 f"one, got {class_name or type(transport).__name__}"
             )
         self._transport: Transport = transport
-        # Each refers to the client through `_forget` until it is closed. The client and its
-        # connections therefore live as long as one of them is open.
+        # Each refers to the client through `_forget` until it is closed, so the client and its
+        # connections live as long as one of them is open.
         self._open: dict[Producer | Consumer | Reader, finalize[[str, int], object]] = {}
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -616,7 +616,6 @@ class Client:
 
 
 def transport_of(client: Client) -> Transport:
-    """Return the transport of a client, for other modules of this package."""
     return client._transport
 
 
@@ -632,8 +631,8 @@ def _abandon_on_its_loop(each: Producer | Consumer | Reader) -> None:
 async def _close_on_its_loop(each: Producer | Consumer | Reader) -> None:
     """Close an object on its own event loop.
 
-    If that loop does not run, no coroutine can run on it: the object is only marked as closed, and
-    the transport closes the connection.
+    If that loop does not run, the object is only marked as closed, and the transport closes the
+    connection.
     """
     loop = each.affinity.loop
     if loop is running_loop():

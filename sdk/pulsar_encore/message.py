@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 class RawMessage(Protocol):
     """One message as the transport holds it. Its fields are decoded on access.
 
-    A key is available as text, which never fails if the transport can read bytes, and as bytes. If
-    the transport cannot read a key or the properties, it raises `UnreadableError` and no other
-    error.
-
-    A transport with its own subclass of `MessageId` names the class in the attribute `id_class`.
+    If the transport cannot read a key or the properties, it raises `UnreadableError` and no other
+    error. A transport with its own subclass of `MessageId` names it in the attribute `id_class`.
     """
 
     def data(self) -> bytes: ...
@@ -46,9 +43,8 @@ class Held(NamedTuple):
     """The data that is needed to settle a delivered message.
 
     Attributes:
-        entry: The record of the message's entry.
         batch_index: Index in the batch; 0 if the message is the entry.
-        failed: Delivery attempts that failed before this one, as in `redelivery_count`.
+        failed: Delivery attempts that failed before this one.
         delivery_number: Number of this delivery (`Entry.delivery_number`).
     """
 
@@ -89,8 +85,7 @@ class Message:
     ) -> list[Message]:
         """Return several messages of one entry at their first delivery.
 
-        The attributes are set here, because a call of `__init__` for each message costs a third
-        more.
+        A call of `__init__` for each message would cost a third more.
         """
         messages: list[Message] = []
         new, add, count = object.__new__, messages.append, entry.redelivered
@@ -109,7 +104,6 @@ class Message:
     def of_reader(
         cls, raw: RawMessage, schema: Any, message_id: MessageId, redelivery_count: int = 0
     ) -> Message:
-        """Return a message without an entry record, which needs no ack."""
         message = cls(raw, schema, None, message_id.batch_index(), redelivery_count)
         message._id = message_id
         return message
@@ -262,7 +256,7 @@ class Message:
 
 
 def held(message: Message) -> Held | None:
-    """Return the data that is needed to settle a message, or None for a message of a reader."""
+    """Return the data that settles a message, or None for a message of a reader."""
     entry = message._entry
     if entry is None:
         return None
@@ -270,20 +264,13 @@ def held(message: Message) -> Held | None:
 
 
 def size_of(message: Message) -> int:
-    """Return the size of the payload in bytes, without decoding it."""
     return message._raw.length()
 
 
 def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
-    """Return an entry and the batch indexes of the run of its messages that begins at `at`.
+    """Return the entry of `items[at]`, and the batch indexes of its messages from there on.
 
-    Args:
-        items: Messages, and perhaps other objects.
-        at: First index in `items`.
-        end: The run ends before this index.
-
-    Returns:
-        The entry and the indexes, or (None, []) if `items[at]` is not a message with an entry.
+    `items` may have other objects. The entry is None if `items[at]` is no message with an entry.
     """
     entry: Entry | None = None
     indexes: list[int] = []
@@ -299,5 +286,4 @@ def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | No
 
 
 def raw_of(message: Message) -> RawMessage:
-    """Return the transport's object for a message."""
     return message._raw

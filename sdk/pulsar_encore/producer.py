@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -109,20 +109,17 @@ class Producer:
             TransportError: if the broker refused the message or did not answer within
                 `send_timeout_millis`.
         """
-        self._check_open()
-        return await self._transport_producer.publish(
-            self._outgoing(
-                content,
-                properties,
-                partition_key,
-                ordering_key,
-                sequence_id,
-                replication_clusters,
-                disable_replication,
-                event_timestamp,
-                deliver_at,
-                deliver_after,
-            )
+        return await self._publish(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
         )
 
     def send_async(
@@ -151,20 +148,17 @@ class Producer:
             ConfigurationError: if an argument is wrong. Nothing was sent.
             ClosedError: if the producer is closed.
         """
-        self._check_open()
-        stored = self._transport_producer.publish(
-            self._outgoing(
-                content,
-                properties,
-                partition_key,
-                ordering_key,
-                sequence_id,
-                replication_clusters,
-                disable_replication,
-                event_timestamp,
-                deliver_at,
-                deliver_after,
-            )
+        stored = self._publish(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
         )
         sending = asyncio.ensure_future(stored)
         self._pending_sends.add(sending)
@@ -187,7 +181,7 @@ class Producer:
         else:
             callback(Result.UnknownError, None)
 
-    def _outgoing(
+    def _publish(
         self,
         content: Any,
         properties: dict[str, str] | None,
@@ -199,8 +193,9 @@ class Producer:
         event_timestamp: int | None,
         deliver_at: int | None,
         deliver_after: timedelta | None,
-    ) -> OutgoingMessage:
-        return OutgoingMessage(
+    ) -> Awaitable[MessageId]:
+        self._check_open()
+        message = OutgoingMessage(
             payload=self._encode(content),
             properties=string_map(properties, "properties") or None,
             partition_key=_checked_key(partition_key, "partition_key"),
@@ -212,6 +207,7 @@ class Producer:
             event_timestamp=_optional_integer(event_timestamp, "event_timestamp"),
             deliver_at=_deliver_at_ms(deliver_at, deliver_after),
         )
+        return self._transport_producer.publish(message)
 
     def _encode(self, content: Any) -> bytes | None:
         if content is None:
@@ -259,7 +255,7 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Mark the producer as closed, without a command to the broker (for `Client`)."""
+        """Mark the producer as closed, without a command to the broker."""
         self._end()
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:

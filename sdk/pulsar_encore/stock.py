@@ -1,8 +1,4 @@
-"""Recognize objects of `pulsar-client` without importing it.
-
-Programs may pass such objects to this package. They exist only if the program has imported
-`pulsar`, so a look into `sys.modules` is enough.
-"""
+"""Recognize objects of `pulsar-client`, which exist only if the program has imported `pulsar`."""
 
 from __future__ import annotations
 
@@ -12,13 +8,7 @@ from typing import Any, TypeGuard
 
 
 def is_one(value: object, *names: str) -> TypeGuard[Any]:
-    """Return True if a value is an instance of one of these classes of `pulsar-client`.
-
-    Args:
-        value: Any object.
-        names: Full names of classes, such as ``"pulsar.MessageId"``. A module that is not imported
-            has no instances.
-    """
+    """Return True if a value is an instance of a class with one of these full names."""
     for name in names:
         module, _, attribute = name.rpartition(".")
         kind = getattr(sys.modules.get(module), attribute, None)
@@ -28,5 +18,5 @@ def is_one(value: object, *names: str) -> TypeGuard[Any]:
 
 
 def library() -> Any:
-    """Import and return the C++ client (`_pulsar`), for methods that return its objects."""
+    """Import and return the C++ client (`_pulsar`)."""
     return importlib.import_module("_pulsar")

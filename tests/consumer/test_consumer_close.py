@@ -139,5 +139,5 @@ async def test_a_message_that_arrives_while_a_consumer_closes_starts_no_timer(
     await consumer.close()
     (state,) = parts_of(consumer).topic_states
     assert state.next_due() is not None
-    parts_of(consumer).redelivery.waits(state)
+    parts_of(consumer).redelivery.rearm(state)
     assert parts_of(consumer).redelivery._alarm._handle is None

@@ -345,7 +345,7 @@ async def test_one_that_cannot_be_nacked_does_not_hold_up_the_others(
 
     monkeypatch.setattr(router, "nack", fails_once)
     # A dead letter policy or a state also makes each expiry do some work.
-    monkeypatch.setattr(router, "expire", lambda state, held: False)
+    monkeypatch.setattr(router, "redeliver_expired", lambda state, held: False)
     assert len(await consumer.pop(wait=100, lease=1000)) == 4
     began = now_s()
     assert (await pop_one(consumer)).message.data() == b"1"

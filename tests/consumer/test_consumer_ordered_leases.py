@@ -366,14 +366,14 @@ async def test_a_hot_key_costs_a_few_steps_a_message(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
-    judge = KeyQueues._can_lease_first
+    judge = KeyQueues._advance_to_leasable
 
     def counting(self: KeyQueues, *arguments: Any) -> bool:
         nonlocal steps
         steps += 1
         return judge(self, *arguments)
 
-    monkeypatch.setattr(KeyQueues, "_can_lease_first", counting)
+    monkeypatch.setattr(KeyQueues, "_advance_to_leasable", counting)
     put_keyed(transport, 1_500, 1, batch=50)
     consumer = await in_order(subscribe)
     assert len(await drain(consumer)) == 1_500

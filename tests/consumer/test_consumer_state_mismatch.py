@@ -285,7 +285,7 @@ async def test_a_topic_that_was_made_again_while_a_consumer_waits(host: Host) ->
         await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
     durability = parts_of(consumer).state_writer
     assert durability is not None
-    (source,) = durability._topic_states.values()
+    (source,) = durability._writers.values()
     for key, record in source._records.entries_waiting():
         source._records._write(key, record._replace(fingerprint=1 << 24 | 1))
     host.transport.disconnect()

@@ -30,7 +30,7 @@ async def announced(*, learns: str = "") -> list[ConsumerEvent]:
     link, events = Link(), cast("list[ConsumerEvent]", [])
     loop = asyncio.get_running_loop()
     event_publisher = EventPublisher(cast("Any", link), events.append, loop, named=NAMED)
-    for lost in (event_publisher.doubtful, event_publisher.disconnected):
+    for lost in (event_publisher.uncertain, event_publisher.disconnected):
         lost(None)
         if learns:
             link.names.append(learns)

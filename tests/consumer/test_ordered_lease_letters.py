@@ -176,7 +176,7 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
     transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    judge = KeyQueues._can_lease_first
+    judge = KeyQueues._advance_to_leasable
 
     def counting(self: KeyQueues, *arguments: Any) -> bool:
         nonlocal looks
@@ -187,7 +187,7 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         slow_letters(transport)
         consumer = await after_spent(transport, client, 2, keys, tmp_path)
-        monkeypatch.setattr(KeyQueues, "_can_lease_first", counting)
+        monkeypatch.setattr(KeyQueues, "_advance_to_leasable", counting)
         assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
         assert looks <= 3 * keys  # each 20 ms it would be 200 of each key
         (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)

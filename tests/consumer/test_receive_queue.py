@@ -29,9 +29,9 @@ class Steps:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
     counted = Steps()
-    plain: Any = receive_queue._Cursor
+    plain: Any = receive_queue.QueuedDelivery
 
-    class CountedCursor(plain):
+    class CountedDelivery(plain):
         def __getattribute__(self, name: str) -> Any:
             counted.count += 1
             return super().__getattribute__(name)
@@ -52,7 +52,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
     def create_future(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
         return CountedFuture(loop=loop)
 
-    monkeypatch.setattr(receive_queue, "_Cursor", CountedCursor)
+    monkeypatch.setattr(receive_queue, "QueuedDelivery", CountedDelivery)
     monkeypatch.setattr(VirtualClockLoop, "create_future", create_future)
     yield counted
 

@@ -65,8 +65,8 @@ class Waiting:
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
 
-    def wait(self, entry: Entry, index: int, delay_ms: int) -> None:
+    def schedule(self, entry: Entry, index: int, delay_ms: int) -> None:
         entry.topic_state.nack(entry, index, self._now() + delay_ms, 0)
 
-    def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
+    def schedule_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
         state.nack_unseen(key, self._now() + delay_ms, 0)

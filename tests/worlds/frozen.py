@@ -85,14 +85,14 @@ def freeze(app: App, now: float) -> Any:
             cursor.entry is source.table.entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
-        for cursor in app.queue._cursors
+        for cursor in app.queue._deliveries
     )
     down = tuple(
         (each.entry, tuple(each.indexes), each.ack_set, each.redelivery_count > 0)
         for each in link.down
     )
     up = tuple((command, _command(details)) for command, details in link.up)
-    patience = app.redelivery._rewind_watches.get(0)
+    patience = app.rewinds._progress.get(0)
     waited = None
     if patience is not None and source.rewind is not None:
         waited = (

@@ -222,7 +222,8 @@ class App:
         nacks, timeouts = self.source.nacks, self.source.timeouts
         assert isinstance(nacks, PlainIndex) and isinstance(timeouts, PlainIndex)
         self.nacks, self.timeouts = nacks, timeouts
-        self.queue, self.acks, self.redelivery = parts.queue, parts.acks, parts.redelivery
+        self.queue, self.acks = parts.queue, parts.acks
+        self.redelivery, self.rewinds = parts.redelivery, parts.rewinds
         self.settlement = parts.settlement
         self.looks: list[Look] = []
         self.acked: set[Spot] = set()  # by this application, since the last seek
@@ -236,12 +237,12 @@ class App:
 
     def has_queued(self) -> bool:
         """Whether there is something to take, though it may be settled by now."""
-        return any(cursor.at < cursor.end for cursor in self.queue._cursors)
+        return any(cursor.at < cursor.end for cursor in self.queue._deliveries)
 
     def queued(self) -> list[Spot]:
         return [
             (cursor.entry.key, index)
-            for cursor in self.queue._cursors
+            for cursor in self.queue._deliveries
             for index in cursor.indexes[cursor.at :]
             if cursor.entry.state[index] == QUEUED and cursor.entry.live
         ]

@@ -1,8 +1,7 @@
-"""The consumer: the methods of `pulsar-client`, implemented over the parts of this package.
+"""The public `Consumer`, which checks each call and passes it to the part that does the work.
 
-`Consumer` checks each call and passes it to the part that does the work;
-`consumer_factory.assemble` connects the parts. All of them run on one event loop. Only the database
-of a `state` uses threads, and blocks the loop while it is opened again after a failed write.
+All parts run on one event loop. Only the database of a `state` uses threads, and blocks the loop
+while it is opened again after a failed write.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ..core.message_states import QUEUED
 from ..core.topic_state import TopicState
 from ..errors import (
     ClosedError,
@@ -54,9 +54,10 @@ from .leases.topic_choice import TopicChoices
 from .settlement.ack_sender import AckSender
 from .settlement.ownership import Settleable
 from .settlement.redelivery import Redelivery
+from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
 from .settlement_calls import LONG, SettlementCalls
-from .statistics import Statistics, snapshot
+from .statistics import Statistics
 from .topic_states import TopicStates
 from .unacked_window_warning import UnackedWindowMonitor
 
@@ -87,6 +88,7 @@ class ConsumerParts:
     batches: BatchReceiver
     acks: AckSender
     redelivery: Redelivery
+    rewinds: Rewinds
     settlement: Settlement
     nack_handler: NackHandler
     forwarder: Forwarder | None
@@ -150,17 +152,15 @@ class Consumer:
         self._leases = parts.leases
         self._choices = TopicChoices(parts.transport_consumer, parts.options.topics)
         self._listener: Listener | None = None
-        options = parts.options
-        self._no_receiving = options.ordered_leases or options.message_listener is not None
+        callback = parts.options.message_listener
+        self._no_receiving = parts.options.ordered_leases or callback is not None
         self._closing: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        # True if acks can no longer be sent, so `close` does not wait for them.
+        # True if acks can no longer be sent.
         self._cannot_send = False
         parts.transport_consumer.start(parts.delivery_handler)
-        if parts.options.message_listener is not None:
-            self._listener = Listener(
-                self, parts.queue, parts.options.message_listener, parts.fair_yield
-            )
+        if callback is not None:
+            self._listener = Listener(self, parts.queue, callback, parts.fair_yield)
             parts.status.on_failure(self._listener.failed)
             if parts.status.refusal is not None:  # the transport failed before the listener existed
                 self._listener.failed(parts.status.refusal)
@@ -277,14 +277,13 @@ class Consumer:
                 "consumer_type=ConsumerType.Shared, or receive and acknowledge"
             )
         most = integer(max_messages, "max_messages", low=1)
-        popping = self._parts.popping
         length, longest_ms = length_ms(lease, "lease"), to_ms(wait, "wait")
         if max_per_key is not None:
             integer(max_per_key, "max_per_key", low=1)
             if not self._options.ordered_leases:
                 raise ConfigurationError("max_per_key needs subscribe(..., ordered_leases=True)")
         only = self._choices.of(topic)
-        records = await popping.pop(most, length, longest_ms, only, max_per_key)
+        records = await self._parts.popping.pop(most, length, longest_ms, only, max_per_key)
         return [Lease(record, self._leases, self._fair_yield, self._loop) for record in records]
 
     async def lease(self, handle: str) -> Lease:
@@ -300,14 +299,10 @@ class Consumer:
                 restart, so that the state may belong to another cluster. Try again.
         """
         self._check_open()
-        named, leases, restored_leases = (
-            handles.read(handle),
-            self._leases,
-            self._parts.restored_leases,
-        )
-        if restored_leases is not None and leases.is_foreign(named):
-            found = await restored_leases.find(named, handle)
-            return Lease(found, restored_leases, self._fair_yield, self._loop)
+        named, leases, restored = handles.read(handle), self._leases, self._parts.restored_leases
+        if restored is not None and leases.is_foreign(named):
+            found = await restored.find(named, handle)
+            return Lease(found, restored, self._fair_yield, self._loop)
         return Lease(leases.find(handle), leases, self._fair_yield, self._loop)
 
     def _check_receiver(self) -> None:
@@ -455,7 +450,7 @@ class Consumer:
     ) -> None:
         check_error(error)
         self._nack_handler.nack(message, delay, error)
-        self._parts.window.watch()
+        self._parts.window.warn_if_nearly_full()
 
     async def reconsume_later(
         self,
@@ -563,11 +558,7 @@ class Consumer:
         await self._finish(self._seek(position))
 
     async def _settle_and_send(self) -> None:
-        """Finish pending settling calls and send all acks.
-
-        Raises:
-            ClosedError: if the consumer was closed meanwhile.
-        """
+        """Finish pending settling calls and send all acks; raise if the consumer was closed."""
         await self._calls.settle()
         await self._acks.flush_in_turns()
         self._check_open()
@@ -636,17 +627,26 @@ class Consumer:
 
     def statistics(self) -> Statistics:
         """Return the counts of messages, leases and acks, and the state of the connection."""
-        parts, state_writer = self._parts, self._parts.state_writer
-        return snapshot(
-            self._topic_states,
-            parts.window,
-            parts.event_publisher,
-            self.is_connected(),
-            parts.transport_consumer.capabilities.name,
-            len(parts.leases),
-            None if state_writer is None else state_writer.failure,
-            None if parts.spilling is None else parts.spilling.statistics(),
-            None if state_writer is None else state_writer.statistics(),
+        parts, states, events = self._parts, self._topic_states, self._parts.event_publisher
+        queued = states.count(QUEUED)
+        return Statistics(
+            queued=queued,
+            # This saves another walk over all messages.
+            in_flight=states.unacked - states.nacked - queued,
+            nacked=states.nacked,
+            unsent_acks=states.unsent_acks,
+            unacked=states.unacked,
+            unacked_window=parts.window.size,
+            connected=self.is_connected(),
+            transport=parts.transport_consumer.capabilities.name,
+            ended_topics=events.ended_topics,
+            inactive_topics=events.inactive_topics,
+            leased=len(parts.leases),
+            state_failure=None if parts.state_writer is None else parts.state_writer.failure,
+            retrying=events.retries,
+            failure=events.failure,
+            nack_index=None if parts.spilling is None else parts.spilling.statistics(),
+            store=None if parts.state_writer is None else parts.state_writer.statistics(),
         )
 
     def metrics(self) -> list[MetricSample]:
@@ -700,7 +700,7 @@ class Consumer:
                 await self._parts.forwarder.close()
             await self._leases.flush()
         finally:
-            # The steps run in reverse order. Each step runs even if another one failed or was
+            # The steps run in reverse order, and each one even if another one failed or was
             # cancelled, so that the subscription is released in any case.
             async with AsyncExitStack() as ending:
                 ending.callback(self._forget)
@@ -722,6 +722,7 @@ class Consumer:
             lambda: self._leases.close(why),
             self._parts.event_publisher.close,
             self._parts.redelivery.close,
+            self._parts.rewinds.close,
             self._transport_consumer.stop_flow,
             self._queue.drop,
             lambda: self._queue.fail(why),
@@ -733,10 +734,7 @@ class Consumer:
         self._acks.close(why)
 
     async def _send_acks(self) -> None:
-        """Send all acks. While disconnected, wait up to `_CLOSE_S` for the reconnect.
-
-        A transport that has failed for good never reconnects, so it is not waited for.
-        """
+        """Send all acks. While disconnected, wait up to `_CLOSE_S` for the reconnect."""
         deadline = self._loop.time() + _CLOSE_S
         if not self._cannot_send:
             await self._acks.flush_in_turns()
@@ -790,15 +788,11 @@ class Consumer:
 
     async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Await `work`, which runs to its end even if the caller is cancelled."""
-        task = self._in_background(work)
-        task.add_done_callback(_retrieve)
-        return await asyncio.shield(task)
-
-    def _in_background(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        return task
+        task.add_done_callback(_retrieve)
+        return await asyncio.shield(task)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

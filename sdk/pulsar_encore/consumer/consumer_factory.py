@@ -1,7 +1,4 @@
-"""Creation of a consumer: its subscriptions and its parts.
-
-If one part fails, the parts that were opened before it are closed.
-"""
+"""Creation of a consumer: its subscriptions and its parts."""
 
 from __future__ import annotations
 
@@ -47,6 +44,7 @@ from .settlement.ack_sender import AckSender
 from .settlement.ack_timeouts import AckTimeouts
 from .settlement.ownership import Ownership
 from .settlement.redelivery import Redelivery
+from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
 from .topic_states import TopicStates
 from .unacked_window_warning import UnackedWindowMonitor
@@ -55,7 +53,7 @@ if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .nack_disk_index import NackSpilling
     from .state_writer import StateWriter
 
-_HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
+_OnDelivery: TypeAlias = Callable[[Entry, Sequence[int]], None]
 
 _NAME_DIGITS: Final = 5  # as in Java's client
 # Options that are passed to the transport unchanged.
@@ -67,12 +65,7 @@ _SHARED_FIELDS: Final = {each.name for each in fields(Subscription)} & {
 async def open_transport_consumer(
     transport: Transport, options: ConsumerOptions
 ) -> TransportConsumer:
-    """Subscribe to the topics and, if there is one, to the retry letter topic.
-
-    Raises:
-        NotSupportedError: if the transport lacks a feature that an option needs; nothing was sent.
-        TransportError: if the broker rejected the subscription or could not be reached.
-    """
+    """Subscribe to the topics and, if there is one, to the retry letter topic."""
     if options.ack_receipt_enabled and not transport.capabilities.receipts:
         raise NotSupportedError(
             f"ack_receipt_enabled needs receipts, and the {transport.capabilities.name} transport "
@@ -80,7 +73,8 @@ async def open_transport_consumer(
         )
     topic = options.retry_letter_topic
     name = options.consumer_name
-    if name is None and (topic is not None or _several(options)):
+    has_several = options.pattern is not None or len(options.topics) > 1
+    if name is None and (topic is not None or has_several):
         # Java gives one name to a consumer and all its subscriptions. The stock client gives none.
         name = uuid.uuid4().hex[:_NAME_DIGITS]
     subscription = Subscription(
@@ -110,10 +104,6 @@ async def open_transport_consumer(
     return MergedConsumer(main, letters)
 
 
-def _several(options: ConsumerOptions) -> bool:
-    return options.pattern is not None or len(options.topics) > 1
-
-
 def make_consumer(
     transport: Transport,
     transport_consumer: TransportConsumer,
@@ -141,11 +131,10 @@ def assemble(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> ConsumerParts:
-    """Create the parts of a consumer bottom-up, on the running event loop."""
     loop = asyncio.get_running_loop()
     rng = Random()
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
-    begin_hooks: list[_HandedOver] = []
+    begin_hooks: list[_OnDelivery] = []
     one_write: Callable[[], AbstractContextManager[object]] = nullcontext
     if state_writer is not None and state_writer.before:
         begin_hooks.append(state_writer.begin)
@@ -167,10 +156,14 @@ def assemble(
         disposal.add,
     )
     queue.queue_per_topic = transport_consumer.capabilities.queue_per_topic
-    durable_of = None if state_writer is None else state_writer.of
-    new_nacks = None if spilling is None else spilling.new
     topic_states = TopicStates(
-        transport_consumer, options, loop, new_index, durable_of, disposal.add, new_nacks
+        transport_consumer,
+        options,
+        loop,
+        new_index,
+        None if state_writer is None else state_writer.of,
+        disposal.add,
+        None if spilling is None else spilling.new,
     )
     if state_writer is not None:
         state_writer.start(topic_states)
@@ -178,8 +171,11 @@ def assemble(
             # Acks of another consumer of the directory concern this one before its first message.
             topic_states.expect(topic)
     acks = AckSender(transport_consumer, topic_states, options, loop, queue)
+    rewinds = Rewinds(
+        transport_consumer, topic_states, loop, acks, queue, options.receiver_queue_size
+    )
     redelivery = Redelivery(
-        transport_consumer, topic_states, options, loop, alarm, acks, queue, rng
+        transport_consumer, topic_states, options, loop, alarm, acks, rewinds, rng
     )
     window = UnackedWindowMonitor(transport_consumer, topic_states, options.max_unacked_messages)
     ownership = Ownership(topic_states, transport_consumer)
@@ -195,7 +191,7 @@ def assemble(
     receipts = acks.receipts if options.ack_receipt_enabled else None
     writer = restored_leases = None
     if state_writer is not None:
-        state_writer.rearm = redelivery.waits
+        state_writer.rearm = redelivery.rearm
         state_writer.revive_delay_of = verdicts.revive_delay_of
         state_writer.ack = settlement.ack
         writer = LeaseWriter(state_writer, loop)
@@ -203,15 +199,14 @@ def assemble(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
         )
     leases = LeaseTable(settlement, nack_handler, receipts, loop, options.max_leases, writer)
-    key_queues, admission = None, arrivals
+    key_queues = None
     if options.ordered_leases:
-        # Spent messages are dead-lettered as the next of their key, not at their arrival.
+        # Spent messages are dead-lettered when they are the next of their key.
         dead_letter_if_spent = spent = None
         if arrivals is not None:
             dead_letter_if_spent, spent = arrivals.dead_letter_if_spent, arrivals.spent
         key_queues = KeyQueues(queue, loop, options.max_leases, dead_letter_if_spent, spent)
-        admission = None
-        settlement.decided = key_queues.decided
+        settlement.forwarding_ended = key_queues.forwarding_ended
         redelivery.all_due = key_queues.check_all
     status.on_failure(leases.close)
     if options.pattern is not None:
@@ -220,7 +215,7 @@ def assemble(
         named = tuple(full_name(each) for each in options.topics)
     event_publisher = EventPublisher(transport_consumer, options.event_listener, loop, named=named)
     if topics is not None:
-        topics.new_announcer = event_publisher.letter_announcer
+        topics.new_publisher = event_publisher.new_letter_publisher
     delivery_handler = DeliveryHandler(
         transport_consumer,
         topic_states,
@@ -228,9 +223,10 @@ def assemble(
         acks,
         window,
         redelivery,
+        rewinds,
         event_publisher,
         loop,
-        admission,
+        None if options.ordered_leases else arrivals,
         state_writer,
     )
     if state_writer is not None:
@@ -247,6 +243,7 @@ def assemble(
         batches=batches,
         acks=acks,
         redelivery=redelivery,
+        rewinds=rewinds,
         settlement=settlement,
         nack_handler=nack_handler,
         forwarder=forwarder,
@@ -262,7 +259,7 @@ def assemble(
     )
 
 
-def _all_of(begin_hooks: list[_HandedOver]) -> _HandedOver | None:
+def _all_of(begin_hooks: list[_OnDelivery]) -> _OnDelivery | None:
     if len(begin_hooks) < 2:
         return begin_hooks[0] if begin_hooks else None
 
@@ -274,13 +271,11 @@ def _all_of(begin_hooks: list[_HandedOver]) -> _HandedOver | None:
 
 
 def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:
-    name, delay_ms = "negative_ack_redelivery_backoff", 0
+    name, fixed_ms = "negative_ack_redelivery_backoff", options.negative_ack_redelivery_delay_ms
     backoff = backoff_of(options.negative_ack_redelivery_backoff, name)
-    if backoff is None:
-        delay_ms = options.negative_ack_redelivery_delay_ms
 
     def delay_of(failed: int) -> int:
-        return delay_ms if backoff is None else backoff.delay_ms(failed, rng)
+        return fixed_ms if backoff is None else backoff.delay_ms(failed, rng)
 
     policy: DeadLetterPolicy | None = options.dead_letter_policy
     overflow = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class ConsumerStatus:
-    """The end of one consumer, once it has failed or was closed.
+    """The status of one consumer.
 
     Attributes:
         refusal: The error that every call raises; None while the consumer can be used.
@@ -35,6 +35,5 @@ class ConsumerStatus:
             callback(error)
 
     def check(self) -> None:
-        """Raise the error of a consumer that has ended."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)

@@ -1,8 +1,4 @@
-"""The consumer's `DeliveryListener`: deliveries, connections, seeks and failures.
-
-`DeliveryHandler` queues a delivered message, or returns its permits at once if the message is
-already held, nacked or acked.
-"""
+"""The consumer's `DeliveryListener`: deliveries, connections, seeks and failures."""
 
 from __future__ import annotations
 
@@ -31,6 +27,7 @@ from .event_publisher import EventPublisher
 from .forwarding.arrival_filter import ArrivalFilter
 from .settlement.ack_sender import AckSender
 from .settlement.redelivery import Redelivery
+from .settlement.rewinds import Rewinds
 from .topic_states import TopicStates
 from .unacked_window_warning import UnackedWindowMonitor
 
@@ -41,10 +38,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class DeliveryHandler:
-    """Feeds `queue` from the deliveries of the transport.
+    """Queues delivered messages. A message that is held, nacked or acked is not queued again.
 
     Args:
-        redelivery: Repeats a rewind when a delivery shows that entries are missing.
         arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
             which filter a message when it is the next of its key.
     """
@@ -57,6 +53,7 @@ class DeliveryHandler:
         acks: AckSender,
         window: UnackedWindowMonitor,
         redelivery: Redelivery,
+        rewinds: Rewinds,
         event_publisher: EventPublisher,
         loop: asyncio.AbstractEventLoop,
         arrivals: ArrivalFilter | None = None,
@@ -68,6 +65,7 @@ class DeliveryHandler:
         self._acks = acks
         self._window = window
         self._redelivery = redelivery
+        self._rewinds = rewinds
         self._event_publisher = event_publisher
         self._loop = loop
         self._arrivals = arrivals
@@ -76,7 +74,7 @@ class DeliveryHandler:
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._foreign is not None:
-            # The consumer has failed, so the broker redelivers these messages to another one.
+            # The broker redelivers these messages to another consumer.
             return
         now = now_ms(self._loop)
         self._acks.arrived(now)
@@ -95,12 +93,11 @@ class DeliveryHandler:
                     return
         if arrived:
             self._queue.wake(arrived)
-            self._window.watch()
+            self._window.warn_if_nearly_full()
         if self._state_writer is not None:
             self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
-        """End the consumer after the present message: the state belongs to another cluster."""
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:
@@ -112,7 +109,7 @@ class DeliveryHandler:
         self.on_failed(error)
 
     def _queue_plain(self, run: PlainDeliveries) -> int:
-        """Queue the leading plain messages that need no own check; return how many."""
+        """Queue the leading messages that need no check of their own."""
         state = self._topic_states.by_number[run.topic_number]
         entries: list[Entry] = []
         if self._arrivals is None:
@@ -126,9 +123,8 @@ class DeliveryHandler:
         return count
 
     def _queue_entry(self, delivery: Delivery, now: int) -> int:
-        """Queue the wanted messages of an entry; return how many."""
         state = self._topic_states.by_number[delivery.topic_number]
-        if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
+        if state.rewind is not None and not self._admit_in_order(state, state.rewind, delivery):
             self._transport_consumer.consumed(delivery.topic_number, len(delivery.indexes))
             self._queue.want()
             return 0
@@ -150,8 +146,7 @@ class DeliveryHandler:
             if len(state.acks):
                 self._acks.added(state, 1)  # an acked message was redelivered, so it is acked again
             if len(state.nacks):
-                # A nacked message was redelivered before its due time.
-                self._redelivery.waits(state)
+                self._redelivery.rearm(state)  # a nacked message was redelivered before its time
         if entry is not None and self._arrivals is not None:
             indexes, messages = self._arrivals.admit(state, entry, indexes, messages)
         count = len(indexes)
@@ -163,13 +158,13 @@ class DeliveryHandler:
         self._queue.push(entry, indexes, messages)
         return count
 
-    def _in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
-        """Return True if a delivery on Exclusive or Failover may be queued now (`rewind_check`)."""
+    def _admit_in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
+        """Return True if a delivery may be queued now; repeat the rewind if entries are missing."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
         admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
         if admission is Admission.REWIND:
-            self._redelivery.rewind_again(state)
+            self._rewinds.repeat(state)
         return admission is Admission.ADMIT
 
     def on_connected(self, topics: Container[int] | None = None) -> None:
@@ -187,11 +182,11 @@ class DeliveryHandler:
         self._event_publisher.disconnected(topics)
 
     def on_uncertain(self, topics: Container[int] | None = None) -> None:
-        states = self._topic_states.record_change("doubtful", topics)
-        self._acks.doubtful(states)
+        states = self._topic_states.record_change("uncertain", topics)
+        self._acks.uncertain(states)
         for state in states:  # a copy may belong to the reconnect, which the broker does not count
             state.window.all_requested = False
-        self._event_publisher.doubtful(topics)
+        self._event_publisher.uncertain(topics)
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], topics: Container[int] | None = None
@@ -227,7 +222,7 @@ class DeliveryHandler:
         self._event_publisher.removed(topic_number)
 
     def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
-        """Do nothing: the transport acks the skipped entries of a durable subscription."""
+        """Do nothing: the transport acks the skipped entries."""
 
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
         self._event_publisher.retrying(topic_number, notice)

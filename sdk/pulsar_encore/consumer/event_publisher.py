@@ -1,14 +1,14 @@
 """Events for an application's `event_listener`, and the state of the topics that they concern.
 
-The listener runs in a separate iteration of the loop, after the reported change is complete. It may
-therefore call anything. Its exceptions are logged.
+The listener runs in a separate iteration of the loop, after the reported change is complete, so it
+may call anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeAlias
 
 from ..transport.interface import RetryNotice, ShutDownError, TransportConsumer
@@ -35,9 +35,8 @@ class EventDispatcher:
     """Calls an application's event listener, in the order of the events.
 
     Args:
-        loop: Where the listener runs. A producer that moves to another loop changes it.
         started: False keeps the events until `start`, because the application does not have the
-            object yet that they concern.
+            object yet.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class EventDispatcher:
         return self._listener is not None
 
     def start(self) -> None:
-        """Send the pending events, and each later event at once."""
         pending, self._pending = self._pending, None
         for event in pending or ():
             self.send(event)
@@ -76,7 +74,6 @@ class EventDispatcher:
             logger.exception("the event_listener failed at %r", event)
 
     def close(self) -> None:
-        """Drop scheduled events and send no others."""
         self._listener = None
 
 
@@ -84,7 +81,7 @@ class ProducerEventPublisher:
     """The `ProducerListener` of a producer, or of one letter producer of a consumer.
 
     Attributes:
-        retrying: The last `Retrying` event of each topic or partition that is not attached.
+        retrying: The last `Retrying` event of each topic that is not attached.
     """
 
     def __init__(self, events: EventDispatcher, component: Component = "producer") -> None:
@@ -118,7 +115,7 @@ class ProducerEventPublisher:
         self.events.send(TopicRemoved(topic, self._component))
 
     def replaced(self) -> None:
-        """Mark all topics as attached after a new letter producer has replaced the failed one."""
+        """Mark all topics as attached: a new letter producer replaces the failed one."""
         topics = tuple(sorted(self._lost))
         self.retrying.clear()
         self._lost.clear()
@@ -134,21 +131,17 @@ class ProducerEventPublisher:
             self.events.send(Failed(topic, error, self._component))
 
     def moved(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Continue on another loop after the producer's loop has ended."""
         self.events.loop = loop
         self.retrying.clear()
         self._lost.clear()
 
 
 class EventPublisher:
-    """Publishes the events of one consumer or reader, and keeps the state of its topics.
+    """The events of one consumer or reader, and the state of its topics.
 
     Args:
-        named: The topics or the pattern that the application named. Connection events use them
-            until the transport knows the topics: the C++ client only names the topics of messages.
-
-    Attributes:
-        failure: Why the consumer or reader has ended for good, or None.
+        named: The topics or the pattern that the application named, for connection events before
+            the transport knows the topics: the C++ client only names the topics of messages.
     """
 
     def __init__(
@@ -177,9 +170,9 @@ class EventPublisher:
     # Calls of the transport
 
     def connected(self, topics: Container[int] | None) -> None:
-        """Report reconnected topics. A connection after a seek is not reported."""
+        """Report reconnected topics, but no connection after a seek."""
         self._forget_retries(topics)
-        back = {each for each in self._lost if topics is None or each in topics}
+        back = set(_within(topics, self._lost))
         self._lost -= back
         if self._named_are_lost:
             self._named_are_lost = False
@@ -188,17 +181,17 @@ class EventPublisher:
             self._events.send(Connected(self._topics(back), self._component))
 
     def disconnected(self, topics: Container[int] | None) -> None:
-        """Report a lost connection. The broker reports the active consumer again later."""
-        for topic_number in [each for each in self._active if topics is None or each in topics]:
+        """Report a lost connection. After the reconnect the broker names the active consumer."""
+        for topic_number in _within(topics, self._active):
             del self._active[topic_number]
-        self.doubtful(topics)
+        self.uncertain(topics)
 
-    def doubtful(self, topics: Container[int] | None) -> None:
+    def uncertain(self, topics: Container[int] | None) -> None:
         """Report that at least one of these topics lost its connection."""
         self._lost.update(self._topic_numbers(topics))
-        names = self._topics(topics) if self._events.has_listener else ()
-        self._named_are_lost = self._events.has_listener and not names
         if self._events.has_listener:
+            names = self._topics(topics)
+            self._named_are_lost = not names
             self._events.send(Disconnected(names or self._named, self._component))
 
     def retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
@@ -209,10 +202,9 @@ class EventPublisher:
         self._events.send(event)
 
     def failed(self, error: Exception, topic_number: int | None) -> None:
-        """Report that the transport has failed for good, because of one topic or as a whole.
+        """Report the first failure.
 
-        Several topics may fail at the same time: the first one is reported. A `ShutDownError` is no
-        failure, because the application shut the client down or ended the event loop.
+        A `ShutDownError` is not reported: the application shut the client down or ended the loop.
         """
         if self.failure is None and not isinstance(error, ShutDownError):
             topic = (
@@ -224,13 +216,13 @@ class EventPublisher:
             self._retrying.clear()
             self._events.send(self.failure)
 
-    def letter_announcer(self) -> ProducerEventPublisher:
+    def new_letter_publisher(self) -> ProducerEventPublisher:
         event_publisher = ProducerEventPublisher(self._events, "letter producer")
         self._letters.append(event_publisher)
         return event_publisher
 
     def active_changed(self, topic_number: int, active: bool) -> None:
-        """Failover: report a change of the active consumer. Brokers repeat the command."""
+        """Failover: report a change. Brokers repeat this command."""
         if self._active.get(topic_number) is not active:
             self._active[topic_number] = active
             event = BecameActive if active else BecameInactive
@@ -253,9 +245,8 @@ class EventPublisher:
         self._events.send(TopicRemoved(self._topic(topic_number), self._component))
 
     def sought(self, topics: Container[int] | None) -> None:
-        """Forget that these topics have ended, because a seek may bring messages again."""
         self._forget_retries(topics)
-        self._ended = {each for each in self._ended if not (topics is None or each in topics)}
+        self._ended.difference_update(_within(topics, self._ended))
 
     # State of the topics
 
@@ -265,7 +256,6 @@ class EventPublisher:
 
     @property
     def inactive_topics(self) -> tuple[str, ...]:
-        """Return the Failover topics that another consumer is active on."""
         return self._names(
             topic_number for topic_number, active in self._active.items() if not active
         )
@@ -276,22 +266,19 @@ class EventPublisher:
 
     @property
     def retries(self) -> tuple[Retrying, ...]:
-        """Return the last event of each topic that is not attached, letter topics included."""
         letters = (event for each in self._letters for event in each.retrying.values())
         return (*self._retrying.values(), *letters)
 
     def _forget_retries(self, topics: Container[int] | None) -> None:
-        for topic_number in [each for each in self._retrying if topics is None or each in topics]:
+        for topic_number in _within(topics, self._retrying):
             del self._retrying[topic_number]
 
     def _topics(self, topics: Container[int] | None) -> tuple[str, ...]:
         return self._names(self._topic_numbers(topics))
 
-    def _topic_numbers(self, topics: Container[int] | None) -> Iterator[int]:
-        """Yield the topics of `topics`, or all, without removed ones."""
-        for topic_number in self._transport_consumer.topic_numbers():
-            if topic_number not in self._removed and (topics is None or topic_number in topics):
-                yield topic_number
+    def _topic_numbers(self, topics: Container[int] | None) -> list[int]:
+        numbers = _within(topics, self._transport_consumer.topic_numbers())
+        return [number for number in numbers if number not in self._removed]
 
     def _names(self, topic_numbers: Iterable[int]) -> tuple[str, ...]:
         return tuple(map(self._topic, topic_numbers))
@@ -301,6 +288,11 @@ class EventPublisher:
 
     def close(self) -> None:
         self._events.close()
+
+
+def _within(topics: Container[int] | None, numbers: Iterable[int]) -> list[int]:
+    """Select the numbers in `topics`; None means all."""
+    return [each for each in numbers if topics is None or each in topics]
 
 
 def _retrying(notice: RetryNotice, component: Component) -> Retrying:

@@ -1,9 +1,8 @@
 """The events that an `event_listener` of a consumer, producer or reader receives.
 
-Each event is a class of values. `ConsumerEvent`, `ProducerEvent` and `ReaderEvent` are the unions
-that a listener's parameter can be annotated with. The stock transport reports `Connected` and
-`Disconnected` of consumers, without saying which of several topics is concerned, and `Failed` of
-consumers and readers.
+Annotate a listener's parameter with `ConsumerEvent`, `ProducerEvent` or `ReaderEvent`. The stock
+transport reports `Connected` and `Disconnected` of consumers, without saying which of several
+topics is concerned, and `Failed` of consumers and readers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The due indexes of one consumer's nacks that spill to disk.
 
-All calls of an index run on the event loop. A thread of the consumer writes and reads snapshots.
-The rest of the work runs on the loop in short steps: in the calls of the index and, while there is
-work, in a timer of `NackSpilling`. Without the timer, ids of the last nacks would stay in memory
-until the next nack.
+A thread of the consumer writes and reads snapshots. The rest of the work runs on the event loop in
+short steps: in the calls of the index and, while there is work, in a timer. Without the timer, ids
+of the last nacks would stay in memory until the next nack.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ class NackIndexStatistics:
 
 
 class NackSpilling:
-    """Makes the due index of each topic's nacks, made by `open`."""
-
     def __init__(
         self,
         options: SpillingNackIndex,
@@ -70,12 +67,7 @@ class NackSpilling:
 
     @classmethod
     async def open(cls, options: ConsumerOptions) -> NackSpilling | None:
-        """Make the directory of the option `nack_index`; return None without the option.
-
-        Raises:
-            StoreError: The system does not let the directory be made.
-            NotSupportedError: This system has no `fcntl.flock`.
-        """
+        """Make the directory of the option `nack_index`; return None without the option."""
         wanted: SpillingNackIndex | None = options.nack_index
         if wanted is None:
             return None
@@ -89,7 +81,7 @@ class NackSpilling:
         return cls(wanted, directory, options.subscription_name, loop)
 
     def new(self, topic: str) -> SpillingIndex:
-        """Make the index of a topic or partition. It creates no file before it spills."""
+        """Make the index of a topic. It creates no file before it spills."""
         options = self._options
         step_s = options.max_time_step_per_bucket_snapshot_segment_seconds
         at = self._topics[topic] = len(self._indexes)
@@ -108,7 +100,6 @@ class NackSpilling:
         return index
 
     def _watch(self, at: int) -> None:
-        """Continue with the work of an index until it has none."""
         self._working.add(at)
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
@@ -119,7 +110,6 @@ class NackSpilling:
             try:
                 more = self._indexes[at].maintain()
             except Exception as error:
-                # The other indexes continue, and this one is retried.
                 more = False
                 self._loop.call_later(_RETRY_S, self._watch, at)
                 text = "the work of an index of waiting nacks failed; it is tried again in 60 s"
@@ -139,7 +129,6 @@ class NackSpilling:
         )
 
     def metrics(self) -> list[MetricSample]:
-        """Return the metrics of PIP-195 of each topic, with the labels topic and subscription."""
         return [
             sample
             for topic, at in self._topics.items()
@@ -149,12 +138,7 @@ class NackSpilling:
         ]
 
     async def close(self) -> None:
-        """End all indexes and remove their files. A second call does nothing.
-
-        Raises:
-            Exception: if an index could not be ended. All others have ended, and the files are
-                removed.
-        """
+        """End all indexes and remove their files, even if an index fails."""
         if self._closed:
             return
         try:
@@ -163,7 +147,7 @@ class NackSpilling:
             await self._loop.run_in_executor(None, self._removed)
 
     def abandon(self) -> None:
-        """End all indexes and remove their files without an event loop, blocking."""
+        """Do the same without an event loop, blocking."""
         if self._closed:
             return
         try:

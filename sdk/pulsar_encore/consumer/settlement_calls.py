@@ -1,8 +1,8 @@
 """The acks and nacks of one consumer, which take effect when the call is made.
 
-A call from a thread without an event loop runs on the consumer's loop. A long list is acked over
-several iterations of the loop. Before a close, seek or rewind, `settle` or `settle_now` completes
-the pending calls.
+Two kinds of calls are pending for a while: those from threads without an event loop, and long
+lists, which are acked over several iterations of the loop. `settle` and `settle_now` complete them
+before a close, seek or rewind.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ Call = Coroutine[Any, Any, None]
 
 
 class _Listed:
-    """A list that is being acked, and the topic states of the messages acked so far."""
-
     def __init__(self, messages: Sequence[Settleable], settlement: Settlement) -> None:
         self.acked: set[TopicState] = set()
         self._messages = tuple(messages)  # a copy, because the caller may change its list
@@ -63,7 +61,7 @@ class SettlementCalls:
 
     Attributes:
         done: The awaitable of a completed call.
-        done_last: The awaitable of a completed call that lets the loop run.
+        done_last: The same, but awaiting it lets the loop run.
     """
 
     def __init__(
@@ -87,13 +85,10 @@ class SettlementCalls:
         self._settles = 0  # running calls of `settle`
 
     def act(self, step: Callable[..., Iterable[TopicState] | None], *args: Any) -> Call:
-        """Run a step now and return an awaitable for its outcome.
+        """Run a step now and return an awaitable that raises its errors.
 
-        The awaitable raises the errors of the step. Inside a listener's callback, this call itself
-        raises, because the callback may not await the result.
-
-        Args:
-            step: Returns the topic states in which it acked something, if it acks.
+        Inside a listener's callback, this call itself raises, because the callback may not await
+        the result. A step that acks returns the topic states.
         """
         try:
             self._status.check()
@@ -109,18 +104,12 @@ class SettlementCalls:
         return self._end_turn()
 
     def _end_turn(self) -> Call:
-        """Return an awaitable that lets the loop run if the time slice is over."""
         fair_yield = self._fair_yield
         over = fair_yield.clock() >= fair_yield.ends
         return self.done_last if over else self.done
 
     def call_on_loop(self, call: Callable[..., Call], *args: Any) -> Call:
-        """Run a call on the consumer's loop, from a thread without an event loop.
-
-        Raises:
-            WrongLoopError: in a thread with a running loop, or if the consumer's loop is closed.
-            ForkedError: in a child of the consumer's process.
-        """
+        """Run a call on the consumer's loop, from a thread without an event loop."""
         self._affinity.check_process()
         if running_loop() is not None or self._affinity.loop_is_closed:
             self._affinity.check()
@@ -137,7 +126,6 @@ class SettlementCalls:
         return InProgress(task)
 
     def ack_now(self, messages: Sequence[Settleable]) -> set[TopicState]:
-        """Ack a short list in one step; return the topic states of its messages."""
         listed = _Listed(messages, self._settlement)
         while listed.is_left:
             listed.ack_next()
@@ -164,10 +152,7 @@ class SettlementCalls:
                     listed.ack_next()
 
     async def settle(self) -> None:
-        """Complete pending calls like `settle_now`, over several iterations of the loop.
-
-        Lists that are being acked finish even if the consumer already rejects new calls.
-        """
+        """Complete pending calls over several iterations of the loop."""
         self._settles += 1
         try:
             self._mailbox.take_all()

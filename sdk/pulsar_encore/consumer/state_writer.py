@@ -1,9 +1,7 @@
-"""Durable due times and attempts of a consumer.
+"""Durable due times and attempts of a consumer, converted from the loop's clock to the wall clock.
 
-`StateWriter` and `TopicStateWriter` (a `core.Durable`) convert the loop's clock, which does not
-survive a restart, to the wall clock. Invariants: the store is open before the first message arrives
-and is closed after the last one is settled. A failing store stops no message and is reported in
-`statistics().state_failure`.
+The store is open before the first message arrives and is closed after the last one is settled. A
+failing store stops no message and is reported in `statistics().state_failure`.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 # How often pending changes are written.
 _POLL_S: Final = 1.0
-# A failed write is retried at each poll. After this many the database is opened again.
+# After so many failed retries, one at each poll, the database is opened again.
 _REPAIR_POLLS: Final = 5
 _ARRIVED_MS: Final = 5_000  # after this time an ack is at the broker, or its loss was noticed
 _BURST: Final = 500  # keys or entries in one iteration of the loop: about 3 ms
@@ -50,8 +48,6 @@ _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(2
 
 
 class StateWriter:
-    """The durable state of one consumer, made by `open`."""
-
     def __init__(
         self,
         store: RocksStore,
@@ -63,43 +59,31 @@ class StateWriter:
         self._path = state.path
         self._options = options
         self._loop = loop
-        before = options.dead_letter_policy is not None
-        if state.count_attempts is not None:
-            before = state.count_attempts == "before"
         #: True if a delivery is on disk before the application receives the message.
-        self.before: bool = before
+        self.before: bool = options.dead_letter_policy is not None
+        if state.count_attempts is not None:
+            self.before = state.count_attempts == "before"
         self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
-        self._topic_states: dict[str, TopicStateWriter] = {}
+        self._writers: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
         self._held = _LongHeld()
         self._sweeping = False
         self._swept_at = loop.time()
         self._failed_polls = 0
         self._catching_up = False
-        #: Called with a topic state after its next due time has changed.
         self.rearm: Callable[[TopicState], None] = _no_hook
-        #: Acks a message of this consumer, or one on its way here, by its id.
+        #: Acks a message by its id.
         self.ack: Callable[[MessageId], object] = _no_hook
-        #: Returns the delay in ms after an expired lease, for the number of earlier failed
-        #: attempts.
+        #: Returns the delay in ms after an expired lease, by the number of failed attempts before.
         self.revive_delay_of: Callable[[int], int] = _no_delay
-        #: Ends the consumer, because the directory belongs to another cluster.
+        #: Ends the consumer.
         self.fail: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, options: ConsumerOptions) -> StateWriter | None:
-        """Open the state directory of a subscription; return None without the option `state`.
-
-        Raises:
-            StateInUseError: if another process, or another thread of this one, uses the directory.
-            StateFormatError: if the directory has other content, or was written by a newer version.
-            StateDamagedError: if files are missing or corrupted.
-            StoreError: if the system does not let the directory be opened.
-            ConfigurationError: if `rocksdict` is not installed, or the directory is open with
-                another `durability` in this process.
-        """
+        """Open the state directory of a subscription; return None without the option `state`."""
         state: RocksState | None = options.state
         if state is None:
             return None
@@ -125,13 +109,11 @@ class StateWriter:
         return [] if self._store is None else self._store.topics(self._options.subscription_name)
 
     def watch(self) -> None:
-        if self._store is None:
-            return
-        if self._timer is None:
+        if self._store is not None and self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def of(self, topic: str) -> TopicStateWriter | None:
-        """Return the durable state of a topic or partition; None if the store cannot provide it."""
+        """Return the durable state of a topic; None if its store fails."""
         if self._store is None:
             return None
         try:
@@ -141,13 +123,12 @@ class StateWriter:
             return None
         if self._fresh:
             topic_store.records.drop_mismatched()
-        there = self._topic_states.pop(topic, None)
+        there = self._writers.pop(topic, None)
         if there is not None:
             there.close()
-        made = self._topic_states[topic] = TopicStateWriter(
-            topic_store, self._loop, self.watch, self
-        )
-        return made
+        writer = TopicStateWriter(topic_store, self._loop, self.watch, self)
+        self._writers[topic] = writer
+        return writer
 
     def mismatched(self, topic_store: TopicStore) -> None:
         topic, records = topic_store.name[0], topic_store.records
@@ -171,13 +152,12 @@ class StateWriter:
             )
 
     def state_of(self, durable: TopicStateWriter) -> TopicState | None:
-        """Return the topic state that a `TopicStateWriter` belongs to; None before its creation."""
         return next((state for state in self._states if state.durable is durable), None)
 
     # Deliveries
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Write that messages of an entry are about to be delivered (`count_attempts="before"`)."""
+        """Write a delivery before it happens (`count_attempts="before"`)."""
         state: TopicState = entry.topic_state
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
@@ -185,7 +165,7 @@ class StateWriter:
             durable.record_deliveries(entry, state, indexes)
 
     def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Notify the other consumers of this process of a delivery (`count_attempts="lazy"`)."""
+        """Only notify the other consumers of this process (`count_attempts="lazy"`)."""
         state: TopicState = entry.topic_state
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
@@ -209,7 +189,7 @@ class StateWriter:
         self._timer = None
         if self._store is None:
             return
-        for durable in self._topic_states.values():
+        for durable in self._writers.values():
             durable.write_buffered()
         for state in self._states:
             state.clear_special()
@@ -219,7 +199,7 @@ class StateWriter:
             self._sweeping = True
             self._write_held(self._held.held_since_last(self._states))
         if self._store.has_deferred_deletes and self._store.failure is None:
-            # One write for all acks of a second, and none for messages that are acked at once.
+            # One write for all acks of a second.
             self._store.flush()
         self._retry_writes(self._store)
         pause = self._pause(self._store)
@@ -227,13 +207,12 @@ class StateWriter:
             self._timer = self._loop.call_later(pause, self._poll)
 
     def _pause(self, store: RocksStore) -> float | None:
-        """Return the delay before the next poll, in s; None if none is needed."""
-        if store.failure is not None or any(each.unwritten for each in self._topic_states.values()):
+        if store.failure is not None or any(each.unwritten for each in self._writers.values()):
             return _POLL_S
         return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
-        """Write the attempts of messages that were held at two polls, in steps."""
+        """Write the attempts at messages that were held at two polls, in steps."""
         if self._store is None:
             return
         burst = list(islice(held, _BURST))
@@ -267,7 +246,7 @@ class StateWriter:
                 logger.warning("state is kept in memory still: %s", error)
 
     def _catch_up(self) -> None:
-        """Write the changes of failed writes in steps, because the disk accepts writes again."""
+        """Write the changes of failed writes, in steps."""
         store = self._store
         self._catching_up = store is not None and not store.flush() and not store.last_write_failed
         if self._catching_up:
@@ -288,14 +267,13 @@ class StateWriter:
             read.add(options.retry_letter_topic)
 
         def is_ours(topic: str) -> bool:
-            return topic in self._topic_states or topic in read or base_name(topic) in read
+            return topic in self._writers or topic in read or base_name(topic) in read
 
         for state in self._states:
             state.end_durability()  # otherwise pending changes would be written again
         self._store.forget(options.subscription_name, is_ours)
 
     async def close(self) -> None:
-        """Write all state. If that fails, messages are redelivered with lower attempt counts."""
         try:
             for _ in self._write_all_held():
                 await asyncio.sleep(0)
@@ -309,11 +287,11 @@ class StateWriter:
                 while not (store.is_sole_user or store.flush() or store.last_write_failed):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             finally:
-                # If no other consumer uses the store, its closing thread writes the rest.
+                # The closing thread writes the rest, if the store has no other user.
                 await _closed(store)
 
     def abandon(self) -> None:
-        """Write all state and close without an event loop. Acks may be unsent."""
+        """Write all state and close, without an event loop."""
         try:
             for _ in self._write_all_held():
                 pass
@@ -326,10 +304,7 @@ class StateWriter:
                     logger.error("%s", error)
 
     def _write_all_held(self) -> Iterator[None]:
-        """Count the attempts of held messages, which "lazy" has not written yet, in steps.
-
-        A process that is killed with `count_attempts="before"` counts these attempts too.
-        """
+        """Count the attempts of held messages, which "lazy" has not written yet, in steps."""
         if self._store is None or self.before:
             return
         entries = ((state, entry) for state in self._states for entry in state.held())
@@ -348,13 +323,13 @@ class StateWriter:
             self._timer.cancel()
         store, self._store = self._store, None
         if acked:
-            for durable in self._topic_states.values():
+            for durable in self._writers.values():
                 durable.forget_dead_lettered(math.inf)
         for state in self._states:
             state.end_durability()
-        for durable in self._topic_states.values():
+        for durable in self._writers.values():
             durable.close()
-        self._topic_states.clear()
+        self._writers.clear()
         if store is not None:
             store.flush()  # another consumer uses the store, and may not poll
         return store
@@ -377,10 +352,9 @@ class TopicStateWriter:
         self._topic_store = topic_store
         self._records = topic_store.records
         self._loop = loop
-        self._dead_lettered: set[EntryKey] = (
-            set()
-        )  # entries with dead-lettered messages that are not fully acked
-        # Fully acked ones: when the ack has arrived, in ms.
+        # Entries with dead-lettered messages that are not fully acked.
+        self._dead_lettered: set[EntryKey] = set()
+        # Fully acked ones, with the time in ms by which the ack has arrived.
         self._arriving: dict[EntryKey, float] = {}
 
     def __bool__(self) -> bool:
@@ -437,10 +411,10 @@ class TopicStateWriter:
         self.tell_attempts(entry, state, indexes)
 
     def tell_attempts(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
-        """Notify the other consumers of the process: copies in their queues are later attempts.
+        """Notify the other consumers of this process, because their queues may have copies.
 
-        Such a copy is queued there when the broker redelivered a sibling of its batch, or after a
-        lost connection. Its attempt was counted at its arrival, before this attempt began.
+        A copy is there after a lost connection, or if the broker redelivered a sibling. Its attempt
+        number was counted at its arrival, before this attempt began.
         """
         others = self._sharers()
         if others:
@@ -449,7 +423,7 @@ class TopicStateWriter:
                     each.attempted(entry.key, mask, attempt)
 
     def _masks(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> dict[int, int]:
-        """Return masks of batch indexes by the number of the attempt that begins."""
+        """Return masks of batch indexes by the number of the attempt."""
         masks: dict[int, int] = {}
         # Nearly always: all have the same number.
         if entry.failed is None and not state.attempts.failures:
@@ -541,25 +515,21 @@ class TopicStateWriter:
         return [each for each in users if each is not self] if len(users) > 1 else []
 
     def change_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """Change the due time of a message that waits at this consumer."""
         state = self._topic_state()
         if state is not None:
             state.set_due(key, due_ms, bits)
             self._writer.rearm(state)
 
     def is_held(self, key: MessageKey) -> bool:
-        """Return True if the application holds a message of this consumer."""
         state = self._topic_state()
         return state is not None and state.is_held(key)
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Count another consumer's attempt for the copies that may be queued here."""
         state = self._topic_state()
         if state is not None:
             state.attempted_elsewhere(key, mask, attempt)
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
-        """Return the attempts, by batch index, at messages that the application holds."""
         state = self._topic_state()
         return {} if state is None else state.held_attempts(key)
 
@@ -577,9 +547,8 @@ class TopicStateWriter:
             each.acked(message_id)
 
     def acked(self, message_id: MessageId) -> None:
-        """Ack the copies of a message that was acked at another consumer."""
-        # Not every transport can ack a batch message that is not in this process. It need not,
-        # because the other consumer has acked it.
+        # Not every transport can ack a batch message that is not in this process. The other
+        # consumer has acked it.
         with suppress(MessageNotHeldError):
             self._writer.ack(message_id)
 
@@ -631,7 +600,7 @@ class TopicStateWriter:
     def _removed(self) -> None:
         """Schedule a write if deletes are pending.
 
-        After a kill, `evacuate` would send again every message with a record on disk.
+        After a kill, `evacuate` sends a copy of every message with a record on disk.
         """
         if self._topic_store.has_deferred_deletes:
             self._changed()
@@ -651,7 +620,7 @@ class TopicStateWriter:
         return self._writer.revive_delay_of(attempts - 1)
 
     def forget_dead_lettered(self, now: float, most: int | None = None) -> None:
-        """Delete the records of dead-lettered entries with acks that have arrived by `now` (ms)."""
+        """Delete the records of dead-lettered entries whose acks have arrived by `now` (ms)."""
         state = self._topic_state()
         acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
@@ -683,9 +652,9 @@ class _LongHeld:
     def held_since_last(
         self, states: Iterable[TopicState]
     ) -> Iterator[tuple[TopicState, Entry, int]]:
-        """Yield entries with masks of messages that were held at the last call too; 0 for none.
+        """Yield held entries with masks of the messages that were held at the last call too.
 
-        The walk is lazy, so there may be pauses between its steps. Run one walk at a time.
+        Run one walk at a time.
         """
         before, self._seen = self._seen, {}
         for state in states:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.message_states import QUEUED
-from .event_publisher import EventPublisher
 from .events import Failed, Retrying
-from .topic_states import TopicStates
-from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.rocks import StoreStatistics
@@ -75,38 +71,3 @@ class Statistics:
     def window_share(self) -> float:
         """Return the used share of the unacked window; above 1 with prefetched messages."""
         return self.unacked / self.unacked_window
-
-
-def snapshot(
-    topic_states: TopicStates,
-    window: UnackedWindowMonitor,
-    event_publisher: EventPublisher,
-    connected: bool,
-    transport: str,
-    leased: int = 0,
-    state_failure: str | None = None,
-    nack_index: NackIndexStatistics | None = None,
-    store: StoreStatistics | None = None,
-) -> Statistics:
-    """Return the counts over all topics of a consumer, now."""
-    queued = topic_states.count(QUEUED)
-    return Statistics(
-        queued=queued,
-        # Messages that are HELD or forwarded: the rest of the unacked ones. This saves another walk
-        # over all messages.
-        in_flight=topic_states.unacked - topic_states.nacked - queued,
-        nacked=topic_states.nacked,
-        unsent_acks=topic_states.unsent_acks,
-        unacked=topic_states.unacked,
-        unacked_window=window.size,
-        connected=connected,
-        transport=transport,
-        ended_topics=event_publisher.ended_topics,
-        inactive_topics=event_publisher.inactive_topics,
-        leased=leased,
-        state_failure=state_failure,
-        retrying=event_publisher.retries,
-        failure=event_publisher.failure,
-        nack_index=nack_index,
-        store=store,
-    )

@@ -1,8 +1,4 @@
-"""The topics and partitions of a consumer, and sums over them.
-
-`TopicStates` creates and holds every `TopicState`. A topic state that is created late catches up on
-the connection changes before its creation.
-"""
+"""The topics and partitions of a consumer, and sums over them."""
 
 from __future__ import annotations
 
@@ -20,8 +16,7 @@ from ..options import ConsumerOptions
 from ..transport.interface import TransportConsumer
 from ..values.topic_names import partition_of
 
-# How long after a reconnect an entry may be redelivered because its ack was lost with the
-# connection.
+# How long after a reconnect an entry may be redelivered because its ack was lost.
 RECONNECT_S: Final = 30.0
 REDELIVERY_S: Final = 2.0  # bound of the arrival of a redelivery that crossed an ack
 
@@ -29,7 +24,7 @@ _MAX_CHANGES: Final = 32  # several connection changes for each topic
 
 
 class _StatesByNumber(dict[int, TopicState]):
-    """A dict that creates missing topic states. A dict, because every delivery reads it."""
+    """A dict, because every delivery reads it."""
 
     def __init__(self, new: Callable[[int], TopicState]) -> None:
         super().__init__()
@@ -47,11 +42,10 @@ class TopicStates:
         by_number: The topic states by the transport's number, created on first access.
 
     Args:
-        new_index: Makes a due index; called twice for each topic, or once with `new_nacks`.
         dispose: Frees unused records gradually; None frees them at once.
         new_nacks: Makes the due index of a topic's nacks, by its full name; None to use
-            `new_index`. Ack timeouts always use `new_index`: each belongs to a held message, whose
-            record takes a hundred times the memory.
+            `new_index`, as ack timeouts always do: the record of a held message takes a hundred
+            times the memory of its timeout.
     """
 
     def __init__(
@@ -77,7 +71,7 @@ class TopicStates:
         self._rewound_at = -math.inf
 
     def expect(self, topic: str) -> None:
-        """Create the state of a topic or partition, if this consumer reads it."""
+        """Create the state of a topic, if this consumer reads it."""
         number = self._transport_consumer.topic_number_of(topic, partition_of(topic))
         if number is not None:
             _ = self.by_number[number]
@@ -109,12 +103,12 @@ class TopicStates:
         return state
 
     def _apply_changes(self, state: TopicState) -> None:
-        """Apply earlier connection changes, which may concern messages in the transport."""
+        """Apply earlier connection changes, which concern messages that were in the transport."""
         changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
         match changes[-2:]:
-            case [*_, (_, "doubtful")]:
+            case [*_, (_, "uncertain")]:
                 state.acks.maybe_disconnected(now_ms(self._loop))
-            case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - RECONNECT_S:
+            case [(_, "uncertain"), (at, "connected")] if at >= self._loop.time() - RECONNECT_S:
                 state.acks.maybe_disconnected(now_ms(self._loop))
                 state.reconnected()
 
@@ -128,34 +122,28 @@ class TopicStates:
         return [state for state in self if only is None or state.number in only]
 
     def rewound_with(self, state: TopicState | None) -> list[TopicState]:
-        """Return the topic states that a rewind of one topic, or of all (None), concerns.
-
-        Some transports cannot rewind one Exclusive or Failover topic alone.
-        """
+        """Return the topic states that a rewind of one topic, or of all (None), concerns."""
         one = self._transport_consumer.capabilities.rewind_one_topic
         return [each for each in self if state is None or each is state or not (one or each.shared)]
 
     # Changes of several topics
 
     def record_change(self, what: str, only: Container[int] | None) -> list[TopicState]:
-        """Record a change of connections; return the topic states concerned."""
         self._changes.append((self._loop.time(), what, only))
         return self.of(only)
 
     def rewind_requested(self) -> None:
-        """Record a rewind, which also concerns topic states that are created later."""
+        """Record a rewind for topic states that are created later."""
         self._rewound_at = self._loop.time()
 
     # Sums
 
     @property
     def unacked(self) -> int:
-        """Return the number of messages in the broker's unacked window."""
         return sum(state.unacked for state in self.by_number.values())
 
     @property
     def nacked(self) -> int:
-        """Return the number of messages that wait for their due time."""
         return sum(len(state.nacks) for state in self.by_number.values())
 
     @property
@@ -164,9 +152,9 @@ class TopicStates:
 
     @property
     def lost_acks(self) -> int:
-        """Return the number of entries with sent acks that may be lost with a connection."""
+        """Count the entries with sent acks that may be lost with a connection."""
         return sum(state.acks.lost for state in self.by_number.values())
 
     def count(self, *states: int) -> int:
-        """Count the messages in these states (not NACKED), by a walk over all entries."""
+        """Count the messages in these states (not NACKED). Walks over all entries."""
         return sum(state.count(each) for state in self.by_number.values() for each in states)

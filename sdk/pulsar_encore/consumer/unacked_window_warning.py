@@ -1,8 +1,7 @@
-"""The broker's unacked window, with one warning before it stalls the consumer.
+"""One warning before the broker's unacked window stalls the consumer.
 
-A broker silently stops delivering to a consumer with `maxUnackedMessagesPerConsumer` unacked
-messages. Nacked messages that wait for their redelivery count as unacked:
-`docs/notes/wire-protocol.md#flow-permits`.
+At `maxUnackedMessagesPerConsumer` unacked messages a broker silently stops delivering. Nacked
+messages that wait for their redelivery count: `docs/notes/wire-protocol.md#flow-permits`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _WARN_SHARE: Final = 0.8
 
 
 class UnackedWindowMonitor:
-    """Logs one warning per consumer when the window is nearly full.
+    """Watches the unacked window of one consumer.
 
     Attributes:
         size: Unacked messages at which the broker stops delivering.
@@ -33,8 +32,8 @@ class UnackedWindowMonitor:
         self.size = size
         self._warned = False
 
-    def watch(self) -> None:
-        """Warn if the window is nearly full and no warning was logged before."""
+    def warn_if_nearly_full(self) -> None:
+        """Log a warning, once per consumer."""
         if self._warned or self._topic_states.unacked < self.size * _WARN_SHARE:
             return
         self._warned = True

@@ -1,10 +1,9 @@
 """The queue of a reader: received messages, and the reads that wait for them.
 
-`ReadQueue` is the `DeliveryListener` of a subscription without acks. Only the first waiting read is
-woken. It takes its messages itself, in one step without an await. A read that is cancelled or times
-out has therefore taken nothing, and no read overtakes another. Taken messages return their permits
-at once, so the permits bound the queue. The queue keeps its messages when a connection is lost: the
-broker does not deliver them again on such a subscription.
+Only the first waiting read is woken. It takes its messages itself, in one step without an await, so
+a read that is cancelled or times out has taken nothing, and no read overtakes another. The queue
+keeps its messages when a connection is lost: on a subscription without acks, the broker does not
+deliver them again.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ Part = tuple[Delivery, int, int]
 
 
 class ReadQueue:
-    """The received deliveries, in order. Each is taken as a whole or message by message.
-
-    Args:
-        transport_consumer: The subscription.
-        event_publisher: Reports connections and failures to the application.
-    """
+    """A reader's `DeliveryListener`."""
 
     def __init__(
         self, transport_consumer: TransportConsumer, event_publisher: EventPublisher
@@ -54,14 +48,13 @@ class ReadQueue:
     # Taking
 
     def take_message(self) -> Part:
-        """Take the next message. The queue must not be empty."""
         return self._take(1)
 
     def take_delivery(self) -> Part:
-        """Take the rest of the next delivery. The queue must not be empty."""
         return self._take(len(self._deliveries[0].messages) - self._at)
 
     def _take(self, count: int) -> Part:
+        """Take messages of the first delivery, which must exist."""
         delivery, at = self._deliveries[0], self._at
         self._at += count
         if self._at == len(delivery.messages):
@@ -71,20 +64,11 @@ class ReadQueue:
         return delivery, at, count
 
     async def get(self, take: Callable[[], _T], timeout_s: float | None) -> _T | None:
-        """Wait for a message and take it with `take`.
+        """Wait for a message and return the result of `take`, or None after a timeout.
 
-        A `timeout_s` of 0 suspends once, too. Otherwise a caller that polls in a loop would never
-        let a message arrive.
-
-        Args:
-            take: `take_message` or `take_delivery`.
-            timeout_s: Longest wait in s, or None.
-
-        Returns:
-            The result of `take`, or None after a timeout; nothing was taken then.
-
-        Raises:
-            Exception: the error that ended the subscription, once the queue is empty.
+        Suspends even if `timeout_s` is 0, because a caller that polls in a loop would otherwise
+        never let a message arrive. Raises the error that ended the subscription once the queue is
+        empty.
         """
         if self._deliveries and not self._line:
             return take()
@@ -123,11 +107,9 @@ class ReadQueue:
         self._wake()
 
     def on_connected(self, topics: Container[int] | None = None) -> None:
-        """Report it. The subscription continues from its position."""
         self._event_publisher.connected(topics)
 
     def on_disconnected(self, topics: Container[int] | None = None) -> None:
-        """Report it. The queue keeps its messages: they are not delivered again."""
         self._event_publisher.disconnected(topics)
 
     def on_uncertain(self, topics: Container[int] | None = None) -> None:
@@ -169,7 +151,7 @@ class ReadQueue:
         self._event_publisher.removed(topic_number)
 
     def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
-        """Do nothing: the transport has logged each of these entries."""
+        """Do nothing: the transport has logged these entries."""
 
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
         self._event_publisher.retrying(topic_number, notice)
@@ -179,14 +161,13 @@ class ReadQueue:
         self._event_publisher.failed(error, topic_number)
 
     def end(self, error: Exception) -> None:
-        """End the subscription. Once the queue is empty, reads raise the first `error`."""
         if self._error is None:
             self._error = error
             self._wake()
 
 
 class _Waiter:
-    """A waiting read. It can be woken any number of times."""
+    """A waiting read, which can be woken several times."""
 
     __slots__ = ("_future", "_loop", "gave_up")
 
@@ -196,7 +177,6 @@ class _Waiter:
         self.gave_up = False
 
     async def turn(self) -> None:
-        """Suspend until the next wake-up after the last one."""
         await self._future
         self._future = self._loop.create_future()
 

@@ -27,7 +27,6 @@ _NAME_DIGITS: Final = 10  # as in the other clients
 
 
 def subscription_of(options: ReaderOptions) -> Subscription:
-    """Return the subscription for a reader's options."""
     prefix = options.subscription_role_prefix
     name = f"reader-{uuid.uuid4().hex[:_NAME_DIGITS]}"
     return Subscription(
@@ -181,8 +180,8 @@ class Reader:
             TransportError: if the broker did not answer.
         """
         self._check_open()
-        # Messages that arrive during the request count as delivered at the broker, and are in the
-        # queue. So the queue is checked before and after it.
+        # Messages that arrive during the request count as delivered at the broker, so the queue is
+        # checked before and after it.
         return (
             bool(self._queue)
             or await self._transport_consumer.has_message_available()
@@ -233,9 +232,7 @@ class Reader:
 
     async def close(self) -> None:
         """Close the reader; pending reads fail with `ClosedError`. A second call does nothing."""
-        if (
-            not self.affinity.loop_is_closed
-        ):  # on a closed loop nothing waits: any loop may close it
+        if not self.affinity.loop_is_closed:  # otherwise nothing waits: any loop may close it
             self.affinity.check()
         await self._close_once()
 

@@ -1,7 +1,6 @@
 """Batch receive: wait for enough messages, then take them in one step.
 
-A cancelled call has taken nothing. The message objects of a large batch are made before that step,
-over several iterations of the loop.
+A cancelled call has taken nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ _UNPREPARED_LIMIT: Final = 1_000
 
 
 class BatchReceiver:
-    """Takes batches from `queue` within the limits of `policy`.
+    """The batch receives of one consumer.
 
     The rules are those of Java's client: `docs/notes/consumer-semantics.md#batch-receive`.
 
     Args:
-        most: Largest number of messages in a batch: the receiver queue size, as in the stock
-            client.
+        most: Largest batch: the receiver queue size, as in the stock client.
     """
 
     def __init__(
@@ -40,7 +38,6 @@ class BatchReceiver:
         self._fair_yield = fair_yield
 
     async def receive(self) -> list[Message]:
-        """Return at least one message, or an empty list if the time of the policy is over."""
         deadline = None
         if self._timeout_s > 0:
             deadline = asyncio.get_running_loop().time() + self._timeout_s
@@ -64,7 +61,7 @@ class BatchReceiver:
                 await fair_yield.end()
 
     async def _fill(self, deadline: float | None, ticket: int) -> bool:
-        """Wait for enough messages; return False if the time is over or the queue has failed."""
+        """Wait for enough messages; return False at the deadline or if the queue has failed."""
         queue = self._queue
         queue.collect()
         try:

@@ -1,7 +1,6 @@
-"""The loop that calls an application's `message_listener`.
+"""The loop that calls an application's `message_listener`, one message at a time.
 
-The callback may be a plain function or a coroutine function. Calls run one at a time, in order. If
-a callback raises, or an await inside it is cancelled, the message is nacked with the error as
+If a callback raises, or an await inside it is cancelled, the message is nacked with the error as
 evidence. Only a cancellation of the listener's own task ends the listener, with a log message.
 """
 
@@ -41,8 +40,6 @@ class _Consumer(Protocol):
 
 
 class Listener:
-    """Calls `callback(consumer, message)` for each message until it is closed."""
-
     def __init__(
         self,
         consumer: _Consumer,
@@ -123,7 +120,6 @@ class Listener:
             )
 
     def failed(self, error: Exception) -> None:
-        """End the listener: no message can arrive. Queued messages are redelivered elsewhere."""
         if not self._stopped:
             self._stopped = True
             self._log_end(str(error))

@@ -1,8 +1,4 @@
-"""The dead-letter policy and the delays of letters, applied to arriving messages.
-
-Attempts may have ended at another consumer or by an ack timeout. Brokers with coarse delays deliver
-letters too early.
-"""
+"""The dead-letter policy and the delays of letters, applied to arriving messages."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Final
 
 from ... import letters
 from ...core.entry import Entry
-from ...core.nack_verdicts import Verdicts
+from ...core.nack_verdicts import DeadLetter, Verdicts
 from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import wall_now_ms
@@ -24,14 +20,12 @@ from ..settlement.redelivery import Redelivery
 from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 
-# A letter that is early by less is kept in memory. Other early letters are redelivered later.
+# A letter that is early by less waits in memory, and is redelivered otherwise.
 _MAX_EARLY_MS: Final = 5_000
 _MAX_WAITING: Final = 1_000
 
 
 class ArrivalFilter:
-    """The arrivals of one consumer that has letter topics."""
-
     def __init__(
         self,
         options: ConsumerOptions,
@@ -50,7 +44,6 @@ class ArrivalFilter:
         self._redelivery = redelivery
         self._loop = loop
         self._most = verdicts.max_redeliver_count
-        self._letter_sources: dict[int, bool] = {}
         self._waiting: dict[int, asyncio.TimerHandle] = {}  # early letters, by number
         self._letters = 0
 
@@ -62,11 +55,7 @@ class ArrivalFilter:
         messages: Sequence[RawMessage],
     ) -> tuple[Sequence[int], Sequence[RawMessage]]:
         """Return the messages to deliver now. The others are dead-lettered or wait."""
-        letters_here = self._letter_sources.get(state.number)
-        if letters_here is None:
-            letters_here = self._options.reads_letters(state.topic)
-            self._letter_sources[state.number] = letters_here
-        if letters_here:
+        if state.letters:
             indexes, messages = self._due(state, entry, indexes, messages)
         # The bound is one lower for a batch, because `LastAttempts` must see its messages before
         # their last attempt.
@@ -93,19 +82,12 @@ class ArrivalFilter:
         return kept_indexes, kept_messages
 
     def dead_letter_if_spent(self, entry: Entry, index: int, raw: RawMessage) -> bool:
-        """Dead-letter a queued message that has used up its attempts; return True if it had.
+        """Dead-letter a queued message if it has used up its attempts; return True if it had.
 
         A batch message is delivered if no attempt at it is known, however often its entry was
-        redelivered. If it fails at its last attempt, it is dead-lettered by `NackHandler`, or by
-        `LastAttempts` if it is known by id only.
-
-        Called for each message at its arrival. With ordered leases, it is called when the message
-        is the next of its key: later messages of the key must wait for the letter.
+        redelivered.
         """
-        state: TopicState = entry.topic_state
-        failed = state.attempts.count(entry, index)
-        tried_here = state.attempts.tried_here(entry, index)
-        verdict = self._verdicts.on_arrival(failed, tried_here=tried_here)
+        failed, verdict = self._arrival_verdict(entry, index)
         if verdict is None:
             return False
         message = Message(raw, self._options.schema, entry, index, failed - 1)
@@ -114,9 +96,14 @@ class ArrivalFilter:
         return True
 
     def spent(self, entry: Entry, index: int) -> bool:
+        _, verdict = self._arrival_verdict(entry, index)
+        return verdict is not None
+
+    def _arrival_verdict(self, entry: Entry, index: int) -> tuple[int, DeadLetter | None]:
+        """Return the number of failed attempts, and the verdict."""
         attempts = entry.topic_state.attempts
         failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
-        return self._verdicts.on_arrival(failed, tried_here=tried_here) is not None
+        return failed, self._verdicts.on_arrival(failed, tried_here=tried_here)
 
     # Early letters
 
@@ -140,7 +127,7 @@ class ArrivalFilter:
                 due.append(at)
             elif wait_ms > _MAX_EARLY_MS or len(self._waiting) >= _MAX_WAITING:
                 state.ignore_copy(entry.key, entry.size)
-                self._redelivery.wait(entry, indexes[at], wait_ms, narrow=True)
+                self._redelivery.schedule(entry, indexes[at], wait_ms, narrow=True)
             else:
                 self._letters += 1
                 self._waiting[self._letters] = self._loop.call_later(
@@ -162,7 +149,6 @@ class ArrivalFilter:
         self._queue.wake(1)
 
     def close(self) -> None:
-        """Stop waiting for early letters. The broker redelivers them to the next consumer."""
         for handle in self._waiting.values():
             handle.cancel()
 
@@ -175,9 +161,9 @@ def _properties(raw: RawMessage) -> dict[str, str]:
 
 
 def _early_ms(raw: RawMessage, properties: dict[str, str], wall_now: int) -> int:
-    """Return how many ms too early a letter has arrived, because brokers round delays to a tick.
+    """Return how many ms too early a letter has arrived.
 
-    Measured errors: `docs/notes/consumer-semantics.md#delayed-delivery`.
+    Brokers round delays to a tick: `docs/notes/consumer-semantics.md#delayed-delivery`.
     """
     text = properties.get(letters.DELAY_TIME, "")
     if (

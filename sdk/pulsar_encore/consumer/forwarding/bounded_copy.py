@@ -1,10 +1,4 @@
-"""Copying messages to other topics with a bounded number in flight.
-
-Dead-letter replay and evacuation read originals in order, publish a copy of each, and ack the
-original after the receipt of its copy. `BoundedCopy` has the shared part: the tasks in flight, the
-producers by destination, and the first failure. A copy that fails alone is an error of `publish`;
-the caller then skips its original or ends the run.
-"""
+"""Copies of messages for dead-letter replay and evacuation, with a bounded number in flight."""
 
 from __future__ import annotations
 
@@ -19,30 +13,25 @@ from ...values.outgoing_message import OutgoingMessage
 from .copy_options import Destination, producer_options
 
 _MAX_PRODUCERS: Final = 64
-# Results that concern one message. Its destination still accepts other messages.
+# Results that concern one message, not its destination.
 _MESSAGE_RESULTS: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
 
 
 class BoundedCopy:
     """One run that copies messages.
 
-    For each original the reader waits for `wait_for_slot`, then calls `begin` with the work:
-    `publish` the copies, then ack the original. Each original has its own task, so a slow
-    destination delays no other one until the limit is reached. Copies to one destination keep the
-    order of `begin`.
+    For each original the caller awaits `wait_for_slot`, then calls `begin` with the work: `publish`
+    the copies, then ack the original. Each original has its own task, so a slow destination delays
+    no other one until the limit is reached. Copies to one destination keep the order of `begin`.
 
     Args:
-        transport: Makes the producers.
-        crypto_key_reader: Has the keys to encrypt copies with, or None.
         schema: For messages that were written without one.
         limit: Messages in flight. An entry with more messages is copied alone.
         max_failures: Consecutive failed copies after which a destination is exhausted.
         drain_s: Longest wait of `drain`, in s; None for no limit.
-        producer: Further `ProducerOptions` of each producer.
 
     Attributes:
-        failure: The error that ended the run; None while it goes on.
-        failed_at: Name of the original at which it failed.
+        failed_at: Name of the original at which the run failed.
         exhausted: Exhausted destinations, with their last error.
     """
 
@@ -75,20 +64,14 @@ class BoundedCopy:
         self.failed_at: str = ""
 
     async def wait_for_slot(self, messages: int = 1) -> bool:
-        """Wait until more messages may be in flight; return False if the run has failed."""
+        """Wait until more messages may be in flight; return False after a failure."""
         while self._tasks and sum(self._tasks.values()) + messages > self._limit:
             self._task_ended.clear()
             await self._task_ended.wait()
         return self.failure is None
 
     def begin(self, work: Coroutine[Any, Any, None], name: str = "", messages: int = 1) -> None:
-        """Start the work of one original. The first error of any work ends the run.
-
-        Args:
-            work: Publishes the copies and acks the original.
-            name: Name of the original, for `failed_at`.
-            messages: Messages that count against the limit.
-        """
+        """Start the work of one original, `name`. The first error of any work ends the run."""
         task = asyncio.get_running_loop().create_task(self._guard(work, name))
         self._tasks[task] = messages
         task.add_done_callback(self._end)
@@ -104,7 +87,6 @@ class BoundedCopy:
         self._task_ended.set()
 
     def fail(self, error: BaseException, name: str) -> None:
-        """End the run, unless it has failed before."""
         if self.failure is None and not isinstance(error, asyncio.CancelledError):
             self.failure, self.failed_at = error, name
 
@@ -115,13 +97,9 @@ class BoundedCopy:
             raise error
 
     async def open(self, destination: Destination) -> None:
-        """Make a producer before any work begins for it, and limit the number of producers.
+        """Make a producer before any work begins for it, between two calls of `begin`.
 
-        The reader calls this between two calls of `begin`. At the limit it waits for the copies in
-        flight and closes all producers.
-
-        Raises:
-            EncoreError: if the producer cannot be made.
+        At the limit of producers it waits for the copies in flight and closes all producers.
         """
         if destination not in self._producers and len(self._producers) >= _MAX_PRODUCERS:
             await self.drain()
@@ -129,11 +107,7 @@ class BoundedCopy:
         await self._producer(destination)
 
     async def publish(self, destination: Destination, copy: OutgoingMessage) -> None:
-        """Send a copy and wait for its receipt.
-
-        Raises:
-            EncoreError: if the copy is not stored. After a timeout it may be stored nevertheless.
-        """
+        """Send a copy and wait for its receipt. After a timeout it may be stored nevertheless."""
         try:
             await (await self._producer(destination)).publish(copy)
         except TransportError as error:
@@ -166,10 +140,9 @@ class BoundedCopy:
             return self._producers[destination]
 
     async def drain(self) -> int:
-        """Wait for the work in flight, for up to `drain_s`. A cancellation takes effect afterwards.
+        """Wait for up to `drain_s`; return how many originals are left.
 
-        Returns:
-            How many originals are still in flight.
+        A cancellation takes effect afterwards.
         """
         if self._tasks:
             await to_its_end(asyncio.wait(list(self._tasks), timeout=self._drain_s))

@@ -1,7 +1,6 @@
-"""Destinations of copies, their first subscription, and the options of their producers.
+"""Destinations of copies, and the options of their producers.
 
-A copy needs the schema version and the encryption keys of its original. If the transport cannot
-copy a message, the error is raised before anything is sent or acked.
+If the transport cannot copy a message, the error is raised before anything is sent or acked.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ class Destination(NamedTuple):
     """Where copies go and how they are written. Each destination has its own producer.
 
     Attributes:
-        topic: Full name.
-        form: Schema version and encryption keys of all copies to this destination.
-        first_subscription: Created on the topic before its first message; None for no subscription.
+        form: Schema version and encryption keys of all copies.
+        first_subscription: Created on the topic before its first message, or None.
     """
 
     topic: str
@@ -33,10 +31,10 @@ class Destination(NamedTuple):
 
 
 async def ensure_subscription(transport: Transport, topic: str, name: str) -> None:
-    """Create a subscription on a topic before the first copy is sent there.
+    """Create a subscription on a topic, because a topic without one keeps no messages.
 
-    A topic without a subscription keeps no messages. This function subscribes a consumer and closes
-    it, because producers of the C++ client cannot name an initial subscription.
+    A consumer subscribes and is closed: producers of the C++ client cannot name an initial
+    subscription.
     """
     try:
         consumer = await transport.subscribe(
@@ -49,7 +47,7 @@ async def ensure_subscription(transport: Transport, topic: str, name: str) -> No
             )
         )
     except ConsumerBusy:
-        return  # a consumer of another type reads the subscription, so it exists
+        return  # a consumer of another type reads the subscription
     await consumer.close()
 
 
@@ -65,16 +63,8 @@ async def producer_options(
     """Return the options of a producer that writes copies: unbatched, and chunked if large.
 
     Args:
-        destination: Where the producer writes.
-        schema_of: Finds the schema of a version.
-        crypto_key_reader: Has the keys to encrypt with, or None.
         schema: For messages that were written without one.
         byte_keys: True if the transport copies keys of bytes.
-        options: Further `ProducerOptions`.
-
-    Raises:
-        NotSupportedError: if the transport cannot write such copies.
-        TransportError: if the schema cannot be fetched.
     """
     form = destination.form
     if form.version >= 0:

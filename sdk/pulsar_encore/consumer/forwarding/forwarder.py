@@ -1,8 +1,7 @@
 """Forwarding: copy a message to a letter topic, then ack the original.
 
-An original is acked only after its copy is stored. If the copy fails, the message is redelivered
-with a growing delay. A forwarding belongs to no task of a caller, so a cancelled caller leaves
-nothing half done. The package `letters` defines the content of letters.
+If the copy fails, the message is redelivered with a growing delay. A forwarding belongs to no task
+of a caller, so a cancelled caller leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -44,44 +44,28 @@ _LOG_EVERY_S: Final = 30.0
 _MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
 
 
+@dataclass(eq=False, slots=True)
 class _Forwarding:
     """A letter that is being sent.
 
     Attributes:
-        message: The original, in state LEAVING.
-        topic: The letter topic.
-        form: Schema version and encryption keys of the letter.
+        message: The original, in state FORWARDING.
         cumulative: True if the ack of the original is cumulative.
         failed_before: How often letters of this message failed before.
         due: For an overflowed nack, the due time in ms since the epoch.
         outcome: Awaited by a caller; None without one.
     """
 
-    __slots__ = ("cumulative", "due", "failed_before", "form", "message", "outcome", "topic")
-
-    def __init__(
-        self,
-        message: Message,
-        topic: str,
-        *,
-        form: LetterForm = PLAIN,
-        cumulative: bool = False,
-        failed_before: int = 0,
-        due: int | None = None,
-        outcome: asyncio.Future[None] | None = None,
-    ) -> None:
-        self.message = message
-        self.topic = topic
-        self.form = form
-        self.cumulative = cumulative
-        self.failed_before = failed_before
-        self.due = due
-        self.outcome = outcome
+    message: Message
+    topic: str
+    form: LetterForm = PLAIN
+    cumulative: bool = False
+    failed_before: int = 0
+    due: int | None = None
+    outcome: asyncio.Future[None] | None = None
 
 
 class Forwarder:
-    """Forwards the messages of one consumer."""
-
     def __init__(
         self, topics: LetterTopics, settlement: Settlement, consumer_name: str, version: str
     ) -> None:
@@ -114,15 +98,8 @@ class Forwarder:
     ) -> asyncio.Future[None]:
         """Send a message to the retry letter topic, or dead-letter it if no retry is left.
 
-        Returns:
-            A future that is done when the original is acked. Cancelling it does not stop the
-            forwarding.
-
-        Raises:
-            TransportError: from the future, if the copy may not be stored; the message is
-                redelivered.
-            ClosedError: from the future, if the consumer was closed first; the message is
-                redelivered.
+        The future is done when the original is acked. Cancelling it does not stop the forwarding.
+        If it raises an error, the message is redelivered, though a copy may be stored.
         """
         backoff, delay_ms = None, 0
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
@@ -172,7 +149,7 @@ class Forwarder:
                 custom=custom,
                 from_retry_topic=from_retry,
             )
-            topic = self._topics.retry(message)
+            topic = self._topics.retry()
         outcome: asyncio.Future[None] = self._loop.create_future()
         self._settlement.begin_forwarding(message, cumulative=cumulative)
         forwarding = _Forwarding(message, topic, form=form, cumulative=cumulative, outcome=outcome)
@@ -186,11 +163,7 @@ class Forwarder:
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
     ) -> None:
-        """Call `reconsume` for each message before the first wait.
-
-        Raises:
-            ExceptionGroup: with the error of every message that failed.
-        """
+        """Call `reconsume` for each message before the first wait."""
         failures: list[Exception] = []
         begun = []
         for message in messages:
@@ -208,8 +181,7 @@ class Forwarder:
     ) -> None:
         """Dead-letter a message that has used up its attempts.
 
-        Args:
-            evidence: Evidence of the last attempt; None to use that of an earlier attempt.
+        Without evidence of the last attempt, the letter has that of an earlier one.
         """
         if not _leave(held):
             return
@@ -236,12 +208,12 @@ class Forwarder:
     def overflow(
         self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
     ) -> None:
-        """Send a nacked message to the retry letter topic because the unacked window fills up."""
+        """Send a nacked message to the retry letter topic."""
         if not _leave(held):
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
-        forwarding = _Forwarding(message, self._topics.retry(message), due=due)
+        forwarding = _Forwarding(message, self._topics.retry(), due=due)
 
         def write() -> OutgoingMessage:
             known = _failures(held)
@@ -264,7 +236,7 @@ class Forwarder:
     # Copy, then ack
 
     def _send_written(self, forwarding: _Forwarding, write: Callable[[], OutgoingMessage]) -> None:
-        """Send a letter without a caller. Any error makes its message be redelivered."""
+        """Send a letter without a caller. After any error its message is redelivered."""
         try:
             forwarding.form = form_of(forwarding.message)
             letter = write()
@@ -296,7 +268,7 @@ class Forwarder:
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         wall_now = self._wall_now()
-        # An overflowed nack: its attempt was counted, and its delay is kept.
+        # The attempt of an overflowed nack was counted, and its delay stays.
         if forwarding.due is not None:
             self._settlement.not_forwarded(
                 forwarding.message, max(0, forwarding.due - wall_now), None
@@ -320,7 +292,7 @@ class Forwarder:
             logger.warning("letters to %s fail, their originals are redelivered: %s", topic, error)
 
     async def close(self) -> None:
-        """Wait for the letters in flight for up to `_DRAIN_S`, and close the producers."""
+        """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
         if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)
@@ -336,7 +308,7 @@ class Forwarder:
 
 
 def _leave(held: Held) -> bool:
-    """Mark a message as being forwarded; return False if it is not held or queued."""
+    """Mark a message as being forwarded, if it is held or queued."""
     state: TopicState = held.entry.topic_state
     return state.begin_forwarding(held.entry, held.batch_index)
 
@@ -347,7 +319,7 @@ def _failures(held: Held) -> Failures | None:
 
 
 def _first_failed(held: Held, known: Failures | None) -> int | None:
-    """Return the time of the first attempt in ms since the epoch, in any process."""
+    """Return the first attempt in any process, in ms since the epoch."""
     durable = held.entry.topic_state.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
     return known.first_ms if first is None and known is not None else first

@@ -1,12 +1,10 @@
-"""Batch messages that fail at their last attempt by id, without their payload.
+"""The payloads of batch messages at their last attempt.
 
-An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message. Its
-payload is kept here, so that the consumer of the last attempt can dead-letter it.
-
-A redelivery instead does not work. The broker may send the message to any consumer. That consumer
-cannot tell it from a sibling without attempts and would have to deliver it once more, so the number
-of attempts would grow with the number of consumers. An unbatched message needs no payload here,
-because the broker's redelivery count is its own.
+An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message, but
+dead-lettering needs its payload. A redelivery instead does not work: the broker may send the
+message to any consumer, which cannot tell it from a sibling without attempts and would have to
+deliver it once more. The number of attempts would grow with the number of consumers. An unbatched
+message needs no payload here, because the broker's redelivery count is its own.
 """
 
 from __future__ import annotations
@@ -22,15 +20,13 @@ from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage
 from .forwarder import Forwarder
 
-# Limit of the kept payloads, in bytes. Without its payload, a message is redelivered.
+# Limit of the kept bytes. Without its payload, a message is redelivered.
 MAX_BYTES: Final = 16 * 2**20
 # bytes per message in addition to its payload
 _OVERHEAD: Final = 500
 
 
 class LastAttempts:
-    """Payloads of the batch messages of one consumer that are at their last attempt."""
-
     def __init__(self, verdicts: Verdicts, forwarder: Forwarder, schema: Any) -> None:
         self._verdicts = verdicts
         self._forwarder = forwarder
@@ -48,19 +44,15 @@ class LastAttempts:
         self._drop((entry, index))
         self._kept[entry, index] = raw
         self._bytes += raw.length() + _OVERHEAD
-        # Acked messages are not removed at once. They are dropped when they become the oldest.
+        # Settled messages are dropped when they become the oldest.
         while self._kept:
             (oldest, at), _ = key, _ = next(iter(self._kept.items()))
             if self._bytes <= MAX_BYTES and oldest.live and oldest.state[at] in (QUEUED, HELD):
                 break
             self._drop(key)
 
-    def failed(self, entry: Entry, index: int, reason: str) -> bool:
-        """Dead-letter a failed message that is known by id only, if this was its last attempt.
-
-        Returns:
-            True if it is dead-lettered; otherwise it has to be redelivered.
-        """
+    def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
+        """Dead-letter a failed message, or return False if it has to be redelivered."""
         raw = self._kept.get((entry, index))
         if raw is None or not entry.live or entry.state[index] != HELD:
             return False
@@ -75,11 +67,10 @@ class LastAttempts:
         self._forwarder.dead_letter(message, held, evidence_of(None, reason), reason)
         return True
 
-    def all_failed(self, state: TopicState, reason: str) -> None:
-        """Handle every message of a topic that the application holds as failed."""
+    def fail_all(self, state: TopicState, reason: str) -> None:
         for entry, index in list(self._kept):
             if entry.topic_state is state:
-                self.failed(entry, index, reason)
+                self.dead_letter_if_last(entry, index, reason)
 
     def _drop(self, key: tuple[Entry, int]) -> None:
         raw = self._kept.pop(key, None)

@@ -1,8 +1,7 @@
 """The producer of one letter topic, created on first use and again after a failure.
 
-One creation at a time runs for all waiting letters. After a failure the next attempt waits for a
-backoff (100 ms to 60 s). Letters that are posted meanwhile fail at once with the last error, so
-that no caller hangs. Letters over the limit of the transport wait there, in order.
+Each further creation waits for a backoff (100 ms to 60 s). Letters that are posted meanwhile fail
+at once with the last error, so that no caller hangs.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ logger: logging.Logger = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
 _SEND_LIMIT: Final = 200  # waiting letters sent in one iteration of the loop: about 4 ms
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
-# Failures that concern one message. The producer can still be used.
+# Failures that concern one message, not the producer.
 _MESSAGE_RESULTS: Final = frozenset(
     {"MessageTooBig", "InvalidMessage", "Timeout", "ProducerQueueIsFull", "MemoryBufferIsFull"}
 )
 
-# A new producer fails in the same way until the topic or the name is changed.
+# A new producer fails in the same way.
 _FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
 
 OnSent: TypeAlias = Callable[[Exception | None], None]
@@ -48,8 +47,6 @@ OnSent: TypeAlias = Callable[[Exception | None], None]
 
 
 class LetterProducer:
-    """Publishes letters to one topic."""
-
     def __init__(
         self,
         topic: str,
@@ -114,11 +111,10 @@ class LetterProducer:
             on_sent(error)
 
     def retry_delay_ms(self, failed_before: int = 0) -> int:
-        """Return the delay in ms before the next attempt at a failed letter.
+        """Return the delay before a failed letter is sent again, in ms.
 
-        Args:
-            failed_before: How often letters of this message failed before. A letter that can never
-                be sent must not retry at full speed because others succeed.
+        Earlier failures of the same message count, so that a letter that can never be sent is not
+        retried at full speed because others succeed.
         """
         return _BACKOFF.delay_ms(max(0, self._failures - 1, failed_before), self._rng)
 
@@ -156,7 +152,7 @@ class LetterProducer:
             await asyncio.sleep(0)
 
     def _report(self, error: Exception) -> None:
-        """Report a failed creation to the application: at once, then at growing intervals."""
+        """Report a failed creation: at once, then at growing intervals."""
         now = self._loop.time()
         if self._create_failures is None:
             self._create_failures = FailureReports()
@@ -200,7 +196,6 @@ class LetterProducer:
         self._closed = True
 
     async def close(self) -> None:
-        """Close the producer. A creation that takes too long is closed when it completes."""
         self.end()
         if self._creating is not None:
             await asyncio.wait((self._creating,), timeout=_CLOSE_S)

@@ -1,8 +1,7 @@
-"""The names of the letter topics, and their producers.
+"""The names of the letter topics (Java's unless others are configured), and their producers.
 
-The names are Java's unless others are configured. A producer is created when its topic is first
-needed. A dead-letter producer is named as in Java's client, with a new random suffix each time, so
-that consumers with the same name can dead-letter at the same time.
+A dead-letter producer is named as in Java's client, with a random suffix, so that consumers with
+the same name can dead-letter at the same time.
 """
 
 from __future__ import annotations
@@ -30,12 +29,6 @@ _TAIL = string.ascii_letters + string.digits
 
 
 class LetterTopics:
-    """The letter topics of one consumer and their producers.
-
-    Attributes:
-        new_announcer: Makes the event publisher of one letter producer.
-    """
-
     def __init__(
         self,
         options: ConsumerOptions,
@@ -45,7 +38,7 @@ class LetterTopics:
     ) -> None:
         self.policy = policy
         self.subscription: str = options.subscription_name
-        self.new_announcer: Callable[[], ProducerEventPublisher] | None = None
+        self.new_publisher: Callable[[], ProducerEventPublisher] | None = None
         self._options = options
         self._consumer_name = consumer_name
         self._transport = transport
@@ -55,22 +48,21 @@ class LetterTopics:
         self._dead = policy.dead_letter_topic
         if self._dead is None and options.retry_enable and options.topics:
             self._dead = dead_topic_of(options.topics, self.subscription)
-        self._topic_states: dict[str, str] = {}
+        self._origins: dict[str, str] = {}  # a topic of the originals, by dead letter topic
         self._closed = False
 
-    def retry(self, message: Message) -> str:
-        """Return the retry letter topic, the same for all topics of the consumer."""
+    def retry(self) -> str:
         assert self._retry is not None  # only called with `retry_enable`
         return self._retry
 
     def dead(self, message: Message) -> str:
         topic = self._dead or dead_topic_of_one(message.topic_name(), self.subscription)
-        self._topic_states.setdefault(topic, message.topic_name())
+        self._origins.setdefault(topic, message.topic_name())
         return topic
 
     @property
     def refuse_bytes(self) -> bool:
-        """True if a key may be bytes that the transport would copy as text."""
+        """True if the transport would copy a key of bytes as text."""
         return not self._transport.capabilities.binary_keys and not self.policy.text_keys
 
     def reads_letters(self, topic: str) -> bool:
@@ -79,8 +71,8 @@ class LetterTopics:
     def producer(self, topic: str, form: LetterForm) -> LetterProducer:
         producer = self._producers.get((topic, form))
         if producer is None:
-            assert self.new_announcer is not None  # set by `consumer_factory.assemble`
-            event_publisher = self.new_announcer()
+            assert self.new_publisher is not None  # set by `consumer_factory.assemble`
+            event_publisher = self.new_publisher()
             producer = LetterProducer(
                 full_name(topic),
                 lambda: self._create(topic, form, event_publisher),
@@ -100,13 +92,12 @@ class LetterTopics:
                 await ensure_subscription(
                     self._transport, topic, self.policy.initial_subscription_name
                 )
-            # PRODUCER names the subscription as well, as in Java's client: the broker creates it
-            # again if the dead letter topic is deleted and created again.
+            # PRODUCER names the subscription too, as in Java's client: the broker creates it again
+            # if the dead letter topic is deleted and created again.
             if self._transport.capabilities.initial_subscriptions:
                 first_subscription = self.policy.initial_subscription_name
             tail = "".join(SystemRandom().choices(_TAIL, k=5))
-            source = self._topic_states[topic]
-            name = f"{source}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
+            name = f"{self._origins[topic]}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
         return await self._transport.create_producer(
             await producer_options(
                 Destination(topic, form, first_subscription),
@@ -114,8 +105,7 @@ class LetterTopics:
                 self._options.crypto_key_reader,
                 byte_keys=self._transport.capabilities.binary_keys,
                 producer_name=name,
-                # Letters over the limit wait in the transport, in order, and are never rejected for
-                # it.
+                # Letters over the limit wait in the transport, in order.
                 max_pending_messages=_MAX_IN_FLIGHT,
                 block_if_queue_full=True,
             ),
@@ -129,7 +119,6 @@ class LetterTopics:
         return schema
 
     async def close(self) -> None:
-        """Close all producers. A producer that is requested later is closed from the start."""
         self._closed = True
         closing: list[Any] = [producer.close() for producer in self._producers.values()]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):

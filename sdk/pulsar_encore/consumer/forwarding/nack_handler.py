@@ -1,8 +1,4 @@
-"""Nacks: decide what to do with a failed message, and do it.
-
-`core.nack_verdicts` decides before any change. The message then waits (`Redelivery`) or is
-forwarded (`Forwarder`), in one step.
-"""
+"""Nacks: `core.nack_verdicts` decides, and the message then waits or is forwarded, in one step."""
 
 from __future__ import annotations
 
@@ -25,12 +21,6 @@ from .last_attempts import LastAttempts
 
 
 class NackHandler:
-    """The nacks of one consumer.
-
-    Args:
-        forwarder: Sends letters; None without letter topics, when no verdict asks for one.
-    """
-
     def __init__(
         self,
         ownership: Ownership,
@@ -55,11 +45,9 @@ class NackHandler:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack a message.
+        """Nack a message, or an id, which can be redelivered but not forwarded.
 
-        Args:
-            item: The message, or its id. A message cannot be forwarded by id.
-            delay: Delay of the redelivery, in seconds or as a timedelta; None for the policy's.
+        A `delay` of None stands for the delay of the policy.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
         if type(item) is not Message:
@@ -75,20 +63,19 @@ class NackHandler:
         elif entry.state[0] == NACKED and entry.size == 1 and not entry.live:
             self._nack_again(state, held, delay_ms)
 
-    def expired(self, message: Message) -> None:
-        """Nack a message after its lease expired, with the backoff of its attempt.
+    def nack_expired(self, message: Message) -> None:
+        """Nack a message with an expired lease, with the backoff of its attempt.
 
-        Without `negative_ack_redelivery_backoff` the message is redelivered at once, because the
-        lease already was a waiting time.
+        Without `negative_ack_redelivery_backoff` there is no delay, because the lease already was a
+        waiting time.
         """
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
         self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
 
-    def expire(self, state: TopicState, held: Sequence[Held]) -> bool:
-        """Redeliver held messages of a topic at once, in one step, after their leases expired.
+    def redeliver_expired(self, state: TopicState, held: Sequence[Held]) -> bool:
+        """Redeliver the messages of expired leases at once, in one step.
 
-        Returns:
-            False, without any change, if each message needs its own handling by `expired`.
+        Return False, without any change, if each message needs `nack_expired`.
         """
         each_is_more = (
             self._forwarder is not None
@@ -100,7 +87,7 @@ class NackHandler:
         )
         if each_is_more:
             return False
-        self._redelivery.give_back(state, (each.entry.due_key(each.batch_index) for each in held))
+        self._redelivery.request_now(state, (each.entry.due_key(each.batch_index) for each in held))
         return True
 
     def _failed(
@@ -110,7 +97,6 @@ class NackHandler:
         delay_ms: int | None,
         error: BaseException | str | None,
     ) -> None:
-        """Nack a message that the application holds: decide, then act."""
         verdicts, forwarder = self._verdicts, self._forwarder
         if forwarder is None:  # without letter topics there is nothing to decide
             self._remember(held, None)
@@ -127,7 +113,7 @@ class NackHandler:
                 forwarder.overflow(message, held, delay, evidence)
             case Wait(delay):
                 self._remember(held, evidence)
-                self._redelivery.wait(held.entry, held.batch_index, delay)
+                self._redelivery.schedule(held.entry, held.batch_index, delay)
 
     def _remember(self, held: Held, evidence: Evidence | None) -> None:
         state: TopicState = held.entry.topic_state
@@ -137,14 +123,14 @@ class NackHandler:
     def _wait(self, held: Held, failed: int, delay_ms: int | None) -> None:
         if delay_ms is None:
             delay_ms = self._verdicts.delay_of(failed)
-        self._redelivery.wait(held.entry, held.batch_index, delay_ms)
+        self._redelivery.schedule(held.entry, held.batch_index, delay_ms)
 
     def _nack_again(self, state: TopicState, held: Held, delay_ms: int | None) -> None:
-        """Change the due time of a nacked plain message, unless it was released in the meantime."""
+        """Change the due time of a nacked plain message, unless it was released."""
         if (*held.entry.key, -1) in state.nacks:
             if delay_ms is None:
                 delay_ms = self._verdicts.delay_of(held.failed)
-            self._redelivery.wait_unseen(state, held.entry.key, delay_ms)
+            self._redelivery.schedule_unseen(state, held.entry.key, delay_ms)
 
     def _nack_named(self, item: Settleable, delay_ms: int | None) -> None:
         state, key, entry, message_id = self._ownership.named(item)
@@ -153,13 +139,13 @@ class NackHandler:
                 raise chunks_unknown(repr(message_id), "nack")
             if delay_ms is None:
                 delay_ms = self._verdicts.delay_of(0)
-            self._redelivery.wait_unseen(state, key, delay_ms)
+            self._redelivery.schedule_unseen(state, key, delay_ms)
             return
         indexes = range(entry.size)
         if entry.size > 1 and message_id.batch_index() >= 0:
             index = check_index(entry, message_id)
             indexes = range(index, index + 1)
         for index in indexes:
-            if self._last is not None and self._last.failed(entry, index, "nack"):
+            if self._last is not None and self._last.dead_letter_if_last(entry, index, "nack"):
                 continue
             self._wait(Held(entry, index, 0, 0), state.attempts.count(entry, index), delay_ms)

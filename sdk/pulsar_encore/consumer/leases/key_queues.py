@@ -1,8 +1,8 @@
 """Ordered leases: the messages of each key in order, leased to one pop at a time.
 
 Arrived messages move from the receive queue to the queue of their key, where they stay QUEUED. The
-first message of a key queue is leased or, if it has used up its attempts, forwarded, and stays the
-first until it is settled. A pop with room left also gets the messages that follow it. When one of
+first message of a key queue is leased or, if it has used up its attempts, forwarded. It stays the
+first until it is settled. A pop that wants more also gets the messages that follow it. When one of
 these fails, the later ones are QUEUED again and their leases are lost. A failed message is QUEUED
 here and not at the broker, so that later messages wait behind it. Other calls may settle a message
 at any time, so each decision reads the state of the entry.
@@ -18,6 +18,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Container
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
@@ -28,56 +29,49 @@ from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import Alarm, now_ms
 from ...message import Message, RawMessage
-from ..delivery.receive_queue import Queued, ReceiveQueue
+from ..delivery.queued_deliveries import Queued
+from ..delivery.receive_queue import ReceiveQueue
 from .lease_record import LeaseRecord
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _FILE_LIMIT: Final = 500  # messages moved to key queues in one iteration of the loop: about 1 ms
-# How often a key queue with a held-back first message is checked, because another call may settle
-# the message.
+# How often a held-back first message is checked, because another call may settle it.
 _CHECK_INTERVAL_MS: Final = 1_000
 _CHECK_LIMIT: Final = 500  # key queues checked in one iteration of the loop
-# Messages of one key that are out at once. If the first fails, the others are requeued in one step.
+# Messages of one key that are out at once, and may have to be requeued in one step.
 _MAX_OUT: Final = 1_000
-# Limit of the bytes in key queues, without messages that are out. The transport does not count
-# moved messages, so its own memory limit does not cover them.
+# Limit of the bytes that are not out. The memory limit of the transport does not cover them.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _Key = tuple[int, str | None]
 
 
+@dataclass(eq=False, slots=True)
 class KeyQueue:
     """The messages of one key of one topic.
 
     Attributes:
         key: Topic number and key; None for a message without a key, which has its own queue.
-        items: The messages in order. The first `out` messages are out.
-        out: How many messages are leased, or 1 if the first is being forwarded.
-        records: Leases on messages that are out, by entry and batch index.
-        check_number: Number of the scheduled check; 0 for none.
+        out: How many of the first messages are leased, or 1 if the first is being forwarded.
+        check_number: Number of the scheduled check, or 0.
     """
 
-    __slots__ = ("check_number", "items", "key", "out", "records")
-
-    def __init__(self, key: _Key | None) -> None:
-        self.key: _Key | None = key
-        self.items: deque[Queued] = deque()
-        self.out: int = 0
-        self.records: dict[tuple[Entry, int], LeaseRecord] = {}
-        self.check_number: int = 0
+    key: _Key | None
+    items: deque[Queued] = field(default_factory=deque)
+    out: int = 0
+    records: dict[tuple[Entry, int], LeaseRecord] = field(default_factory=dict)
+    check_number: int = 0
 
 
 class KeyQueues:
     """The key queues of one consumer.
 
     Args:
-        most: Limit of messages in key queues, including those that are out.
-        dead_letter_if_spent: Called with the next message of a key. Dead-letters it and returns
-            True if it has used up its attempts. Called only then, because later messages wait until
-            the letter is stored.
-        spent: Returns True if a message has used up its attempts. It is then
-            never leased behind others.
+        most: Limit of messages in key queues, also the messages that are out.
+        dead_letter_if_spent: Dead-letters a message if it has used up its attempts. Called when the
+            message is the next of its key, because later messages wait until the letter is stored.
+        spent: Returns True if a message has used up its attempts: it is never leased behind others.
     """
 
     def __init__(
@@ -100,7 +94,7 @@ class KeyQueues:
         # A heap of (check time, number of the check, key queue).
         self._delayed: list[tuple[int, int, KeyQueue]] = []
         self._checks = 0
-        # Key queues with a first message that is being forwarded, by that message.
+        # Key queues by the first message, while it is being forwarded.
         self._forwarding: dict[tuple[Entry, int], KeyQueue] = {}
         self._count = 0
         self._bytes = 0  # of messages that are not out
@@ -113,7 +107,7 @@ class KeyQueues:
         return self._count
 
     def has_more(self, only: Container[int] | None = None) -> bool:
-        """Return True if `take` may find more messages in key queues or in the receive queue."""
+        """Return True if another `take` may find messages."""
         if only is None:
             return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
         if any(key_queue.items and _number(key_queue) in only for key_queue in self._ready):
@@ -127,18 +121,10 @@ class KeyQueues:
     def take(
         self, most: int, only: Container[int] | None = None, per_key: int | None = None
     ) -> list[tuple[KeyQueue, Message]]:
-        """Deliver up to `most` messages: the first of each key, then those that follow.
+        """Deliver up to `most` messages: the first of each key, then the messages that follow.
 
-        The longest-waiting keys come first. Later messages of a key only get the room that the
-        first messages of other keys leave. Each call moves a limited number of arrived messages and
-        checks a limited number of key queues. If it returns none, `has_more` tells whether to call
-        again.
-
-        Args:
-            per_key: Largest number of messages of one key; None for no limit.
-
-        Returns:
-            The messages with their key queues. Messages of one key are side by side, in order.
+        The longest-waiting keys come first. The work of a call is limited: if it returns none,
+        `has_more` tells whether to call again. Messages of one key are side by side, in order.
         """
         self._file(min(_FILE_LIMIT, self._most - self._count), only)
         key_queues: list[KeyQueue] = []
@@ -153,7 +139,7 @@ class KeyQueues:
                 passed.append(key_queue)
                 continue
             looks -= 1
-            if self._can_lease_first(key_queue, now):
+            if self._advance_to_leasable(key_queue, now):
                 key_queues.append(key_queue)
         self._ready.extendleft(reversed(passed))
         if not key_queues:
@@ -177,7 +163,7 @@ class KeyQueues:
         ]
 
     def _fill(self, key_queues: list[KeyQueue], free: int, per_key: int, now: int) -> None:
-        """Mark further messages of key queues as out, one of each queue in turn."""
+        """Mark further messages as out, one of each key queue in turn."""
         while free > 0 and key_queues:
             growing = []
             for key_queue in key_queues:
@@ -191,7 +177,7 @@ class KeyQueues:
             key_queues = growing
 
     def _may_follow(self, key_queue: KeyQueue, now: int) -> bool:
-        """Return True if the next message of a key queue may be leased behind its predecessors."""
+        """Return True if the next message may be leased behind the messages that are out."""
         items = key_queue.items
         while key_queue.out < len(items):
             item = items[key_queue.out]
@@ -210,13 +196,9 @@ class KeyQueues:
         return False
 
     def lease_ended(self, key_queue: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
-        """End the lease on a message.
+        """End the lease on a message. If it failed, requeue the messages behind it that are out.
 
-        If the message failed, the messages behind it that are out are requeued. They did not fail
-        and are delivered again after it.
-
-        Returns:
-            The requeued messages, as entry and batch index. The caller ends their leases.
+        The caller ends the leases of the returned messages.
         """
         at = _position(key_queue, entry, index)
         if at is None:
@@ -242,14 +224,11 @@ class KeyQueues:
             self._schedule(key_queue, now_ms(self._loop))
         return returned
 
-    def give_back_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
-        """Requeue a message after its lease expired while an earlier message of its key is held.
+    def requeue_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
+        """Requeue a message with an expired lease, if an earlier message of its key is held.
 
-        Messages of a key are processed in order, so work on this one cannot have begun, and the
-        expired lease is no failed attempt.
-
-        Returns:
-            False, without any change, if no earlier message is held.
+        Messages of a key are processed in order, so work on this one cannot have begun, and its
+        attempt has not failed.
         """
         at = _position(key_queue, entry, index)
         if at is None:
@@ -260,16 +239,15 @@ class KeyQueues:
         state: TopicState = entry.topic_state
         return state.requeue_unfailed(entry, index)
 
-    def decided(self, entry: Entry, index: int) -> None:
-        """Continue with a key after its first message was forwarded, or the forwarding failed."""
+    def forwarding_ended(self, entry: Entry, index: int) -> None:
+        """Continue with the key of a forwarded message."""
         key_queue = self._forwarding.pop((entry, index), None)
         if key_queue is not None:
             self._mark_returned(key_queue)
-            # Checked by `_ring`, because many may end at once.
+            # `_ring` checks it, because many may end at once.
             self._check_later(key_queue, now_ms(self._loop))
 
     def check_all(self) -> None:
-        """Check all key queues now, because no message is held back any longer."""
         now = now_ms(self._loop)
         self._delayed = [
             (now, look, key_queue)
@@ -294,10 +272,9 @@ class KeyQueues:
         for _ in range(most):
             if self._is_full:
                 return
-            dequeued = self._queue.dequeue(1) if only is None else self._queue.dequeue_of(only, 1)
-            if not dequeued:
+            item = self._queue.dequeue() if only is None else self._queue.dequeue_of(only)
+            if item is None:
                 return
-            (item,) = dequeued
             self._count += 1
             self._bytes += _size(item)
             key = _key_of(item)
@@ -311,11 +288,9 @@ class KeyQueues:
                 self._ready.append(key_queue)
             items = key_queue.items
             if len(items) > key_queue.out and _message_key(item) < _message_key(items[-1]):
-                # Messages of another consumer arrive behind newer ones. The messages that are out
-                # stay first.
+                # A message of another consumer arrives behind newer ones.
                 at = bisect_right(items, _message_key(item), lo=key_queue.out, key=_message_key)
                 items.insert(at, item)
-                # The held-back message is not the first any more.
                 if at == 0 and key_queue.check_number:
                     key_queue.check_number = 0
                     self._ready.append(key_queue)
@@ -325,18 +300,16 @@ class KeyQueues:
     # Scheduling of key queues
 
     def _schedule(self, key_queue: KeyQueue, now: int) -> None:
-        """Make a key queue ready or delayed, or remove it."""
-        if self._can_lease_first(key_queue, now):
+        if self._advance_to_leasable(key_queue, now):
             self._ready.append(key_queue)
             self._queue.wake(1, _number(key_queue))
         elif len(self._queue) and not self._is_full:
             self._queue.wake(1)  # a pop may have found the key queues full
 
-    def _can_lease_first(self, key_queue: KeyQueue, now: int) -> bool:
-        """Return True if the first message of a key queue can be leased.
+    def _advance_to_leasable(self, key_queue: KeyQueue, now: int) -> bool:
+        """Drop settled messages from the front; return True if the first message can be leased.
 
-        Otherwise the message is forwarded, or the queue is checked later, or removed if it is
-        empty.
+        Otherwise it is forwarded, or checked later, or the queue is empty and removed.
         """
         items = key_queue.items
         while items:
@@ -352,7 +325,7 @@ class KeyQueues:
                     entry, index, raw
                 ):
                     return True
-                # If the letter failed at once, the message is held back: check it again.
+                # If the letter failed at once, the message is held back.
             elif what == FORWARDING:
                 self._mark_out(key_queue)
                 self._forwarding[entry, index] = key_queue
@@ -388,7 +361,7 @@ class KeyQueues:
     # Messages returned to the broker
 
     def _dropped(self, states: Collection[object] | None) -> None:
-        """Remove messages that the broker redelivers in order; None for all, at the end."""
+        """Remove the messages of these topics, which the broker redelivers, or all."""
         if states is None:
             self._alarm.close()
             self._delayed.clear()
@@ -410,7 +383,7 @@ class KeyQueues:
             if not entry.live and self._forwarding.pop((entry, index), None) is not None:
                 self._mark_returned(key_queue)  # sought over: its letter no longer matters here
             rest = list(islice(key_queue.items, key_queue.out, None))
-            # A message that is being forwarded is not redelivered.
+            # The broker does not redeliver a message that is being forwarded.
             forwarding = [
                 each for each in rest if each[0].live and each[0].state[each[1]] == FORWARDING
             ]
@@ -418,8 +391,8 @@ class KeyQueues:
             self._bytes -= sum(map(_size, rest)) - sum(map(_size, forwarding))
             key_queue.items = deque([*islice(key_queue.items, key_queue.out), *forwarding])
             if not key_queue.items:
-                # A held-back message may be redelivered to another consumer: its key must not wait
-                # for it.
+                # The broker may redeliver a held-back message to another consumer: its key must not
+                # wait for it.
                 key_queue.check_number = 0
                 self._forget(key_queue)
 
@@ -462,7 +435,7 @@ def _message_key(item: Queued) -> tuple[tuple[int, int], int]:
 
 
 def _key_of(item: Queued) -> _Key | None:
-    """Return the key by which the broker orders messages: the ordering key, if set (PIP-34)."""
+    """Return the ordering key or else the partition key, as the broker does (PIP-34)."""
     entry, _, raw = item
     try:
         key = raw.ordering_key() or raw.partition_key()

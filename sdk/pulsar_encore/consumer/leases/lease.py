@@ -1,4 +1,4 @@
-"""`Lease`, the object that `Consumer.pop` returns, and `RenewedLease`, which renews it."""
+"""The public `Lease`, and `RenewedLease`, which renews it."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class RenewedLease:
         self._renew()
 
     def _renew(self) -> None:
-        """Extend the lease to its length from now, up to the limit, and set the next timer."""
+        """Extend the lease to its length from now, up to the limit."""
         record = self._record
         if record.over is not None:
             return

@@ -1,4 +1,4 @@
-"""The text of a lease handle: topic, message id, and the lease of that message."""
+"""The text of a lease handle."""
 
 from __future__ import annotations
 
@@ -13,28 +13,24 @@ class LeaseHandle(NamedTuple):
     """The content of a handle.
 
     Attributes:
-        topic: Topic of the message.
         message_id: Serialized id of the message.
-        record_granter: Names the consumer that granted the lease.
+        granter: Names the consumer that granted the lease.
         number: Number of the lease at that consumer.
-        attempt: Number of the delivery attempt, from 1.
-        first_ms: First delivery of a message of the entry that is known on disk, in ms since the
-            epoch; 0 without a state. It changes when the attempts are counted from 1 again.
+        first_ms: First delivery of the entry that is known on disk, in ms since the epoch; 0
+            without a state. It changes when the attempts are counted from 1 again.
     """
 
     topic: str
     message_id: bytes
-    record_granter: str
+    granter: str
     number: int
     attempt: int
     first_ms: int
 
 
-def write(
-    message_id: MessageId, record_granter: str, number: int, attempt: int, first_ms: int
-) -> str:
+def write(message_id: MessageId, granter: str, number: int, attempt: int, first_ms: int) -> str:
     topic, place = _pack(message_id.topic.encode()), _pack(message_id.serialize())
-    return f"{topic}.{place}.{record_granter}.{number:x}.{attempt:x}.{first_ms:x}"
+    return f"{topic}.{place}.{granter}.{number:x}.{attempt:x}.{first_ms:x}"
 
 
 def read(text: str) -> LeaseHandle:
@@ -43,12 +39,10 @@ def read(text: str) -> LeaseHandle:
             f"a lease's handle is text, got {type(text).__name__}: pass lease.handle as it was"
         )
     try:
-        topic, message_id, record_granter, *numbers = text.split(".")
+        topic, message_id, granter, *numbers = text.split(".")
         number, attempt, first_ms = (int(each, 16) for each in numbers)
         place = _unpack(message_id)
-        return LeaseHandle(
-            _unpack(topic).decode(), place, record_granter, number, attempt, first_ms
-        )
+        return LeaseHandle(_unpack(topic).decode(), place, granter, number, attempt, first_ms)
     except ValueError as error:
         raise _no_handle(text) from error
 

@@ -1,9 +1,10 @@
-"""`LeaseRecord`, and the interfaces that it shares with leases from before a restart."""
+"""The state of a lease, and the interfaces of `Lease` to it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
@@ -17,59 +18,40 @@ BITS: Final = 6  # buckets of 64 ms, by which a lease may expire late
 
 
 class LeaseKeeper(Protocol):
-    """Notified when a lease is lost and when its end moves."""
-
     def lost(self) -> None: ...
     def moved(self) -> None: ...
 
 
+@dataclass(eq=False, slots=True)
 class LeaseRecord:
     """The state of one lease.
 
     Attributes:
-        held: Entry, batch index, failed attempts and delivery number of the message.
-        number: Unique among the leases of the consumer.
         length_ms: Length of the lease as granted, in ms.
         due_ms: End of the lease, in ms on the loop's clock.
         armed: Edge of its bucket in `LeaseTable`.
         over: Why the lease is over; None while it is active.
         acked: True if the holder of the lease acked the message.
-        keeper: Notified when the lease is lost and when its end moves.
-        handle: Text of the handle, once requested.
     """
 
-    __slots__ = (
-        "acked",
-        "armed",
-        "due_ms",
-        "handle",
-        "held",
-        "keeper",
-        "length_ms",
-        "message",
-        "number",
-        "over",
-    )
-
-    def __init__(
-        self, message: Message, held: Held, number: int, length_ms: int, due_ms: int
-    ) -> None:
-        self.message: Message = message
-        self.held: Held = held
-        self.number: int = number
-        self.length_ms: int = length_ms
-        self.due_ms: int = due_ms
-        self.armed: int = 0
-        self.over: str | None = None
-        self.acked: bool = False
-        self.keeper: LeaseKeeper | None = None
-        self.handle: str | None = None
+    message: Message
+    held: Held
+    number: int
+    length_ms: int
+    due_ms: int
+    armed: int = 0
+    over: str | None = None
+    acked: bool = False
+    keeper: LeaseKeeper | None = None
+    handle: str | None = None
 
     @property
     def holds(self) -> bool:
-        entry, index, _, hand_over = self.held
+        entry, index, _, delivery_number = self.held
         state: TopicState = entry.topic_state
-        return entry.state[index] == HELD and state.is_latest_delivery(entry, index, hand_over)
+        return entry.state[index] == HELD and state.is_latest_delivery(
+            entry, index, delivery_number
+        )
 
     @property
     def message_id(self) -> MessageId:
@@ -81,7 +63,7 @@ class LeaseRecord:
 
 
 class LeasedMessage(Protocol):
-    """The part of a lease record that `Lease` uses; see `LeaseRecord`."""
+    """A `LeaseRecord` or a `RestoredLease`."""
 
     length_ms: int
     due_ms: int
@@ -100,7 +82,7 @@ _G = TypeVar("_G", contravariant=True)
 
 
 class LeaseGranter(Protocol[_G]):
-    """The part of a lease table that `Lease` uses; see `LeaseTable`."""
+    """A `LeaseTable` or `RestoredLeases`."""
 
     def handle(self, record: _G) -> str: ...
     def check(self, record: _G) -> None: ...

@@ -4,8 +4,8 @@ If the end of a lease moves later, the lease stays in its bucket until the bucke
 moves to another one. Every change is one step without an await, so a lease is either settled or
 expires.
 
-Invariant: a lease is in `_out` until it is `loop_is_closed`. Until then it is also in the bucket at
-edge `armed`, or in `_expiring`.
+Invariant: a lease is in `_out` until it is over. Until then it is also in the bucket at edge
+`armed`, or in `_expiring`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms
 from ...message import Message
 from ...message import held as held_of
+from ..delivery.receive_queue import expire
 from ..forwarding.nack_handler import NackHandler
 from ..settlement.ack_receipts import AckReceipts
 from ..settlement.settlement import Settlement
@@ -42,7 +43,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _Bucket: TypeAlias = dict[int, LeaseRecord | None]
 
-# Leases checked in one iteration of the loop when many messages were returned to the broker.
+# Leases checked in one iteration of the loop.
 _SWEEP_LIMIT: Final = 1_000
 _EXPIRE_LIMIT: Final = 250  # leases that expire in one iteration of the loop: 1 to 2 ms
 _DURABLE_EXPIRE_LIMIT: Final = 75  # the same for leases on disk
@@ -53,12 +54,6 @@ _SETTLED_OTHERWISE: Final = "its message was settled by another call, or returne
 
 
 class LeaseTable:
-    """The leases of one consumer.
-
-    Attributes:
-        most: Limit of active leases.
-    """
-
     def __init__(
         self,
         settlement: Settlement,
@@ -74,8 +69,8 @@ class LeaseTable:
         self._loop = loop
         self._affinity = LoopAffinity("lease")
         self._writer = writer
-        self._record_granter = secrets.token_hex(8)
-        _all[self._record_granter] = self
+        self._granter = secrets.token_hex(8)
+        _all[self._granter] = self
         self._granted = 0
         self._out: dict[int, LeaseRecord] = {}
         self._buckets: dict[int, _Bucket | None] = {}  # by edge; None for an emptied bucket
@@ -87,8 +82,8 @@ class LeaseTable:
         self._refusal: Exception | None = None
         #: Called with each lease that is over, except at `close`.
         self.ended: Callable[[LeaseRecord], None] = _ignore_end
-        #: Called with an expired lease; returns True if its message was requeued and did not fail.
-        self.given_back_early: Callable[[LeaseRecord], bool] = _never
+        #: Requeues the message of an expired lease if its attempt has not failed.
+        self.requeue_early: Callable[[LeaseRecord], bool] = _never
         self.most: int = most
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
@@ -111,7 +106,7 @@ class LeaseTable:
             raise self._refusal.with_traceback(None)
 
     def record(self, message: Message, length_ms: int) -> LeaseRecord:
-        """Grant a lease on a message that was just delivered, and stop its ack timeout."""
+        """Grant a lease on a message that was just delivered, without an ack timeout."""
         held = held_of(message)
         assert held is not None  # readers grant no leases
         state: TopicState = held.entry.topic_state
@@ -126,18 +121,18 @@ class LeaseTable:
         if record.handle is None:
             first_ms = 0 if self._writer is None else self._writer.named(record)
             record.handle = handles.write(
-                record.message_id, self._record_granter, record.number, record.attempt, first_ms
+                record.message_id, self._granter, record.number, record.attempt, first_ms
             )
         return record.handle
 
     def is_foreign(self, named: handles.LeaseHandle) -> bool:
-        """Return True if no open consumer of this process granted the lease of a handle."""
-        record_granter = _all.get(named.record_granter)
-        return record_granter is None or not record_granter.is_open
+        """Return True if no open consumer of this process granted the lease."""
+        granter = _all.get(named.granter)
+        return granter is None or not granter.is_open
 
     def find(self, text: str) -> LeaseRecord:
         named = handles.read(text)
-        if named.record_granter != self._record_granter:
+        if named.granter != self._granter:
             raise LeaseLostError(
                 f"the lease on a message of {named.topic} was granted by another consumer, or by "
                 "this one before a restart, without a state: use it there; the message is "
@@ -157,7 +152,7 @@ class LeaseTable:
     def check(self, record: LeaseRecord) -> None:
         self._affinity.check()
         if record.over is None and self._refusal is not None:
-            # The walk of `close` has not reached this lease yet.
+            # `close` has not reached this lease yet.
             self._lose(record, str(self._refusal))
         elif record.over is None and not record.holds:
             self._lose(record, _SETTLED_OTHERWISE)
@@ -165,7 +160,6 @@ class LeaseTable:
             raise lost(record)
 
     def extend(self, record: LeaseRecord, length_ms: int) -> None:
-        """End an active lease `length_ms` from now."""
         self.check(record)
         record.due_ms = due_in_ms(self._loop, length_ms)
         if record.due_ms <= record.armed - (1 << BITS):
@@ -179,7 +173,7 @@ class LeaseTable:
     # Ending
 
     def ack(self, record: LeaseRecord) -> Sequence[asyncio.Future[None]]:
-        """Ack the message of a lease; return the ack receipts to wait for."""
+        """Ack the leased message; return the ack receipts to wait for."""
         if record.acked:
             self._affinity.check()
             return ()
@@ -195,13 +189,13 @@ class LeaseTable:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack the message of an active lease. An invalid `delay` changes nothing."""
+        """Nack the leased message. An invalid `delay` changes nothing."""
         self.check(record)
         self._nack_handler.nack(record.message, delay, error)
         self._end(record, "it was nacked")
 
     def sweep(self) -> None:
-        """Lose leases after their messages were returned to the broker, over several iterations.
+        """Lose leases on messages that were returned to the broker, over several iterations.
 
         `check` detects such a lease if this walk has not reached it yet.
         """
@@ -210,7 +204,6 @@ class LeaseTable:
     def _lose_some(
         self, records: Iterator[LeaseRecord], why: str, *, all_of_them: bool = False
     ) -> None:
-        """Lose leases on messages that are not held any more, or all leases, in steps."""
         for at, record in enumerate(records, 1):
             if record.over is None and (all_of_them or not record.holds):
                 self._lose(record, why)
@@ -220,22 +213,18 @@ class LeaseTable:
                 return
 
     async def flush(self) -> None:
-        """Write the ends of leases with a handle, also after `close`."""
         if self._writer is not None:
             await self._writer.flush()
 
     def finish(self) -> None:
-        """Write the ends like `flush`, without an event loop."""
         if self._writer is not None:
             self._writer.finish()
 
     def forget(self) -> None:
-        """Write nothing more, because the subscription was deleted."""
         if self._writer is not None:
             self._writer.forget()
 
     def close(self, why: Exception) -> None:
-        """Lose all leases. Later pops raise `why`."""
         self._refusal = self._refusal or why
         self._alarm.close()
         if self._writer is not None:
@@ -269,26 +258,23 @@ class LeaseTable:
     # Pops that wait for a free lease
 
     def free_for(self, ticket: int) -> int:
-        """Return how many leases a pop may take; 0 while a pop with a lower ticket waits."""
+        """Return how many leases a pop may take: 0 while a pop with a lower ticket waits."""
         if self._waiters and self._waiters[0][0] < ticket:
             return 0
         return self.free
 
     async def wait_for_free(self, deadline: float, ticket: int) -> bool:
-        """Wait until a lease is over (True), or the loop's clock reaches `deadline` (False).
-
-        Waiting pops are served by ticket. A pop keeps its place until it runs.
-        """
+        """Wait until a lease is over (True), or until `deadline` (False)."""
         future: asyncio.Future[bool] = self._loop.create_future()
         waiter = (ticket, future)
         insort(self._waiters, waiter, key=_TICKET)
-        timer = self._loop.call_at(deadline, _expire, future)
+        timer = self._loop.call_at(deadline, expire, future)
         try:
             return await future
         finally:
             timer.cancel()
             self._waiters.remove(waiter)
-            self.wake()  # if it was cancelled, the next pop must be woken
+            self.wake()  # the next pop, if this one was cancelled
 
     def _wake(self) -> None:
         if self._waiters and not self._affinity.loop_is_closed:
@@ -297,7 +283,6 @@ class LeaseTable:
                     future.set_result(True)
 
     def wake(self) -> None:
-        """Wake the waiting pops after a pop that left some leases free."""
         if self.free > 0:
             self._wake()
 
@@ -318,14 +303,14 @@ class LeaseTable:
     def _disarm(self, record: LeaseRecord) -> None:
         bucket = self._buckets.get(record.armed)
         if bucket is not None and bucket.pop(record.number, None) is not None and not bucket:
-            # A new dict, because a dict that was large stays large.
+            # Not kept, because a dict that was large stays large.
             self._buckets[record.armed] = None
             self._empty_count += 1
             if self._empty_count > _MAX_EMPTY + len(self._edges) // 2:
                 self._sweep_edges()
 
     def _sweep_edges(self) -> None:
-        """Remove emptied buckets: a lease of hours is often settled within seconds."""
+        """Remove emptied buckets: leases of hours are often settled within seconds."""
         self._buckets = {edge: bucket for edge, bucket in self._buckets.items() if bucket}
         self._edges = list(self._buckets)
         heapify(self._edges)
@@ -367,20 +352,20 @@ class LeaseTable:
             expired.setdefault(record.held.entry.topic_state, []).append(record)
 
     def _expire(self, state: TopicState, records: list[LeaseRecord]) -> None:
-        if not self._nack_handler.expire(state, [record.held for record in records]):
+        if not self._nack_handler.redeliver_expired(state, [record.held for record in records]):
             for record in records:
-                if record.over is None:  # it may be lost together with an earlier lease of its key
+                if record.over is None:  # not lost with an earlier lease of its key
                     self._expire_one(record)
             return
         for record in records:
             self._lose(record, "it expired")
 
     def _expire_one(self, record: LeaseRecord) -> None:
-        if self.given_back_early(record):
+        if self.requeue_early(record):
             self._lose(record, "it expired")
             return
         try:
-            self._nack_handler.expired(record.message)
+            self._nack_handler.nack_expired(record.message)
         except Exception:  # only this message stays leased and is retried
             logger.exception("an expired lease could not be nacked, again in a second")
             record.due_ms = now_ms(self._loop) + _RETRY_DELAY_MS
@@ -394,7 +379,7 @@ _all: Final[WeakValueDictionary[str, LeaseTable]] = WeakValueDictionary()
 
 
 def _drained(bucket: _Bucket) -> Iterator[LeaseRecord]:
-    """Yield and remove each lease of a bucket, because freeing a million at once takes 0.1 s."""
+    """Yield and remove each lease, because freeing a million at once takes 0.1 s."""
     for number in bucket:
         record, bucket[number] = bucket[number], None
         if record is not None:
@@ -407,8 +392,3 @@ def _ignore_end(record: LeaseRecord) -> None:
 
 def _never(record: LeaseRecord) -> bool:
     return False
-
-
-def _expire(future: asyncio.Future[bool]) -> None:
-    if not future.done():
-        future.set_result(False)

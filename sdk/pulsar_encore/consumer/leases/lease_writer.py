@@ -1,9 +1,8 @@
 """Leases on disk, which survive the process.
 
-A lease is written before its handle is returned. No one can settle a lease without a handle after a
-restart, so its message is then redelivered at once. A moved end is written within a second,
-together with others: if the process is killed before, the lease ends at its earlier end.
-`StateWriter` retries failed writes and reports them in the statistics.
+A lease is written before its handle is returned. A lease without a handle cannot be settled after a
+restart, so its message is then redelivered at once. A moved end is written within a second: if the
+process is killed before, the lease ends at its earlier end.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ _BURST: Final = 100  # leases written in one iteration of the loop: about 2 ms
 
 
 class LeaseWriter:
-    """The leases of one consumer in its state directory."""
-
     def __init__(self, state_writer: StateWriter, loop: asyncio.AbstractEventLoop) -> None:
         self._state_writer = state_writer
         self._loop = loop
@@ -36,11 +33,7 @@ class LeaseWriter:
         return self._state_writer.one_write()
 
     def named(self, record: LeaseRecord) -> int:
-        """Write a lease before its handle is returned.
-
-        Returns:
-            `LeaseHandle.first_ms`.
-        """
+        """Write a lease with a handle; return `LeaseHandle.first_ms`."""
         if record.over is None and record.holds:
             _write(record)
         entry = record.held.entry
@@ -54,20 +47,19 @@ class LeaseWriter:
                 self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def ended(self, record: LeaseRecord) -> None:
-        """Forget a lease that is over. The call that ended it updates the disk."""
+        """Forget a lease. The call that ended it updates the disk."""
         if self._extended and not self._closed:
             self._extended.pop(record.number, None)
 
     # End of the consumer
 
     def close(self) -> None:
-        """Stop the timer. On disk the leases keep the ends that `flush` or `finish` writes."""
+        """Stop the timer. `flush` or `finish` write the rest."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     async def flush(self) -> None:
-        """Write the moved ends, a limited number in each iteration of the loop."""
         while self._extended:
             self._write_burst()
             await asyncio.sleep(0)

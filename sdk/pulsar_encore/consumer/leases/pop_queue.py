@@ -1,7 +1,7 @@
 """Pops: which messages they take, and the order in which they wait.
 
-Pops of all topics are served one at a time, and so are the pops of each named topic. A pop takes
-and leases messages in one step, with no await after it, so a cancelled pop has taken nothing.
+A pop takes and leases messages in one step, with no await after it, so a cancelled pop has taken
+nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .lease_record import LeaseRecord
 from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
-#: Every fifth pop takes previously failed messages first, as in RocketMQ. If no pop did, a queue
-#: full of new messages would delay them. If every pop did, poison messages would delay the others.
+#: Every fifth pop takes previously failed messages first, as in RocketMQ. If none did, new messages
+#: would delay failed ones; if all did, poison messages would delay the others.
 _FAILED_FIRST_EVERY: Final = 5
 
 
 class _Line:
-    """Pops that are served one at a time, in the order of their calls."""
+    """Pops that are served one at a time, in order."""
 
     __slots__ = ("lock", "pops")
 
@@ -35,8 +35,6 @@ class _Line:
 
 
 class PopQueue:
-    """The pops of one consumer."""
-
     def __init__(
         self,
         queue: ReceiveQueue,
@@ -49,13 +47,13 @@ class PopQueue:
         self._leases = leases
         self._fair_yield = fair_yield
         self._loop = loop
-        # Each topic has its own line, so that its waiting pops do not block those of other topics.
+        # A line for each topic: its waiting pops do not block other pops.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._key_queues = key_queues
         self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease
         if key_queues is not None:
             leases.ended = self._ended
-            leases.given_back_early = self._given_back_early
+            leases.requeue_early = self._requeue_early
 
     async def pop(
         self,
@@ -65,11 +63,6 @@ class PopQueue:
         only: TopicChoice | None = None,
         per_key: int | None = None,
     ) -> list[LeaseRecord]:
-        """Return at least one lease, or an empty list if the time is over.
-
-        Args:
-            per_key: With ordered leases, limit of leases of one key; None for no limit.
-        """
         deadline = self._loop.time() + wait_ms / 1000
         if self._fair_yield.clock() >= self._fair_yield.ends:
             await self._fair_yield.end()
@@ -142,10 +135,10 @@ class PopQueue:
                 del self._key_queue_of[follower.number]
                 self._leases.lose(follower, "the lease on a message before it in its key is over")
 
-    def _given_back_early(self, record: LeaseRecord) -> bool:
+    def _requeue_early(self, record: LeaseRecord) -> bool:
         assert self._key_queues is not None
         key_queue = self._key_queue_of.get(record.number)
-        return key_queue is not None and self._key_queues.give_back_early(
+        return key_queue is not None and self._key_queues.requeue_early(
             key_queue, *_message_of(record)
         )
 

@@ -1,14 +1,14 @@
 """Leases that were granted before a restart, of a consumer with a state.
 
-The disk has the attempt and the end of the lease, and no settlement since. Until then the message
-waits at this consumer, at another consumer of the directory, or at the broker, so it is settled by
-id.
+The message may be at this consumer, at another consumer of the directory, or at the broker, so it
+is settled by id.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -34,50 +34,25 @@ from .lease_record import BITS, LeaseKeeper, lost
 _TRUST_TIMEOUT_S: Final = 5.0
 
 
+@dataclass(eq=False, slots=True)
 class RestoredLease:
-    """A lease from before a restart: like `LeaseRecord`, but without its message."""
+    """A lease from before a restart: a `LeaseRecord` without a message."""
 
-    __slots__ = (
-        "acked",
-        "attempt",
-        "due_ms",
-        "durable",
-        "first_ms",
-        "handle",
-        "keeper",
-        "key",
-        "length_ms",
-        "message_id",
-        "over",
-        "topic_state",
-    )
-
-    def __init__(
-        self,
-        handle: str,
-        attempt: int,
-        message_id: MessageId,
-        topic_state: TopicState,
-        durable: Durable,
-        key: MessageKey,
-        first_ms: int,
-    ) -> None:
-        self.handle: str = handle
-        self.attempt: int = attempt
-        self.message_id: MessageId = message_id
-        self.topic_state: TopicState = topic_state
-        self.durable: Durable = durable
-        self.key: MessageKey = key
-        self.first_ms: int = first_ms
-        self.due_ms: int = 0
-        self.length_ms: int = 0
-        self.over: str | None = None
-        self.acked: bool = False
-        self.keeper: LeaseKeeper | None = None
+    handle: str
+    attempt: int
+    message_id: MessageId
+    topic_state: TopicState
+    durable: Durable
+    key: MessageKey
+    first_ms: int
+    due_ms: int = 0
+    length_ms: int = 0
+    over: str | None = None
+    acked: bool = False
+    keeper: LeaseKeeper | None = None
 
     @property
     def message(self) -> Message:
-        """Raise an error, because the message is not in this process."""
         raise MessageNotHeldError(
             f"{self.message_id!r} was leased before a restart and is not here until it is "
             "redelivered: ack, nack or extend its lease, and store further data with the handle"
@@ -85,8 +60,6 @@ class RestoredLease:
 
 
 class RestoredLeases:
-    """The leases that earlier processes have granted."""
-
     def __init__(
         self,
         ownership: Ownership,
@@ -105,12 +78,7 @@ class RestoredLeases:
         self._affinity = LoopAffinity("lease")
 
     async def find(self, named: handles.LeaseHandle, text: str) -> RestoredLease:
-        """Return the lease that a handle names.
-
-        Raises:
-            LeaseLostError: if the lease is over, or belongs to a consumer with another state.
-            MessageNotHeldError: if it is unknown yet whether the state belongs to this cluster.
-        """
+        """Return the lease that a handle names; raise if it is over or of another state."""
         message_id = handles.message_id_of(named)
         try:
             state, entry_key, _, message_id = self._ownership.named(message_id)
@@ -139,9 +107,8 @@ class RestoredLeases:
     ) -> None:
         """Wait for a message that shows whether the state belongs to this cluster.
 
-        Ids start again in another cluster: an ack by the id of a handle could ack a message that no
-        one has received. The messages that the last process had not acked arrive first, so this
-        wait is short.
+        In another cluster the id of a handle means another message. The messages that the last
+        process had not acked arrive first, so this wait is short.
         """
         deadline = self._loop.time() + _TRUST_TIMEOUT_S
         while durable.is_trusted(key) is None:
@@ -186,11 +153,10 @@ class RestoredLeases:
             lease.keeper.moved()
 
     def ack(self, lease: RestoredLease) -> Sequence[asyncio.Future[None]]:
-        """Ack the message of a lease; return the ack receipts to wait for.
+        """Ack the leased message; return the ack receipts to wait for.
 
-        Raises:
-            MessageNotHeldError: if the message is in a batch that has not arrived, and the
-                transport cannot ack a part of such a batch; the lease is still active.
+        Raise `MessageNotHeldError` if the message is in a batch that has not arrived and the
+        transport cannot ack a part of it. The lease is still active then.
         """
         if lease.acked:
             self._affinity.check()
@@ -208,7 +174,7 @@ class RestoredLeases:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack a leased message. After its last attempt it is dead-lettered when it arrives."""
+        """Nack the leased message. After its last attempt it is dead-lettered at its arrival."""
         delay_ms = None if delay is None else to_ms(delay, "delay")
         self.check(lease)
         if delay_ms is None:

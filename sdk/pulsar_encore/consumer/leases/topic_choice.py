@@ -15,11 +15,7 @@ _NAMED: Final = 10  # topics that an error lists
 
 
 class TopicChoice:
-    """The numbers of one topic and its partitions, as a container that includes future partitions.
-
-    Args:
-        topic: Full name of a partition or a topic. A topic contains all its partitions.
-    """
+    """The numbers of one topic and its partitions, future ones included."""
 
     __slots__ = ("_found", "_transport_consumer", "topic")
 
@@ -38,8 +34,6 @@ class TopicChoice:
 
 
 class TopicChoices:
-    """The topics that the pops of one consumer have named."""
-
     def __init__(self, transport_consumer: TransportConsumer, declared: Iterable[str]) -> None:
         self._transport_consumer = transport_consumer
         self._declared = [full_name(each) for each in declared]
@@ -48,12 +42,7 @@ class TopicChoices:
         self._unsure: set[str] = set()
 
     def of(self, topic: str | None) -> TopicChoice | None:
-        """Return the numbers of a topic; None for None.
-
-        Raises:
-            ConfigurationError: if the consumer does not read the topic; the text lists those it
-                reads.
-        """
+        """Return the numbers of a topic; raise if the consumer does not read it."""
         if topic is None:
             return None
         topic_name(topic, "topic")
@@ -73,7 +62,7 @@ class TopicChoices:
         if name in known or name in {base_name(each) for each in known}:
             return
         # The stock transport does not know how many partitions a topic has. It accepts every
-        # partition number, also for a topic without partitions, until a message has arrived.
+        # partition number until a message has arrived.
         unpartitioned = base_name(name) in come
         if (
             not unpartitioned
@@ -81,14 +70,9 @@ class TopicChoices:
         ):
             self._unsure.add(name)
             return
-        if not known:
-            raise ConfigurationError(
-                f"this consumer does not read {name}, so nothing can be popped of it; it knows no "
-                "topic yet that matches its pattern"
-            )
         listed = ", ".join(islice(sorted(known), _NAMED))
         more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+        reads = f"reads {listed}{more}" if known else "knows no topic yet that matches its pattern"
         raise ConfigurationError(
-            f"this consumer does not read {name}, so nothing can be popped of it; it reads "
-            f"{listed}{more}"
+            f"this consumer does not read {name}, so nothing can be popped of it; it {reads}"
         )

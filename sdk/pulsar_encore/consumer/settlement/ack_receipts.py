@@ -1,8 +1,8 @@
 """Ack receipts: which acks the broker has confirmed, and the callers that wait for them.
 
-A caller waits for a topic, not for a single ack. A future, shared by all callers meanwhile, is done
-when every earlier ack of the topic is sent and confirmed. Acks that were lost with a connection
-count as unsent, so their callers keep waiting. A seek ends every wait.
+A caller waits for a topic, not for a single ack: its future is done when every earlier ack of the
+topic is sent and confirmed. Acks that were lost with a connection count as unsent, so their callers
+keep waiting.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 
 from ...core.acks import Unsent
@@ -17,32 +18,22 @@ from ...core.topic_state import TopicState
 from ...eventloop.alarm import now_ms
 
 
+@dataclass(eq=False, slots=True)
 class _TopicReceipts:
-    """The unconfirmed ack flushes of one topic, and the futures of the waiting callers.
+    """The unconfirmed flushes of one topic, by number, and the futures of the waiting callers.
 
     Attributes:
-        unconfirmed: Numbers of the flushes, oldest first.
         last: Number of the last flush.
-        open: Futures of acks that are not all sent.
-        left: Futures of sent acks, each with the number of their last flush.
+        sent_waiters: Futures, each with the number of the last flush that it waits for.
     """
 
-    __slots__ = ("last", "left", "open", "unconfirmed")
-
-    def __init__(self) -> None:
-        self.unconfirmed: dict[int, None] = {}
-        self.last: int = 0
-        self.open: list[asyncio.Future[None]] = []
-        self.left: deque[tuple[int, asyncio.Future[None]]] = deque()
+    unconfirmed: dict[int, None] = field(default_factory=dict)
+    last: int = 0
+    unsent_waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    sent_waiters: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
 
 
 class AckReceipts:
-    """The ack receipts of one consumer.
-
-    Args:
-        not_confirmed: Called with a topic state and sent acks that have to be sent again.
-    """
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -53,28 +44,27 @@ class AckReceipts:
         self._topics: dict[TopicState, _TopicReceipts] = {}
 
     def of(self, states: Iterable[TopicState]) -> list[asyncio.Future[None]]:
-        """Return futures that are done when every present ack of these topics is confirmed.
+        """Return a future for each topic with unconfirmed acks.
 
-        The futures are shared: await them behind a shield. A topic without unconfirmed acks has
-        none.
+        The futures are shared by all callers: await them behind a shield.
         """
         found = (self._of(state) for state in states)
         return [future for future in found if future is not None]
 
     def _of(self, state: TopicState) -> asyncio.Future[None] | None:
         topic = self._topics.setdefault(state, _TopicReceipts())
-        if not _all_left(state):
-            if not topic.open:
-                topic.open.append(self._loop.create_future())
-            return topic.open[-1]
+        if not _all_sent(state):
+            if not topic.unsent_waiters:
+                topic.unsent_waiters.append(self._loop.create_future())
+            return topic.unsent_waiters[-1]
         if not topic.unconfirmed:
             return None
-        if not (topic.left and topic.left[-1][0] == topic.last):
-            topic.left.append((topic.last, self._loop.create_future()))
-        return topic.left[-1][1]
+        if not (topic.sent_waiters and topic.sent_waiters[-1][0] == topic.last):
+            topic.sent_waiters.append((topic.last, self._loop.create_future()))
+        return topic.sent_waiters[-1][1]
 
     def sent(self, state: TopicState, unsent: Unsent, receipt: Awaitable[None] | None) -> None:
-        """Record that acks were sent. Without a receipt (None) they count as confirmed."""
+        """Record that acks were sent. Without a receipt they count as confirmed."""
         topic = self._topics.setdefault(state, _TopicReceipts())
         if receipt is not None:
             unsent.flush.await_receipt()
@@ -85,10 +75,10 @@ class AckReceipts:
         self._mark_sent(state, topic)
 
     def _mark_sent(self, state: TopicState, topic: _TopicReceipts) -> None:
-        """Assign the waiting futures to the last flush, once every ack is sent."""
-        if topic.open and _all_left(state):
-            opened, topic.open = topic.open, []
-            topic.left.extend((topic.last, future) for future in opened)
+        """Assign the futures of unsent acks to the last flush, once all are sent."""
+        if topic.unsent_waiters and _all_sent(state):
+            opened, topic.unsent_waiters = topic.unsent_waiters, []
+            topic.sent_waiters.extend((topic.last, future) for future in opened)
             _resolve(topic)
 
     def _answered(
@@ -104,24 +94,23 @@ class AckReceipts:
             return  # after a reconnect these acks are sent again; after a seek they do not matter
         del topic.unconfirmed[number]
         if failed:
-            while topic.left and topic.left[-1][0] >= number:
-                topic.open.append(topic.left.pop()[1])
+            while topic.sent_waiters and topic.sent_waiters[-1][0] >= number:
+                topic.unsent_waiters.append(topic.sent_waiters.pop()[1])
             self._not_confirmed(state, unsent)
         else:
             unsent.flush.confirmed(now_ms(self._loop))
             _resolve(topic)
 
     def disconnected(self, states: Iterable[TopicState]) -> None:
-        """Count unconfirmed acks as unsent, because they are sent again after the reconnect."""
+        """Count unconfirmed acks as unsent."""
         for state in states:
             topic = self._topics.get(state)
             if topic is not None:
                 topic.unconfirmed.clear()
-                topic.open += [future for _, future in topic.left]
-                topic.left.clear()
+                topic.unsent_waiters += [future for _, future in topic.sent_waiters]
+                topic.sent_waiters.clear()
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """Record that unconfirmed acks were sent again."""
         for state in states:
             if state in self._topics:
                 self._mark_sent(state, self._topics[state])
@@ -149,16 +138,16 @@ class AckReceipts:
             future.exception()  # mark as retrieved, in case no caller awaits it
 
 
-def _all_left(state: TopicState) -> bool:
+def _all_sent(state: TopicState) -> bool:
     return not (len(state.acks) or state.acks.lost)
 
 
 def _resolve(topic: _TopicReceipts) -> None:
-    """Resolve the futures of flushes before the oldest unconfirmed one."""
+    """Resolve the futures whose flush and all earlier ones are confirmed."""
     oldest = next(iter(topic.unconfirmed), None)
-    while topic.left and (oldest is None or topic.left[0][0] < oldest):
-        topic.left.popleft()[1].set_result(None)
+    while topic.sent_waiters and (oldest is None or topic.sent_waiters[0][0] < oldest):
+        topic.sent_waiters.popleft()[1].set_result(None)
 
 
 def _futures_of(topic: _TopicReceipts) -> list[asyncio.Future[None]]:
-    return [*topic.open, *(future for _, future in topic.left)]
+    return [*topic.unsent_waiters, *(future for _, future in topic.sent_waiters)]

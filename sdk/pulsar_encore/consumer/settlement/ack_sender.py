@@ -1,8 +1,7 @@
 """When acks are sent: grouped by time, entries and messages, and kept while disconnected.
 
-Grouping by messages is needed because a broker stops delivering at its unacked window: grouping by
-time alone limits a consumer to one window per group time. Acks that cannot be sent stay in their
-topic state, so an ack made while disconnected costs nothing and is sent after the reconnect.
+Grouping by time alone would limit a consumer to one unacked window per group time, because the
+broker stops delivering at its window.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..delivery.receive_queue import ReceiveQueue
 from ..topic_states import RECONNECT_S, REDELIVERY_S, TopicStates
 from .ack_receipts import AckReceipts
 
-# A flush is due when the unsent acks cover this fraction of the unacked window (a tenth).
+# A flush is due when the unsent acks cover a tenth of the unacked window.
 _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
 # Entries sent in one iteration of the loop, 3 us each.
@@ -35,15 +34,6 @@ _CALM_MS: Final = 500
 
 
 class AckSender:
-    """Sends the acks that the topic states of one consumer have collected.
-
-    Attributes:
-        receipts: The ack receipts of the sent acks.
-
-    Args:
-        queue: Tells whether requested messages may still be on their way to the application.
-    """
-
     def __init__(
         self,
         transport_consumer: TransportConsumer,
@@ -72,7 +62,7 @@ class AckSender:
         self._duplicate_timer: asyncio.TimerHandle | None = None
 
     def added(self, state: TopicState, messages: int) -> None:
-        """Record that acks of `messages` more messages wait in `state`, and flush if due."""
+        """Record that acks of more messages wait in `state`, and flush if due."""
         if not messages:
             return
         self._unsent = unsent = self._unsent + messages
@@ -91,7 +81,7 @@ class AckSender:
         self._arrived_ms = now
 
     def flush(self) -> bool:
-        """Send all acks now; return False if the transport rejected some, which are retried."""
+        """Send all acks now; return False if some were rejected, which are retried."""
         self._refused.clear()
         self._flush_ready(sys.maxsize)
         return not self._refused
@@ -99,7 +89,7 @@ class AckSender:
     async def flush_in_turns(self) -> None:
         """Send the present acks, a thousand entries in each iteration of the loop.
 
-        Acks that are added meanwhile do not prolong the call. It ends when no ack can be sent.
+        Acks that are added meanwhile do not prolong the call.
         """
         self._refused.clear()
         left = self._topic_states.unsent_acks
@@ -143,7 +133,6 @@ class AckSender:
         self._flush_ready(_SLICE)
 
     def watch_duplicates(self) -> None:
-        """Schedule the end of the duplicate windows."""
         if self._duplicate_timer is None:
             self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
@@ -164,7 +153,7 @@ class AckSender:
         return True
 
     def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
-        """Retry acks after a failed receipt on a working connection."""
+        """Retry acks after a failed receipt, though the connection works."""
         state.not_confirmed(unsent)
         self._refused.add(state.number)
         self._retry_refused()
@@ -175,13 +164,12 @@ class AckSender:
             state.acks.disconnected(now)
         self.receipts.disconnected(states)
 
-    def doubtful(self, states: Iterable[TopicState]) -> None:
+    def uncertain(self, states: Iterable[TopicState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.maybe_disconnected(now)
 
     def connected(self, states: Collection[TopicState]) -> None:
-        """Send again every ack that may have been lost with the old connection."""
         for state in states:
             state.reconnected()
         self._refused.clear()
@@ -212,7 +200,7 @@ class AckSender:
             await asyncio.wait(awaited, timeout=longest_s)
 
     def close(self, why: Exception) -> None:
-        """Stop the timers and fail the waiting callers. Call `flush` first to send acks."""
+        """Stop the timers and fail the waiting callers. No ack is sent."""
         self.receipts.fail(why)
         for timer in (self._timer, self._retry, self._reconnect_timer, self._duplicate_timer):
             if timer is not None:

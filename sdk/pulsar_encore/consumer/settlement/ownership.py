@@ -1,6 +1,6 @@
-"""The topic and the entry of each message or id that an application passes in.
+"""The topic and the entry of each message or id that an application settles.
 
-`Ownership` rejects every message that cannot be settled by this consumer, before any change.
+A message that this consumer cannot settle is rejected before any change.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ _NO_ID: Final = (1 << 63) - 1  # the ledger and entry of MessageId.latest
 
 
 class AnyId(Protocol):
-    """An id of this package, or of the stock client."""
-
     def serialize(self) -> bytes: ...
 
 
@@ -29,12 +27,10 @@ Settleable = Message | AnyId
 
 
 class ForeignTopicError(MessageNotHeldError, OperationNotSupported):
-    """The id belongs to a topic that this consumer does not read, or does not name its topic."""
+    """The consumer does not read the topic of the id, or the id does not name it."""
 
 
 class NamedMessage(NamedTuple):
-    """The topic state, the entry key and, if there is one, the entry record of an id."""
-
     state: TopicState
     key: EntryKey
     entry: Entry | None
@@ -42,18 +38,12 @@ class NamedMessage(NamedTuple):
 
 
 class Ownership:
-    """Tells the messages of one consumer from those of others."""
-
     def __init__(self, topic_states: TopicStates, transport_consumer: TransportConsumer) -> None:
         self._topic_states = topic_states
         self._transport_consumer = transport_consumer
 
     def held(self, message: Message) -> Held:
-        """Return the entry and batch index of a message of this consumer.
-
-        Raises:
-            MessageNotHeldError: if the message belongs to another consumer or to a reader.
-        """
+        """Return the entry and batch index of a message; raise if it was received elsewhere."""
         found = held(message)
         if found is None:
             raise MessageNotHeldError("a reader's message has nothing to settle")
@@ -65,11 +55,7 @@ class Ownership:
         return found
 
     def cumulative(self, message: Message) -> Held:
-        """Return the entry and batch index of a message that can be acked cumulatively.
-
-        Raises:
-            ConfigurationError: if its topic is subscribed Shared.
-        """
+        """Do the same for a cumulative ack; raise if the topic is subscribed Shared."""
         found = self.held(message)
         if found.entry.topic_state.shared:
             raise ConfigurationError(
@@ -79,13 +65,7 @@ class Ownership:
         return found
 
     def named(self, item: Settleable) -> NamedMessage:
-        """Return the topic and entry that an id names.
-
-        Raises:
-            ConfigurationError: if `item` is no id, or its batch is larger than any batch can be.
-            MessageNotHeldError: if the id names no message, or a topic that this consumer does not
-                read.
-        """
+        """Return the topic and entry of an id; raise if this consumer does not read the topic."""
         if hasattr(item, "message_id"):  # a message of the stock client
             raise MessageNotHeldError(
                 f"{type(item).__module__}.{type(item).__name__} was not received here; "
@@ -114,11 +94,7 @@ class Ownership:
 
 
 def check_index(entry: Entry, message_id: MessageId) -> int:
-    """Return the batch index of an id.
-
-    Raises:
-        ConfigurationError: if the entry has no such index.
-    """
+    """Return the batch index of an id; raise if the entry has no such index."""
     index = message_id.batch_index()
     if not 0 <= index < entry.size:
         raise ConfigurationError(

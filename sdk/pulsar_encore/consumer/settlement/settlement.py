@@ -1,7 +1,6 @@
 """Acks, and the settlement of messages that are being forwarded.
 
 The state changes in one synchronous step, so a cancelled call has either not begun or is complete.
-An ack never extends to batch siblings.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Settlement:
     """Settles the messages of one consumer.
 
     Attributes:
-        decided: Called with (entry, index) when a forwarding has succeeded or failed.
+        forwarding_ended: Called with (entry, index) when a forwarding has succeeded or failed.
     """
 
     def __init__(
@@ -42,19 +41,12 @@ class Settlement:
         self._transport_consumer = transport_consumer
         self._acks = acks
         self._redelivery = redelivery
-        self.decided: Callable[[Entry, int], None] = _nobody
+        self.forwarding_ended: Callable[[Entry, int], None] = _nobody
 
     # Acks
 
     def ack(self, item: Settleable) -> TopicState:
-        """Ack one message.
-
-        Returns:
-            The state of its topic.
-
-        Raises:
-            MessageNotHeldError: if the message is not this consumer's or cannot be acked alone.
-        """
+        """Ack one message; return the state of its topic."""
         if type(item) is Message:
             entry, index, *_ = self._ownership.held(item)
             state: TopicState = entry.topic_state
@@ -77,7 +69,7 @@ class Settlement:
         return state
 
     def ack_row(self, items: Sequence[Settleable], start: int) -> tuple[TopicState, int]:
-        """Ack the next messages of a list: up to `ROW` messages of one topic, or one id.
+        """Ack up to `ROW` messages of one topic, or one id, from `start` on.
 
         Returns:
             The topic state, and the position of the rest of the list.
@@ -103,10 +95,7 @@ class Settlement:
         return topic_state, at
 
     def _ack_late(self, state: TopicState, entry: Entry, index: int) -> None:
-        """Ack a message without a live record.
-
-        The message was acked before, is nacked, is being redelivered, or is from before a seek.
-        """
+        """Ack a message without a live record: settled, in redelivery, or from before a seek."""
         current = state.find(entry.key)
         if current is not None and current.size == entry.size:
             self._acks.added(state, state.ack(current, index))
@@ -121,10 +110,10 @@ class Settlement:
             self._acks.added(state, state.ack(entry, index))
 
     def _ack_chunked(self, state: TopicState, key: EntryKey, message_id: MessageId) -> None:
-        """Ack a chunked message without a record, which is nacked, just acked, or not held.
+        """Ack a chunked message without a record: nacked, just acked, or not held.
 
-        Its id names the last chunk only. An ack of that chunk alone would leave the others unacked,
-        and no consumer would know them.
+        Its id names the last chunk only. If only that chunk were acked, the others would stay
+        unacked, and no consumer would know them.
         """
         if (*key, -1) in state.nacks:
             self._acks.added(state, state.ack_entry(key))
@@ -132,7 +121,6 @@ class Settlement:
             raise chunks_unknown(repr(message_id), "ack")
 
     def _ack_part(self, state: TopicState, entry: Entry, index: int) -> None:
-        """Ack one batch index of an entry without a record."""
         capabilities = self._transport_consumer.capabilities
         if not capabilities.ack_unseen_index:
             raise MessageNotHeldError(
@@ -148,11 +136,7 @@ class Settlement:
         self._acks.added(state, state.ack(entry, index))
 
     def ack_cumulative(self, item: Settleable) -> TopicState:
-        """Ack a message and every message before it in its topic or partition.
-
-        Returns:
-            The state of the topic.
-        """
+        """Ack a message and all before it in its topic; return the topic's state."""
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
             state: TopicState = entry.topic_state
@@ -174,18 +158,12 @@ class Settlement:
     # Forwarding
 
     def begin_forwarding(self, message: Message, *, cumulative: bool) -> None:
-        """Mark a held message as being forwarded, so that no other call settles it.
-
-        Raises:
-            MessageNotHeldError: if the message is settled, nacked, or was redelivered since.
-            ConfigurationError: if `cumulative` and the topic is subscribed Shared.
-        """
+        """Mark a held message as being forwarded, so that no other call settles it."""
         own = self._ownership
-        entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
+        entry, index, _, number = own.cumulative(message) if cumulative else own.held(message)
         state: TopicState = entry.topic_state
         if not (
-            state.is_latest_delivery(entry, index, hand_over)
-            and state.begin_forwarding(entry, index)
+            state.is_latest_delivery(entry, index, number) and state.begin_forwarding(entry, index)
         ):
             raise MessageNotHeldError(
                 f"{message.message_id()!r} was settled, is being forwarded, or was redelivered "
@@ -203,11 +181,10 @@ class Settlement:
         if entry.forward_failed(index):
             if wall_now is not None:  # not every broker counts the attempt
                 entry.topic_state.attempts.remember(entry.due_key(index), wall_now, None)
-            self._redelivery.wait(entry, index, delay_ms)
-        self.decided(entry, index)
+            self._redelivery.schedule(entry, index, delay_ms)
+        self.forwarding_ended(entry, index)
 
     def forwarded(self, message: Message, *, cumulative: bool) -> None:
-        """Ack the original after its copy was stored."""
         try:
             if cumulative:
                 self.ack_cumulative(message)
@@ -216,8 +193,8 @@ class Settlement:
         finally:
             held = held_of(message)
             if held is not None:
-                self.decided(held.entry, held.batch_index)
+                self.forwarding_ended(held.entry, held.batch_index)
 
 
 def _nobody(entry: Entry, index: int) -> None:
-    """Default of `decided`: no part waits for the outcome."""
+    """Default of `forwarding_ended`."""

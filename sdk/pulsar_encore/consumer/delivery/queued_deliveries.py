@@ -1,0 +1,109 @@
+"""The deliveries in a receive queue: the messages of one entry, or a run of plain entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final, TypeAlias
+
+from ...core.entry import Entry
+from ...core.message_states import QUEUED
+from ...message import Message, RawMessage
+
+SINGLE_INDEX: Final = (0,)  # the batch index of a message that is its own entry
+
+Queued: TypeAlias = tuple[Entry, int, RawMessage]
+"""A queued message: its entry, its batch index and its content."""
+
+
+class QueuedDelivery:
+    """The messages of one entry, or some of them.
+
+    Attributes:
+        at: Index of the next message.
+        permits: How many permits the messages occupy.
+        weights: Cumulative bytes up to each message; None until needed.
+        made: `Message` objects that `make` has made in advance, or None.
+        made_for: `Entry.redelivered` at that time.
+    """
+
+    __slots__ = (
+        "at",
+        "end",
+        "entry",
+        "indexes",
+        "made",
+        "made_for",
+        "messages",
+        "permits",
+        "weights",
+    )
+
+    def __init__(
+        self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], permits: int
+    ) -> None:
+        self.entry = entry
+        self.indexes = indexes
+        self.messages = messages
+        self.at = 0
+        self.end = len(messages)
+        self.permits = permits
+        self.weights: list[int] | None = None
+        self.made: list[Message] | None = None
+        self.made_for = 0
+
+    def entry_at(self, at: int) -> tuple[Entry, int]:
+        return self.entry, self.indexes[at]
+
+    @property
+    def is_over(self) -> bool:
+        """True if no message can be delivered any more."""
+        return not self.entry.live
+
+    def dequeue(self) -> Queued | None:
+        """Pass settled messages; return the next QUEUED one, or None at the end."""
+        while (at := self.at) < self.end:
+            self.at = at + 1
+            entry, index = self.entry_at(at)
+            if entry.live and entry.state[index] == QUEUED:
+                return entry, index, self.messages[at]
+        return None
+
+    def weigh(self) -> int:
+        if self.weights is None:
+            self.weights = list(accumulate(message.length() for message in self.messages))
+        return self.weights[-1]
+
+    def make(self, schema: Any) -> None:
+        self.made_for = self.entry.redelivered
+        self.made = Message.of_entry(self.entry, schema, self.indexes, self.messages)
+
+
+class QueuedRun(QueuedDelivery):
+    """Consecutive plain entries of one topic."""
+
+    __slots__ = ("entries",)
+
+    def __init__(
+        self, entries: Sequence[Entry], messages: Sequence[RawMessage], permits: int
+    ) -> None:
+        super().__init__(entries[0], SINGLE_INDEX, messages, permits)
+        self.entries = entries
+
+    def entry_at(self, at: int) -> tuple[Entry, int]:
+        return self.entries[at], 0
+
+    @property
+    def is_over(self) -> bool:
+        """True if the topic's records were ended together.
+
+        The first and the last entry then share `EntryTable.live_alone`, and so do those between.
+        """
+        live = self.entries[0].live
+        return live is not False and not live and self.entries[-1].live is live
+
+    def make(self, schema: Any) -> None:
+        self.made = [
+            Message(raw, schema, entry, 0, entry.redelivered)
+            for entry, raw in zip(self.entries, self.messages, strict=True)
+        ]

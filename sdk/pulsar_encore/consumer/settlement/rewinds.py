@@ -1,0 +1,144 @@
+"""Rewinds: the broker redelivers every unacked message of a topic, in order.
+
+Exclusive and Failover subscriptions have no other redelivery (PIP-84; as in Java's client), so a
+due nack or ack timeout of one message rewinds its whole topic. A rewind that does not bring every
+unacked message is repeated (see `core.rewind_check`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from ...core.topic_state import TopicState
+from ...transport.interface import TransportConsumer
+from ..delivery.receive_queue import ReceiveQueue
+from ..topic_states import TopicStates
+from .ack_sender import AckSender
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+# A rewind that brought nothing for this long, despite permits, is repeated, with a doubled wait
+# each time. After `_MAX_REWINDS` the missing entries count as gone from the topic.
+_TIMEOUT_S: Final = 1.0
+_MAX_REWINDS: Final = 6
+
+
+class Rewinds:
+    def __init__(
+        self,
+        transport_consumer: TransportConsumer,
+        topic_states: TopicStates,
+        loop: asyncio.AbstractEventLoop,
+        acks: AckSender,
+        queue: ReceiveQueue,
+        queue_size: int,
+    ) -> None:
+        self._transport_consumer = transport_consumer
+        self._topic_states = topic_states
+        self._loop = loop
+        self._acks = acks
+        self._queue = queue
+        self._queue_size = queue_size
+        self._progress: dict[int, _Progress] = {}  # by topic number
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, state: TopicState | None) -> None:
+        """Release every unacked message of a topic and request all of them again.
+
+        A transport that cannot rewind one topic alone rewinds all Exclusive and Failover topics.
+        Without unacked messages in this consumer, these topics need no rewind: the broker's unacked
+        messages are already on their way, and a rewind would deliver them twice.
+
+        Args:
+            state: An Exclusive or Failover topic; None for all topics, Shared ones included.
+        """
+        rewound = self._topic_states.rewound_with(state)
+        if not any(each.shared or each.unacked or each.outstanding for each in rewound):
+            return
+        for each in rewound:
+            each.release_all()
+        self._request(state)
+        # This comes last: the permits that it returns must not bring messages before the rewind.
+        self._queue.drop(rewound)
+
+    def repeat(self, state: TopicState) -> None:
+        """Repeat a rewind. Messages that arrived are kept."""
+        for each in self._topic_states.rewound_with(state):
+            each.rewound_with_others()
+        self._request(state)
+
+    def _request(self, state: TopicState | None) -> None:
+        # An ack that is sent after the rewind does not keep its message from being redelivered.
+        self._acks.flush()
+        self._acks.watch_duplicates()
+        self._topic_states.rewind_requested()
+        self._transport_consumer.redeliver_all(None if state is None else state.number)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_TIMEOUT_S, self._check_rewinds)
+
+    def _check_rewinds(self) -> None:
+        self._timer = None
+        for state in self._topic_states:
+            if state.rewind is None or not state.rewind.outstanding:
+                self._progress.pop(state.number, None)
+                continue
+            self._set_timer()
+            now, taken = self._loop.time(), self._queue.taken
+            progress = self._progress.setdefault(state.number, _Progress(now))
+            if progress.moved(state.rewind.came, now, taken):
+                continue
+            if len(self._queue) and taken - progress.taken < self._max_ahead():
+                continue  # the missing entries may be behind messages that are not taken yet
+            if not progress.is_over(now):
+                continue
+            if progress.rewinds < _MAX_REWINDS:
+                progress.record_rewind(now, taken)
+                self.repeat(state)
+            else:
+                self._progress.pop(state.number)
+                missing_count = state.rewind.give_up()
+                logger.info(
+                    "%s: %d entries were not redelivered after %d rewinds: they are gone from the "
+                    "topic, or another consumer has them",
+                    state.topic,
+                    missing_count,
+                    _MAX_REWINDS,
+                )
+
+    def _max_ahead(self) -> int:
+        """Return how many messages of other topics may arrive before those of a rewind."""
+        return 2 * self._queue_size * len(self._topic_states)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Progress:
+    """How long a rewind has brought nothing, and how often it was repeated."""
+
+    __slots__ = ("came", "rewinds", "since_s", "taken")
+
+    def __init__(self, now: float) -> None:
+        self.came = -1
+        self.since_s = now
+        self.taken = 0  # messages of any topic that the application had taken by then
+        self.rewinds = 0
+
+    def moved(self, came: int, now: float, taken: int) -> bool:
+        if came == self.came:
+            return False
+        self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
+        return True
+
+    def is_over(self, now: float) -> bool:
+        return now - self.since_s >= _TIMEOUT_S * (1 << self.rewinds)
+
+    def record_rewind(self, now: float, taken: int) -> None:
+        self.since_s, self.taken = now, taken
+        self.rewinds += 1
