@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import ClosedError, ConfigurationError, ConnectError
+from ..options.checks import check_choice
 from .broker_service import BrokerService
 from .broker_settings import BrokerSettings, TlsSettings
 from .clock import LoopClock
@@ -257,8 +258,7 @@ class Broker:
         """
         if name is not None:
             check_command(name)
-        if direction not in (None, "in", "out"):
-            raise ConfigurationError(f'direction must be "in", "out" or None, got {direction!r}')
+        check_choice(direction, "direction", "in", "out", None)
         recorder = self.service.recorder
         return recorder.find(name, direction) if recorder is not None else []
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import fields
 from datetime import timedelta
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigurationError, InvalidTopicName
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _NAME_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant or a namespace
 # The names that the C++ client accepts, except the names with a cluster from before Pulsar 2.
@@ -58,6 +62,20 @@ def boolean(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def check_booleans(options: DataclassInstance) -> None:
+    """Check every field of an option class that is declared as `bool`."""
+    for field in fields(options):
+        if field.type in ("bool", bool):
+            boolean(getattr(options, field.name), field.name)
+
+
+def check_choice(value: Any, name: str, *choices: str | None) -> None:
+    """Check that a value is one of two or more choices."""
+    if value not in choices:
+        *others, last = (f'"{each}"' if each is not None else "None" for each in choices)
+        raise ConfigurationError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
 
 
 def text(value: Any, name: str, *, blank: type[Exception] = ConfigurationError) -> str:
@@ -122,19 +140,17 @@ def topic_name(value: Any, name: str) -> str:
 
 def readable_file(value: Any, name: str) -> str | None:
     """Return the path of a file that can be opened, or None."""
-    if value is not None:
-        _not_blank(
-            value, name
-        )  # not `text`: a path of raw bytes has lone surrogates, and can be opened
-    path: str | None = value
-    if path is not None:
-        try:
-            os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigurationError(f"{name}: cannot read {path!r}: {reason}") from error
-        if not os.path.isfile(path):
-            raise ConfigurationError(f"{name}: {path!r} is not a file")
+    if value is None:
+        return None
+    _not_blank(value, name)  # not `text`: a path of raw bytes has lone surrogates
+    path: str = value
+    try:
+        os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{name}: cannot read {path!r}: {reason}") from error
+    if not os.path.isfile(path):
+        raise ConfigurationError(f"{name}: {path!r} is not a file")
     return path
 
 
@@ -153,11 +169,11 @@ def check_schema(schema: Any) -> None:
     if schema is None:
         return
     methods = ("encode", "decode_message", "schema_info")
-    if isinstance(schema, type) and all(hasattr(schema, each) for each in methods):
-        raise ConfigurationError(
-            f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
-        )
     if isinstance(schema, type):
+        if all(hasattr(schema, each) for each in methods):
+            raise ConfigurationError(
+                f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
+            )
         raise ConfigurationError(
             "schema must be a schema object such as StringSchema() or JsonSchema(Order), "
             f"got the class {schema.__name__}, which is no schema"
@@ -182,15 +198,12 @@ def check_crypto_key_reader(reader: Any) -> None:
 
 def check_event_listener(listener: Any) -> None:
     """Raise ConfigurationError unless a value is a plain function or None."""
-    if listener is not None and not _is_plain(listener):
+    if listener is not None and (
+        not callable(listener)
+        or iscoroutinefunction(listener)
+        or iscoroutinefunction(listener.__call__)
+    ):
         raise ConfigurationError(
             "event_listener must be a plain function, because its result is not awaited. "
             "It can start a task"
         )
-
-
-def _is_plain(function: Any) -> bool:
-    """Return True for a callable that is not a coroutine function."""
-    if not callable(function):
-        return False
-    return not (iscoroutinefunction(function) or iscoroutinefunction(function.__call__))

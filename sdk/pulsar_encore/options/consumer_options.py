@@ -17,7 +17,7 @@ from ..values.backoff import BackoffLike, backoff_of, to_ms
 from ..values.letter_topic_names import retry_topic_of
 from ..values.topic_names import base_name, full_name
 from .checks import (
-    boolean,
+    check_booleans,
     check_crypto_key_reader,
     check_event_listener,
     check_schema,
@@ -34,7 +34,7 @@ from .enums import (
     ConsumerType,
     InitialPosition,
     RegexSubscriptionMode,
-    coerce,
+    coerce_fields,
 )
 from .key_shared import ConsumerKeySharedPolicy, key_shared_of
 from .nack_index import SpillingNackIndex
@@ -131,13 +131,13 @@ class ConsumerOptions:
         self._check_topics()
         text(self.subscription_name, "subscription_name", blank=InvalidConfiguration)
         optional_text(self.consumer_name, "consumer_name")
-        for name, kind in (
-            ("consumer_type", ConsumerType),
-            ("initial_position", InitialPosition),
-            ("regex_subscription_mode", RegexSubscriptionMode),
-            ("crypto_failure_action", ConsumerCryptoFailureAction),
-        ):
-            object.__setattr__(self, name, coerce(kind, getattr(self, name), name))
+        coerce_fields(
+            self,
+            consumer_type=ConsumerType,
+            initial_position=InitialPosition,
+            regex_subscription_mode=RegexSubscriptionMode,
+            crypto_failure_action=ConsumerCryptoFailureAction,
+        )
         for name, low in (
             ("receiver_queue_size", 0),
             ("max_total_receiver_queue_size_across_partitions", 0),
@@ -151,17 +151,7 @@ class ConsumerOptions:
             ("max_leases", 1),
         ):
             integer(getattr(self, name), name, low=low)
-        for name in (
-            "is_read_compacted",
-            "replicate_subscription_state_enabled",
-            "auto_ack_oldest_chunked_message_on_queue_full",
-            "start_message_id_inclusive",
-            "batch_index_ack_enabled",
-            "ack_receipt_enabled",
-            "retry_enable",
-            "ordered_leases",
-        ):
-            boolean(getattr(self, name), name)
+        check_booleans(self)
         check_schema(self.schema)
         check_crypto_key_reader(self.crypto_key_reader)
         object.__setattr__(self, "properties", string_map(self.properties, "properties"))

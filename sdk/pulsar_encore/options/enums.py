@@ -96,3 +96,9 @@ def coerce(kind: type[E], value: Any, name: str) -> E:
         return kind[label]
     choices = ", ".join(kind.__members__)
     raise ConfigurationError(f"{name} must be a {kind.__name__} ({choices}), got {value!r}")
+
+
+def coerce_fields(options: object, **kinds: type[Enum]) -> None:
+    """Coerce the named fields of a frozen option class."""
+    for name, kind in kinds.items():
+        object.__setattr__(options, name, coerce(kind, getattr(options, name), name))
