@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import _pulsar
@@ -58,14 +59,15 @@ def service_url(given: Any) -> Any:
 
 def logger(given: Any) -> Any:
     if isinstance(given, ConsoleLogger):
-        return pulsar.ConsoleLogger(_level(given))
+        return pulsar.ConsoleLogger(native_enum(given.log_level))
     if isinstance(given, FileLogger):
-        return pulsar.FileLogger(_level(given), given.log_file)
+        return pulsar.FileLogger(native_enum(given.log_level), given.log_file)
     return given
 
 
-def _level(given: ConsoleLogger | FileLogger) -> Any:
-    return getattr(_pulsar.LoggerLevel, given.log_level.name)
+def native_enum(member: Enum) -> Any:
+    """Return the member of `_pulsar` with the same class name and name."""
+    return getattr(getattr(_pulsar, type(member).__name__), member.name)
 
 
 def _service_info(given: Any) -> Any:

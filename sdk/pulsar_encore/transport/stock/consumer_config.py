@@ -13,6 +13,7 @@ import _pulsar
 
 from ...errors import NotSupportedError
 from ...options import Subscription
+from .client_config import native_enum
 from .stock_schemas import schema_info
 
 #: Raised to the C++ client's minimum of 100 ms. Nacks handed over are due:
@@ -47,7 +48,8 @@ def consumer_configuration(subscription: Subscription) -> Any:
             "library: use 1"
         )
     conf = _pulsar.ConsumerConfiguration()
-    conf.consumer_type(getattr(_pulsar.ConsumerType, subscription.consumer_type.name))
+    _set_common(conf, subscription)
+    conf.consumer_type(native_enum(subscription.consumer_type))
     queue = queue_share(subscription.receiver_queue_size)
     conf.receiver_queue_size(queue)
     conf.max_total_receiver_queue_size_across_partitions(
@@ -62,17 +64,11 @@ def consumer_configuration(subscription: Subscription) -> Any:
         _pulsar.BatchReceivePolicy(min(PUMP_MAX_MESSAGES, queue), PUMP_MAX_BYTES, PUMP_TIMEOUT_MS)
     )
     conf.broker_consumer_stats_cache_time_ms(subscription.broker_consumer_stats_cache_time_ms)
-    conf.read_compacted(subscription.read_compacted)
     for key, value in (subscription.properties or {}).items():
         conf.property(key, value)
     conf.pattern_auto_discovery_period(subscription.pattern_auto_discovery_period)
-    conf.regex_subscription_mode(
-        getattr(_pulsar.RegexSubscriptionMode, subscription.regex_subscription_mode.name)
-    )
-    conf.subscription_initial_position(
-        getattr(_pulsar.InitialPosition, subscription.initial_position.name)
-    )
-    conf.schema(schema_info(subscription.schema))
+    conf.regex_subscription_mode(native_enum(subscription.regex_subscription_mode))
+    conf.subscription_initial_position(native_enum(subscription.initial_position))
     conf.replicate_subscription_state_enabled(subscription.replicate_subscription_state_enabled)
     # The C++ client never requests chunks that it dropped for this limit. The limit is therefore
     # set only if it may ack the dropped message.
@@ -80,15 +76,7 @@ def consumer_configuration(subscription: Subscription) -> Any:
     conf.max_pending_chunked_message(
         subscription.max_pending_chunked_message if acks_dropped else 0
     )
-    conf.auto_ack_oldest_chunked_message_on_queue_full(
-        subscription.auto_ack_oldest_chunked_message_on_queue_full
-    )
-    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
-    if subscription.crypto_key_reader is not None:
-        conf.crypto_key_reader(subscription.crypto_key_reader.cryptoKeyReader)
-    conf.crypto_failure_action(
-        getattr(_pulsar.ConsumerCryptoFailureAction, subscription.crypto_failure_action.name)
-    )
+    conf.auto_ack_oldest_chunked_message_on_queue_full(acks_dropped)
     if subscription.key_shared_policy is not None:
         conf.key_shared_policy(subscription.key_shared_policy.policy())
     return conf
@@ -103,19 +91,22 @@ def reader_configuration(subscription: Subscription) -> Any:
     if len(subscription.topics) != 1:
         raise NotSupportedError("a reader of the stock library reads one topic: make one for each")
     conf = _pulsar.ReaderConfiguration()
+    _set_common(conf, subscription)
     conf.receiver_queue_size(max(1, subscription.receiver_queue_size))
     if subscription.consumer_name is not None:
         conf.reader_name(subscription.consumer_name)
     conf.subscription_role_prefix(_role_prefix(subscription.subscription_name))
+    return conf
+
+
+def _set_common(conf: Any, subscription: Subscription) -> None:
+    """Set the options that consumers and readers share."""
     conf.schema(schema_info(subscription.schema))
     conf.read_compacted(subscription.read_compacted)
+    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
     if subscription.crypto_key_reader is not None:
         conf.crypto_key_reader(subscription.crypto_key_reader.cryptoKeyReader)
-    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
-    conf.crypto_failure_action(
-        getattr(_pulsar.ConsumerCryptoFailureAction, subscription.crypto_failure_action.name)
-    )
-    return conf
+    conf.crypto_failure_action(native_enum(subscription.crypto_failure_action))
 
 
 def _role_prefix(name: str) -> str:

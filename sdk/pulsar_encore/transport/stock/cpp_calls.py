@@ -80,7 +80,7 @@ class CppCalls:
         try:
             return _result_of(await future, action)
         except TransportError:
-            await engine_log.delivered()
+            await engine_log.wait_until_delivered()
             raise
         except asyncio.CancelledError:
             # Cancelled in the loop pass in which the result arrived: `_resolve` did not see it.
@@ -118,8 +118,7 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _abandon(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_exception(ClosedError("closed while the call was under way"))
+    _fail(future, ClosedError("closed while the call was under way"))
 
 
 class _RefusedResult(NamedTuple):
@@ -140,7 +139,7 @@ def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
         return outcome
     try:
         if reason:
-            engine_log.told(result.name, reason)
+            engine_log.forget_reason(result.name, reason)
             return outcome
         return (_RefusedResult(result, engine_log.reason(result.name, log_start)),)
     except Exception:  # report the error without a reason

@@ -44,15 +44,13 @@ class EngineLog:
     """The C++ client's log: keeps the reasons of refusals, and passes the lines to `logging`."""
 
     def __init__(self) -> None:
-        self._fd = -1  # descriptor of the file for reading; -1 without a file
-        self._library_fd = -1
-        self._candidate = -1, _identity(-1)  # a file that the C++ client may have opened
+        self._library_fd = -1  # -1 if the C++ client logs elsewhere, or there is no client yet
         self._making = threading.Lock()
         self._is_child = forked()
         self._begin(-1)
 
     def _begin(self, fd: int) -> None:
-        self._fd, self._file = fd, _identity(fd)
+        self._fd, self._file = fd, _identity(fd)  # of the file for reading; -1 and None without one
         self._lock = threading.Lock()  # guards the next five attributes; no handler runs under it
         self._at = self._freed_to = 0
         self._partial_line = b""  # an incomplete last line
@@ -64,7 +62,7 @@ class EngineLog:
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def offered(self, user_logger: Any) -> Iterator[Any]:
+    def logger_for_client(self, user_logger: Any) -> Iterator[Any]:
         """Yield the `logger=` for a native client that is created in the `with` block.
 
         Args:
@@ -75,30 +73,26 @@ class EngineLog:
             ConfigurationError: if the program closed the log's descriptor and reuses its number.
         """
         with self._making:
-            if self._fd >= 0:
+            if self._library_fd >= 0:
                 if not self._file == _identity(self._fd) == _identity(self._library_fd):
                     self._renew()
                 yield user_logger
             elif user_logger is not None:
                 yield user_logger
             else:
-                fd, file = self._candidate
                 try:
-                    if file is None or _identity(fd) != file:
-                        fd = _new_file()
-                        self._candidate = fd, _identity(fd)
+                    if not self._is_open():
+                        self._begin(_new_file())
                 except OSError:
                     yield pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
                     return
-                yield pulsar.FileLogger(_level(), f"/proc/self/fd/{fd}")
-                self._candidate = -1, None
-                self._library_fd = _duplicate_of(fd)
-                if self._library_fd < 0:  # an earlier client of this process set another logger
-                    os.close(fd)
-                else:
+                # If the client cannot be created, the next one gets the same file.
+                yield pulsar.FileLogger(_level(), f"/proc/self/fd/{self._fd}")
+                # None if an earlier client of this process set another logger.
+                self._library_fd = _duplicate_of(self._fd)
+                if self._library_fd >= 0:
                     os.set_inheritable(self._library_fd, False)
-                    self._begin(fd)
-            if self._fd >= 0 and (self._thread is None or not self._thread.is_alive()):
+            if self._library_fd >= 0 and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(
                     target=self._run, name="pulsar-encore-log", daemon=True
                 )
@@ -118,16 +112,17 @@ class EngineLog:
         else:
             # The descriptor was closed. Unlike dup2, F_DUPFD never takes a number that is in use
             # again.
-            got = new if new == fd else fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, fd)
-            if got != fd:
-                os.close(got)
+            other = fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, fd)
+            if new == fd:  # the number was the lowest free one
+                new, other = other, new
+            if other != fd:
+                os.close(other)
                 os.close(new)
                 raise ConfigurationError(
                     f"descriptor {fd}, into which the engine logs since the first client of this "
                     "process, was closed and is something else now: make the first client after "
                     "descriptors are closed (in the daemon), or keep that one open"
                 )
-            new = os.dup(fd) if new == fd else new
         if _identity(old) == self._file:
             os.close(old)
         self._begin(new)
@@ -151,7 +146,7 @@ class EngineLog:
     def _read(self) -> bool:
         """Read to the end of the log. Return False without a readable file."""
         with self._lock, contextlib.suppress(OSError):
-            while self._file is not None and _identity(self._fd) == self._file:
+            while self._is_open():
                 at = self._at - len(self._partial_line)
                 data = os.pread(self._fd, _CHUNK, self._at)
                 if not data:
@@ -165,7 +160,10 @@ class EngineLog:
                     self._freed_to = _free_memory(self._fd, self._freed_to, self._at)
         return False
 
-    async def delivered(self) -> None:
+    def _is_open(self) -> bool:
+        return self._file is not None and _identity(self._fd) == self._file
+
+    async def wait_until_delivered(self) -> None:
         """Wait at most `_DELIVERY_WAIT_S` until the lines logged so far are records."""
         end, deadline = self.position(), time.monotonic() + _DELIVERY_WAIT_S
         self._wake.set()
@@ -174,9 +172,10 @@ class EngineLog:
 
     def position(self) -> int:
         """Return the current end of the log."""
-        with contextlib.suppress(OSError):
-            return 0 if self._file is None else os.fstat(self._fd).st_size
-        return 0
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError:
+            return 0
 
     def reason(self, result: str, since: int) -> str:
         """Return the broker's text for `result`, or "". Callable on any thread.
@@ -192,7 +191,7 @@ class EngineLog:
         with self._lock:
             return self._refusals.take(result, since)
 
-    def told(self, result: str, reason: str) -> None:
+    def forget_reason(self, result: str, reason: str) -> None:
         """Forget a reason that the C++ client also returned with the call."""
         if self._read():
             with self._lock:
@@ -207,12 +206,15 @@ class EngineLog:
 
     def forked(self) -> None:
         """Give a forked child a file of its own at once."""
-        self._is_child, self._making, self._candidate = True, threading.Lock(), (-1, None)
-        if self._fd >= 0:
-            try:
-                self._renew()
-            except (OSError, ConfigurationError):
+        self._is_child, self._making = True, threading.Lock()
+        try:
+            if self._library_fd < 0:  # the parent may still use the file
                 self._begin(-1)
+            else:
+                self._renew()
+        except (OSError, ConfigurationError):
+            self._library_fd = -1
+            self._begin(-1)
 
 
 def _level() -> Any:
@@ -229,8 +231,11 @@ def _level() -> Any:
 def _emit(line: LogLine) -> None:
     try:
         if ENGINE.isEnabledFor(line.level):
-            name, (_, text, level, topic_number, number) = ENGINE.name, line
-            ENGINE.handle(ENGINE.makeRecord(name, level, topic_number, number, text, (), None))
+            ENGINE.handle(
+                ENGINE.makeRecord(
+                    ENGINE.name, line.level, line.source, line.number, line.text, (), None
+                )
+            )
     except BaseException:  # a handler or a filter that raises must not stop the next line
         if logging.raiseExceptions:
             with contextlib.suppress(Exception):

@@ -30,7 +30,7 @@ class TopicNames:
     def __len__(self) -> int:
         return len(self._names)
 
-    def of(self, ledger: int, partition: int, native: Any) -> int:
+    def number_of(self, ledger: int, partition: int, native: Any) -> int:
         """Return the number of a message's topic. The name is read once for each ledger."""
         topic_number = self._by_ledger.get(ledger)
         if topic_number is None:
@@ -49,8 +49,7 @@ class TopicNames:
                 self._non_persistent.add(topic_number)
         return topic_number
 
-    def volatile(self, topic_number: int) -> bool:
-        """True for a non-persistent topic, without acks and redelivery."""
+    def is_non_persistent(self, topic_number: int) -> bool:
         return topic_number in self._non_persistent
 
     def name(self, topic_number: int) -> tuple[str, int]:
@@ -92,7 +91,7 @@ class Grouper:
     """
 
     def __init__(self, topic_numbers: TopicNames, *, one_queue: bool) -> None:
-        self._sources = topic_numbers
+        self._topics = topic_numbers
         self._one_queue = one_queue
 
     def group(self, natives: list[Any]) -> list[Delivery]:
@@ -130,7 +129,7 @@ class Grouper:
             expected += 1 + _varint_size(partition)
         if size != expected:
             return None  # the id has more fields
-        topic_number = self._sources.of(ledger, partition, native)
+        topic_number = self._topics.number_of(ledger, partition, native)
         return Delivery(
             topic_number, ledger, entry, 0, native.redelivery_count(), _SINGLE_INDEX, (native,)
         )
@@ -138,7 +137,7 @@ class Grouper:
     def _begin(self, native: Any, message_id: MessageId) -> Delivery:
         first = message_id.first_chunk
         return Delivery(
-            self._sources.of(message_id.ledger_id(), message_id.partition(), native),
+            self._topics.number_of(message_id.ledger_id(), message_id.partition(), native),
             message_id.ledger_id(),
             message_id.entry_id(),
             message_id.batch_size if message_id.batch_index() >= 0 else 0,

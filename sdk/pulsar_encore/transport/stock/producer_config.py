@@ -11,6 +11,7 @@ from ...errors import ConfigurationError, NotSupportedError
 from ...message import Message
 from ...options import ProducerOptions
 from ...values.message_id import MessageId
+from .client_config import native_enum
 from .stock_schemas import schema_info
 
 _NO_LIMIT: Final = 0
@@ -76,7 +77,7 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard |
     if options.initial_sequence_id is not None:
         conf.initial_sequence_id(options.initial_sequence_id)
     conf.send_timeout_millis(options.send_timeout_millis)
-    conf.compression_type(getattr(_pulsar.CompressionType, options.compression_type.name))
+    conf.compression_type(native_enum(options.compression_type))
     has_own_limit = options.block_if_queue_full or options.chunking_enabled
     conf.max_pending_messages(_NO_LIMIT if has_own_limit else options.max_pending_messages)
     conf.max_pending_messages_across_partitions(options.max_pending_messages_across_partitions)
@@ -86,20 +87,18 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard |
     conf.batching_max_allowed_size_in_bytes(options.batching_max_allowed_size_in_bytes)
     conf.batching_max_publish_delay_ms(options.batching_max_publish_delay_ms)
     conf.chunking_enabled(options.chunking_enabled)
-    conf.partitions_routing_mode(
-        getattr(_pulsar.PartitionsRoutingMode, options.message_routing_mode.name)
-    )
+    conf.partitions_routing_mode(native_enum(options.message_routing_mode))
     conf.lazy_start_partitioned_producers(options.lazy_start_partitioned_producers)
     for key, value in (options.properties or {}).items():
         conf.property(key, value)
-    conf.batching_type(getattr(_pulsar.BatchingType, options.batching_type.name))
+    conf.batching_type(native_enum(options.batching_type))
     if options.encryption_key is not None:
         keys = options.encryption_key
         for key in keys if isinstance(keys, tuple) else (keys,):
             conf.encryption_key(key)
     if options.crypto_key_reader is not None:
         conf.crypto_key_reader(options.crypto_key_reader.cryptoKeyReader)
-    conf.access_mode(getattr(_pulsar.ProducerAccessMode, options.access_mode.name))
+    conf.access_mode(native_enum(options.access_mode))
     router = None
     if options.message_router is not None:
         router = RouterGuard(options.message_router, options.schema)

@@ -127,7 +127,7 @@ class Watcher:
             if main_ended:
                 pump.end_and_close()
             elif is_watched or all_pumps:
-                pump.look()
+                pump.poll()
         return watchful
 
 
@@ -207,7 +207,7 @@ class Pump:
         # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`,
         # on any thread. All three take a lock for each topic of the consumer. The seek needs the
         # GIL and the other two keep it, so they could deadlock.
-        self.asking: threading.Lock = threading.Lock()
+        self.native_lock: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._poll_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not reported yet
@@ -270,20 +270,20 @@ class Pump:
 
     # On the watcher's thread
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Note a change of the connection. Forsake the pump if its loop is closed. Never raises."""
         try:
-            self._poll()
+            self._poll_connection()
         except Exception:
             if not self._poll_failed:  # once: every poll may fail
                 logger.exception("whether a consumer is connected could not be found out")
             self._poll_failed = True
 
-    def _poll(self) -> None:
+    def _poll_connection(self) -> None:
         if self._mailbox.loop.is_closed():
             self.end_and_close()
             return
-        with self.asking:
+        with self.native_lock:
             up = self._native.is_connected()
         connected = self._steadiness.counts(up, time.monotonic())
         if connected != self._connected:
@@ -298,7 +298,7 @@ class Pump:
 
     def request_all(self) -> None:
         """Request all unacked messages. A command."""
-        with self.asking:
+        with self.native_lock:
             self._native.redeliver_unacknowledged_messages()
 
     def rest(self, seconds: float) -> None:

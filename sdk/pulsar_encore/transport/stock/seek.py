@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import _pulsar
@@ -21,7 +21,6 @@ _POLL_S: Final = 0.002
 # The C++ client tries to hold the answer back until it has reconnected. An answer within this time
 # after the reconnect is such an answer; messages take longer.
 _LATE_S: Final = 0.020
-_NO_LOCK: Final = nullcontext()
 _MAX_SEEKS: Final = 4  # seeks in all; an unstable connection looks like late answers
 
 
@@ -29,8 +28,8 @@ async def seek(
     native: Any,
     calls: CppCalls,
     target: Any,
-    sought: Callable[[], None] = lambda: None,
-    asking: AbstractContextManager[object] = _NO_LOCK,
+    note_seek: Callable[[], None],
+    native_lock: AbstractContextManager[object],
 ) -> None:
     """Seek, and repeat the seek while messages after it may have been discarded.
 
@@ -38,8 +37,8 @@ async def seek(
         native: The native consumer or reader, without other receives.
         calls: Runs the operation.
         target: A native message id, or a publish time in ms.
-        sought: Called on a native thread after each completed seek.
-        asking: Held while the native seek begins; see `Pump.asking`.
+        note_seek: Called on a native thread after each completed seek.
+        native_lock: Held while the native seek begins; see `Pump.native_lock`.
 
     Raises:
         ClosedError: if the object was closed meanwhile.
@@ -52,10 +51,10 @@ async def seek(
             def answer(result: Any) -> None:
                 answered.append(time.monotonic())
                 if result == _pulsar.Result.Ok:
-                    sought()
+                    note_seek()
                 done(result)
 
-            with asking:
+            with native_lock:
                 native.seek_async(target, answer)
 
         reconnect = asyncio.create_task(_reconnected_at(native))

@@ -77,14 +77,14 @@ class StockConsumer:
     Args:
         native: The native consumer, subscribed with `consumer_config`.
         subscription: A durable subscription.
-        several: It reads several topics or partitions. The C++ client has one connection state for
-            all, so with one disconnected the others continue.
+        partitioned: The only topic is partitioned. For several topics or partitions the C++ client
+            has one connection state, so with one disconnected the others continue.
     """
 
     capabilities = STOCK
 
     def __init__(
-        self, native: _pulsar.Consumer, subscription: Subscription, *, several: bool = False
+        self, native: _pulsar.Consumer, subscription: Subscription, *, partitioned: bool = False
     ) -> None:
         self._native = native
         self._subscription = subscription
@@ -93,7 +93,7 @@ class StockConsumer:
         self._calls = CppCalls()
         self._topics = TopicNames(subscription.topics)
         self._is_multi_topic = (
-            several or subscription.pattern is not None or len(subscription.topics) > 1
+            partitioned or subscription.pattern is not None or len(subscription.topics) > 1
         )
         self._grouper = Grouper(
             self._topics, one_queue=subscription.shared and not self._is_multi_topic
@@ -147,7 +147,7 @@ class StockConsumer:
     def is_connected(self) -> bool:
         if self._closed:
             return False
-        with self._pump.asking:
+        with self._pump.native_lock:
             return bool(self._native.is_connected())
 
     def topic_of(self, topic_number: int) -> tuple[str, int]:
@@ -185,7 +185,7 @@ class StockConsumer:
         self._arrivals += 1
         now = self._loop.time()
         for delivery in deliveries:
-            if not self._topics.volatile(delivery.topic_number):
+            if not self._topics.is_non_persistent(delivery.topic_number):
                 self._originals.keep(delivery, now)
             self._has_chunked = self._has_chunked or delivery.first_chunk is not None
             wrap_messages(delivery)
@@ -457,31 +457,29 @@ class StockConsumer:
             self._seek_retry.add_done_callback(_log_failure)
 
     async def _seek(self, target: Any, *, unless_after: int | None = None) -> None:
+        pump = self._pump
         async with self._seeks:  # the C++ client refuses a second seek, and each one reconnects
-            await self._seek_alone(target, unless_after)
-
-    async def _seek_alone(self, target: Any, unless_after: int | None) -> None:
-        pump_paused = self._loop.create_future()
-        self._seeking = True
-        self._pump.pause(True)
-        self._pump.call(lambda: self._mailbox.post(_set, pump_paused))
-        try:
-            await asyncio.wait((pump_paused, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            if unless_after not in (None, self._arrivals):
-                return
-            # Let grouped acks leave: after the seek they would ack messages that it brings back.
-            await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
-            pump = self._pump
-            await seek(self._native, self._calls, target, pump.note_seek, pump.asking)
-            self._seek_count += 1
-            self._due.clear()
-            self._originals.clear()
-            if self._listener is not None:
-                self._listener.on_seek()
-        finally:
-            self._seeking = False
-            self._pump.pause(self._flow_stopped)
-            self._report_connection()  # the state after the seek's own reconnect
+            pump_paused = self._loop.create_future()
+            self._seeking = True
+            pump.pause(True)
+            pump.call(lambda: self._mailbox.post(_set, pump_paused))
+            try:
+                await asyncio.wait((pump_paused, self._ended), return_when=asyncio.FIRST_COMPLETED)
+                if unless_after not in (None, self._arrivals):
+                    return
+                # Let grouped acks leave: after the seek they would ack messages that it brings
+                # back.
+                await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
+                await seek(self._native, self._calls, target, pump.note_seek, pump.native_lock)
+                self._seek_count += 1
+                self._due.clear()
+                self._originals.clear()
+                if self._listener is not None:
+                    self._listener.on_seek()
+            finally:
+                self._seeking = False
+                pump.pause(self._flow_stopped)
+                self._report_connection()  # the state after the seek's own reconnect
 
     async def last_message_id(self) -> MessageId:
         native_id = await self._calls.run(

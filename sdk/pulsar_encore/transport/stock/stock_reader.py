@@ -62,31 +62,26 @@ class _Inbox:
         self.answered = threading.Event()
         self.answered.set()
 
-    def sought(self) -> None:
+    def note_seek(self) -> None:
         self.epoch += 1
 
     def __call__(self, *outcome: Any) -> None:
         try:
             if self.within and get_ident() == self._thread:  # the message was in the native queue
-                self._read_ended(self.epoch, *outcome)
+                self._read_ended(True, self.epoch, *outcome)
             else:
-                self._loop.call_soon_threadsafe(self._read_ended_later, self.epoch, *outcome)
+                self._loop.call_soon_threadsafe(self._read_ended, False, self.epoch, *outcome)
         except BaseException:  # a native thread must not raise
             return
         finally:
             self.answered.set()
 
-    def _read_ended(self, *read: Any) -> None:
-        """Record the read; the running `read_on` continues."""
+    def _read_ended(self, within: bool, *read: Any) -> None:
         reader = self._reader()
         if reader is not None:
             reader.read_ended(*read)
-
-    def _read_ended_later(self, *read: Any) -> None:
-        reader = self._reader()
-        if reader is not None:
-            reader.read_ended(*read)
-            reader.read_on()
+            if not within:  # else the running `read_on` continues
+                reader.read_on()
 
 
 class StockReader:
@@ -116,7 +111,7 @@ class StockReader:
         self._flow_stopped = False
         self._seeking = False
         self._seeks = asyncio.Lock()  # the C++ client refuses a second seek
-        self._asking = threading.Lock()  # as `Pump.asking`
+        self._native_lock = threading.Lock()  # as `Pump.native_lock`
         self._listener: DeliveryListener | None = None
         self._calls = CppCalls()
         self._closed = False
@@ -141,7 +136,7 @@ class StockReader:
     def is_connected(self) -> bool:
         if self._closed:
             return False
-        with self._asking:
+        with self._native_lock:
             return bool(self._native.is_connected())
 
     def topic_of(self, topic_number: int) -> tuple[str, int]:
@@ -223,9 +218,10 @@ class StockReader:
         """
         topic_number, indexes = delivery.topic_number, delivery.indexes
         entry_key = (delivery.ledger, delivery.entry)
-        if self._last.get(topic_number) == (*entry_key, indexes[0]) and not self._topics.volatile(
-            topic_number
-        ):
+        if self._last.get(topic_number) == (
+            *entry_key,
+            indexes[0],
+        ) and not self._topics.is_non_persistent(topic_number):
             self._ahead -= 1
             delivery.indexes = indexes = indexes[1:]
             delivery.messages = delivery.messages[1:]
@@ -268,7 +264,9 @@ class StockReader:
         async with self._seeks:
             self._seeking = True
             try:
-                await seek(self._native, self._calls, target, self._inbox.sought, self._asking)
+                await seek(
+                    self._native, self._calls, target, self._inbox.note_seek, self._native_lock
+                )
                 outdated = [each for each in self._unread if each[0] != self._inbox.epoch]
                 self._unread = self._unread[len(outdated) :]
                 self._ahead -= len(outdated)

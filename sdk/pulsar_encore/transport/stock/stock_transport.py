@@ -102,15 +102,14 @@ class StockTransport:
         attach(subscription.schema, self._native)
         topics = subscribed_topics(subscription)
         name = subscription.subscription_name
-        several = subscription.pattern is not None or len(subscription.topics) > 1
-        if not several:
-            partitions = await self.topic_partitions(subscription.topics[0])
-            several = partitions != [full_name(subscription.topics[0])]
+        partitioned = False
+        if isinstance(topics, str):
+            partitioned = await self.topic_partitions(topics) != [full_name(topics)]
         native = await self._create(
             lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
             f"subscribe {name!r} to {subscription.pattern or ', '.join(subscription.topics)}",
         )
-        return StockConsumer(native, subscription, several=several)
+        return StockConsumer(native, subscription, partitioned=partitioned)
 
     async def _reader(self, subscription: Subscription) -> StockReader:
         conf = reader_configuration(subscription)
@@ -187,7 +186,7 @@ class StockTransport:
                     await CppCalls().run(partial(end, self._native), "close the client")
         finally:
             self._abandon()
-        await engine_log.delivered()
+        await engine_log.wait_until_delivered()
 
     def _all_children(self) -> list[_Child]:
         with self._adding:
@@ -222,7 +221,7 @@ def _native_client(options: ClientOptions) -> tuple[Any, Any]:
     """Return the C++ client, and the service URL or provider that it uses."""
     try:
         where = service_url(options.service_url)
-        with engine_log.offered(logger(options.logger)) as log:
+        with engine_log.logger_for_client(logger(options.logger)) as log:
             client = pulsar.Client(
                 where,
                 authentication=authentication(options.authentication),
