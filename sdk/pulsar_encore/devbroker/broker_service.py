@@ -135,9 +135,6 @@ class BrokerService:
         attached.session.consumers.pop(attached.id, None)
         state, subscription = attached.state, attached.subscription
         self.notify(subscription.remove_consumer(attached.consumer, self.clock.wall_ms()))
-        self._after_removal(state, subscription)
-
-    def _after_removal(self, state: BrokerTopic, subscription: Subscription) -> None:
         if not subscription.durable and not subscription.consumers:
             self.delete_subscription(state, subscription)
         else:

@@ -86,7 +86,7 @@ class Session:
         self._transport = transport
         limit = service.settings.max_message_size + FRAME_OVERHEAD
         self._decoder = FrameDecoder(limit, skip_unknown=False)
-        self._login = Login(service, certificate, self.send, self._end_on_login_error)
+        self._login = Login(service, certificate, self.send, self._close_on_error)
         self._connected = False
         self._keeps_alive = False
         self._received_any = True
@@ -138,12 +138,9 @@ class Session:
         if broken is not None and not self.closed:
             self._close_on_error(broken)
 
-    def _close_on_error(self, error: EncoreError) -> None:
-        log.warning("connection %d from %s closed: %s", self.id, self.address, error)
+    def _close_on_error(self, reason: EncoreError | str) -> None:
+        log.warning("connection %d from %s closed: %s", self.id, self.address, reason)
         self.close()
-
-    def _end_on_login_error(self, reason: str) -> None:
-        self._close_on_error(ProtocolError(reason))
 
     def _receive(self, frame: Frame) -> None:
         name = _NAMES[frame.command.type]
@@ -240,12 +237,12 @@ class Session:
 
     def _keep_alive(self) -> None:
         if not self._connected:
-            self._close_on_error(ProtocolError("no CONNECT within a keep-alive interval"))
+            self._close_on_error("no CONNECT within a keep-alive interval")
             return
         self.closed_producers.clear()
         if self._keeps_alive:
             if not self._received_any:
-                self._close_on_error(ProtocolError("silent for two keep-alive intervals"))
+                self._close_on_error("silent for two keep-alive intervals")
                 return
             self._received_any = False
             self.send(pb.CommandPing())

@@ -72,6 +72,15 @@ class BrokerDialer:
         if not self.reachable:
             raise ConnectError(f"no connection to {address}: refused")
         connection = MemoryConnection(asyncio.get_running_loop(), self._cuts, self.lines)
+        return self.connect(connection, address, make)
+
+    def connect(
+        self,
+        connection: MemoryConnection,
+        address: Address,
+        make: Callable[[ByteTransport], ClientSession],
+    ) -> ClientSession:
+        """Begin the sessions at both ends of a connection, and return the client's."""
         connection.client = make(ConnectionEnd(connection, to_broker=True))
         connection.broker = BrokerSession(
             self.service,

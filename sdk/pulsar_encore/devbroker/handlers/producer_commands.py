@@ -42,13 +42,11 @@ def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: boo
     state = service.catalogue.topic(request.topic)
     service.check_serves(state)
     state.log.check_open()
-    name = request.producer_name
     publisher = Publisher(
         key=(session.id, request.producer_id),
-        name=name or f"encore-{session.id}-{next(service.producer_names)}",
+        name=request.producer_name or f"encore-{session.id}-{next(service.producer_names)}",
         access=AccessMode(request.producer_access_mode),
         epoch=request.epoch,
-        generated=not (name and request.user_provided_producer_name),
         request_id=request.request_id,
     )
     holder = state.producers.holder(publisher)

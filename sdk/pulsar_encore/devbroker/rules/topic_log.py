@@ -158,12 +158,11 @@ class TopicLog:
         at = max(bisect_right(self._ledger_starts, seq) - 1, 0)
         return self._ledger_ids[at], (seq - self._ledger_starts[at] - 1) % 2**64
 
-    def trim(self, acked_below: int) -> int:
-        """Drop closed ledgers below `acked_below`; return the number of dropped entries."""
-        keep = max(bisect_right(self._ledger_starts, acked_below) - 1, 0)
-        dropped = self._ledger_starts[keep] - self.base
-        if dropped > 0:
-            del self.entries[:dropped]
-            self.base += dropped
+    def trim(self, acked_below: int) -> None:
+        """Drop closed ledgers below `acked_below`."""
+        keep = bisect_right(self._ledger_starts, acked_below) - 1
+        if keep > 0:
+            start = self._ledger_starts[keep]
+            del self.entries[: start - self.base]
+            self.base = start
             del self._ledger_ids[:keep], self._ledger_starts[:keep]
-        return max(dropped, 0)

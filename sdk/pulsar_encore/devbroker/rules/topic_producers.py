@@ -29,7 +29,6 @@ class Publisher:
     Args:
         key: Identifies the producer on one connection.
         epoch: Raised by the client with every reconnect.
-        generated: True if the broker chose the name.
         request_id: Request id of PRODUCER; a waiting producer is answered later with it.
     """
 
@@ -37,7 +36,6 @@ class Publisher:
     name: str
     access: AccessMode = AccessMode.SHARED
     epoch: int = 0
-    generated: bool = False
     request_id: int = 0
     owner: Any = None
     ready: bool = True
