@@ -37,11 +37,6 @@ class _Provider(pulsar.ServiceInfoProvider):  # type: ignore[misc]
 
 
 def authentication(given: Any) -> Any:
-    """Return the `pulsar.Authentication` for an `authentication=`, or None without one.
-
-    Raises:
-        ConfigurationError: if `pulsar-client` cannot create it.
-    """
     return _Authentication(given.auth) if isinstance(given, Authentication) else given
 
 

@@ -36,12 +36,7 @@ def queue_share(requested: int) -> int:
 
 
 def consumer_configuration(subscription: Subscription) -> Any:
-    """Return the `_pulsar.ConsumerConfiguration` for a durable `subscription`.
-
-    Raises:
-        NotSupportedError: for a receiver queue of 0.
-        ConfigurationError: if the C++ client refuses a value.
-    """
+    """Return the `_pulsar.ConsumerConfiguration` for a durable `subscription`."""
     if subscription.receiver_queue_size == 0:
         raise NotSupportedError(
             "receiver_queue_size=0 loses all but the first message of a batch in the stock "
@@ -60,7 +55,7 @@ def consumer_configuration(subscription: Subscription) -> Any:
     conf.negative_ack_redelivery_delay_ms(NACK_DELAY_MS)
     conf.batch_index_ack_enabled(True)
     conf.batch_receive_policy(
-        # With a limit above the queue's size the C++ client logs a warning and takes that size.
+        # With a limit above the queue's size the C++ client logs a warning.
         _pulsar.BatchReceivePolicy(min(PUMP_MAX_MESSAGES, queue), PUMP_MAX_BYTES, PUMP_TIMEOUT_MS)
     )
     conf.broker_consumer_stats_cache_time_ms(subscription.broker_consumer_stats_cache_time_ms)
@@ -70,8 +65,8 @@ def consumer_configuration(subscription: Subscription) -> Any:
     conf.regex_subscription_mode(native_enum(subscription.regex_subscription_mode))
     conf.subscription_initial_position(native_enum(subscription.initial_position))
     conf.replicate_subscription_state_enabled(subscription.replicate_subscription_state_enabled)
-    # The C++ client never requests chunks that it dropped for this limit. The limit is therefore
-    # set only if it may ack the dropped message.
+    # The C++ client never requests chunks that it dropped for this limit. So the limit is set only
+    # if the dropped message may be acked.
     acks_dropped = subscription.auto_ack_oldest_chunked_message_on_queue_full
     conf.max_pending_chunked_message(
         subscription.max_pending_chunked_message if acks_dropped else 0
@@ -83,11 +78,7 @@ def consumer_configuration(subscription: Subscription) -> Any:
 
 
 def reader_configuration(subscription: Subscription) -> Any:
-    """Return the `_pulsar.ReaderConfiguration` for a `subscription` that is not durable.
-
-    Raises:
-        NotSupportedError: for several topics or a pattern.
-    """
+    """Return the `_pulsar.ReaderConfiguration` for a `subscription` that is not durable."""
     if len(subscription.topics) != 1:
         raise NotSupportedError("a reader of the stock library reads one topic: make one for each")
     conf = _pulsar.ReaderConfiguration()
@@ -100,7 +91,6 @@ def reader_configuration(subscription: Subscription) -> Any:
 
 
 def _set_common(conf: Any, subscription: Subscription) -> None:
-    """Set the options that consumers and readers share."""
     conf.schema(schema_info(subscription.schema))
     conf.read_compacted(subscription.read_compacted)
     conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
@@ -110,10 +100,9 @@ def _set_common(conf: Any, subscription: Subscription) -> None:
 
 
 def _role_prefix(name: str) -> str:
-    """Return the role prefix for a reader with this subscription name.
+    """Return the prefix of a subscription name in the form of the C++ client, else the name.
 
-    The C++ client names readers `prefix-reader-random`. For a name of this package in that form,
-    only the prefix is passed, so that a permission for the prefix applies.
+    The C++ client names readers `prefix-reader-random`. A permission for the prefix must apply.
     """
     match = _READER_NAME.fullmatch(name)
     return name if match is None else match[1] or ""

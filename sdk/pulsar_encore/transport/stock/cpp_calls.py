@@ -23,11 +23,11 @@ Start = Callable[[Callable[..., None]], Any]
 
 
 def ignore(*_outcome: Any) -> None:
-    """The callback for operations without a waiter."""
+    """Do nothing: the callback for operations without a waiter."""
 
 
 def close_quietly(native: Any) -> None:
-    """Close a native object that has no owner. Never raises."""
+    """Close a native object without an owner."""
     with contextlib.suppress(BaseException):
         native.close_async(ignore)
 
@@ -48,10 +48,6 @@ class CppCalls:
             start: Begins the operation with the callback it is given.
             action: Name of the operation, for the error text.
             discard: Called on any thread with a result that arrives after the caller was cancelled.
-
-        Raises:
-            ClosedError: if the object is closed, before or during the call.
-            TransportError: if the operation failed.
         """
         if self._abandoned:
             raise ClosedError(f"{action}: it is closed")
@@ -129,7 +125,7 @@ class _RefusedResult(NamedTuple):
 
 
 def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
-    """Add the broker's reason to an outcome. Called in the callback; never raises."""
+    """Add the broker's reason to an outcome. Never raises."""
     first = outcome[0]
     if isinstance(first, _pulsar.Error):
         result, reason = first.error, first.message
@@ -175,11 +171,7 @@ def _result_of(outcome: tuple[Any, ...], action: str) -> Any:
 
 
 async def in_thread(blocking: Callable[[], Any], action: str) -> Any:
-    """Run a blocking native call on another thread.
-
-    Raises:
-        TransportError: if the call failed.
-    """
+    """Run a blocking native call on another thread."""
     try:
         return await asyncio.to_thread(blocking)
     except EncoreError:

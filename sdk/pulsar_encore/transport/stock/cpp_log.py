@@ -1,10 +1,9 @@
 """Read the C++ client's log: reasons for errors, and records of the logger "pulsar_encore.engine".
 
 The broker's text of most refusals is only in the C++ client's log. `EngineLog` gives it a file in
-memory as its log, and reads that file. A process has one log: that of its first client. The bridge
-to `logging` would cost a lock and a formatted line for every message
-(`docs/notes/cpp-client.md#logging`), and with a pipe a slow handler would stop the C++ client's
-threads, which write under locks. Only Linux has files in memory.
+memory (Linux only) as its log, and reads that file. A process has one log: that of its first
+client. The C++ client's bridge to `logging` costs too much (`docs/notes/cpp-client.md#logging`).
+With a pipe, a slow handler would stop the C++ client's threads, which write under locks.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _EXIT_WAIT_S: Final = 1.0  # longest time that the end of the process waits for 
 
 
 class EngineLog:
-    """The C++ client's log: keeps the reasons of refusals, and passes the lines to `logging`."""
+    """The C++ client's log: the reasons of refusals, and records for `logging`."""
 
     def __init__(self) -> None:
         self._library_fd = -1  # -1 if the C++ client logs elsewhere, or there is no client yet
@@ -66,11 +65,7 @@ class EngineLog:
         """Yield the `logger=` for a native client that is created in the `with` block.
 
         Args:
-            user_logger: The user's logger, or None for this log (the console without files in
-                memory).
-
-        Raises:
-            ConfigurationError: if the program closed the log's descriptor and reuses its number.
+            user_logger: The user's logger, or None for this log.
         """
         with self._making:
             if self._library_fd >= 0:
@@ -88,7 +83,7 @@ class EngineLog:
                     return
                 # If the client cannot be created, the next one gets the same file.
                 yield pulsar.FileLogger(_level(), f"/proc/self/fd/{self._fd}")
-                # None if an earlier client of this process set another logger.
+                # -1 if an earlier client of this process set another logger.
                 self._library_fd = _duplicate_of(self._fd)
                 if self._library_fd >= 0:
                     os.set_inheritable(self._library_fd, False)
@@ -99,19 +94,14 @@ class EngineLog:
                 self._thread.start()
 
     def _renew(self) -> None:
-        """Move the C++ client's log to a new file, after a fork or a close of the old one.
-
-        Raises:
-            ConfigurationError: if the program uses the C++ client's descriptor for something else.
-        """
+        """Move the C++ client's log to a new file, after a fork or a close of the old one."""
         import fcntl  # missing on Windows, which never gets here
 
         old, fd, new = self._fd, self._library_fd, _new_file()
         if _identity(fd) == self._file:
             os.dup2(new, fd, inheritable=False)
         else:
-            # The descriptor was closed. Unlike dup2, F_DUPFD never takes a number that is in use
-            # again.
+            # The descriptor was closed. Unlike dup2, F_DUPFD never takes a number in use.
             other = fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, fd)
             if new == fd:  # the number was the lowest free one
                 new, other = other, new
@@ -132,7 +122,7 @@ class EngineLog:
         while not ending and wake is self._wake:
             wake.wait(_PERIOD_S)
             wake.clear()
-            # A child forked from a thread ends with its last thread, which must not be this one.
+            # A child forked from a thread ends with its last thread.
             ending = self._is_ending or (self._is_child and not threading.main_thread().is_alive())
             self._deliver()
 
@@ -144,7 +134,7 @@ class EngineLog:
         self._delivered_to = self._at
 
     def _read(self) -> bool:
-        """Read to the end of the log. Return False without a readable file."""
+        """Read to the end of the log. False without a readable file."""
         with self._lock, contextlib.suppress(OSError):
             while self._is_open():
                 at = self._at - len(self._partial_line)
@@ -171,20 +161,16 @@ class EngineLog:
             await asyncio.sleep(_POLL_S)
 
     def position(self) -> int:
-        """Return the current end of the log."""
+        """Return the end of the log."""
         try:
             return os.fstat(self._fd).st_size
         except OSError:
             return 0
 
     def reason(self, result: str, since: int) -> str:
-        """Return the broker's text for `result`, or "". Callable on any thread.
+        """Return the broker's text for `result` since a `position`, or "". For any thread.
 
         The C++ client logs before it calls back, so a call's callback finds the line.
-
-        Args:
-            result: The name of the result code.
-            since: The `position` when the call began.
         """
         if not self._read():
             return ""
@@ -205,7 +191,7 @@ class EngineLog:
             self._silenced = True  # at its own end `logging` waits for the lock of a slow handler
 
     def forked(self) -> None:
-        """Give a forked child a file of its own at once."""
+        """Give a forked child a file of its own."""
         self._is_child, self._making = True, threading.Lock()
         try:
             if self._library_fd < 0:  # the parent may still use the file
@@ -220,7 +206,7 @@ class EngineLog:
 def _level() -> Any:
     """Return the C++ client's log level: at least warnings, which hold the reasons.
 
-    The root logger's level is ignored, because it is meant for the program's own lines.
+    The root logger's level is for the program's own lines.
     """
     level = ENGINE.level or _PACKAGE.level or logging.WARNING
     if level <= logging.DEBUG:
@@ -253,7 +239,7 @@ def _new_file() -> int:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor's file, to detect a reused number."""
+    """Return the identity of a descriptor's file, to detect a reused number."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -269,7 +255,7 @@ def _duplicate_of(fd: int) -> int:
 
 
 def _free_memory(fd: int, start: int, end: int) -> int:
-    """Free the memory of read bytes in whole pages, and return their end."""
+    """Free whole pages of read bytes, and return their end."""
     end -= end % mmap.ALLOCATIONGRANULARITY
     with contextlib.suppress(OSError), mmap.mmap(fd, end - start, offset=start) as pages:
         pages.madvise(mmap.MADV_REMOVE)  # the file keeps its size

@@ -41,14 +41,9 @@ class LogLine(NamedTuple):
 
 
 def lines(data: bytes, at: int) -> Iterator[LogLine]:
-    """Yield the records in `data`.
+    """Yield the records in `data`, which begins at byte `at` of the log and ends with a record.
 
-    Text without a header, which two threads can cause because the file logger takes no lock,
-    becomes a warning without a source.
-
-    Args:
-        data: Log text that ends at the end of a record.
-        at: Offset of `data` in the log, in bytes.
+    The file logger takes no lock, so two threads may write text without a header: a warning.
     """
     headers = list(_HEADER.finditer(data))
     starts = [*(header.start() for header in headers), len(data)]
@@ -92,7 +87,7 @@ class Refusals:
     def take(self, result: str, since: int) -> str:
         """Return the reason of a call that ended with `result` and began at log offset `since`.
 
-        Empty if there is none, or if several differ.
+        "" if there is none, or if several differ.
         """
         all_found = [each for each in self._recent if each.result == result and each.at >= since]
         found = [each for each in all_found if not each.is_taken] or all_found

@@ -31,7 +31,7 @@ class TopicNames:
         return len(self._names)
 
     def number_of(self, ledger: int, partition: int, native: Any) -> int:
-        """Return the number of a message's topic. The name is read once for each ledger."""
+        """Return the number of a message's topic."""
         topic_number = self._by_ledger.get(ledger)
         if topic_number is None:
             topic = native.topic_name()
@@ -56,7 +56,7 @@ class TopicNames:
         return self._names[topic_number]
 
     def find(self, topic: str, partition: int) -> int | None:
-        """Return the topic number of an id: by its topic, or by the only declared topic."""
+        """Return the topic number of an id, by its topic or the only declared topic."""
         if topic:
             full = partition_name(topic, partition)
             if full in self._by_topic:
@@ -84,9 +84,8 @@ class Grouper:
     """Turns native messages, in order, into deliveries: one for each run of an entry.
 
     Args:
-        topic_numbers: Numbers the topics.
         one_queue: True for one unpartitioned topic on a Shared type. Two messages of an entry in
-            one list, both with the redelivery count 0, are then of one delivery, and if their
+            one list, both with the redelivery count 0, are then of one delivery. If their
             distances in the list and in the batch are equal, the ids between them need not be read.
     """
 
@@ -121,7 +120,7 @@ class Grouper:
         return deliveries
 
     def _plain(self, native: Any, native_id: Any, size: int) -> Delivery | None:
-        """Return the delivery of an unbatched message by native getters; None if it is chunked."""
+        """Return the delivery of an unbatched message; None if it is chunked."""
         ledger, entry = native_id.ledger_id(), native_id.entry_id()
         partition = native_id.partition()
         expected = 2 + _varint_size(ledger) + _varint_size(entry)

@@ -18,9 +18,9 @@ _NO_LIMIT: Final = 0
 
 
 class RouterGuard:
-    """Wraps a user's `message_router(message, partitions)` for the C++ client.
+    """Wraps a user's `message_router(message, partitions)`. `failed` keeps its exception.
 
-    An exception must not pass into its send, so `failed` keeps it for the producer.
+    The exception must not pass into the C++ client's send.
     """
 
     def __init__(self, route: Callable[[Any, int], int], schema: Any) -> None:
@@ -44,7 +44,7 @@ class RouterGuard:
 
 
 def _described(error: BaseException) -> str:
-    """Name an exception whose `__str__` may raise, which would end the process."""
+    """Describe an exception whose `__str__` may raise, which would end the process."""
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:
@@ -52,7 +52,7 @@ def _described(error: BaseException) -> str:
 
 
 def pending_limit(options: ProducerOptions) -> int:
-    """Return how many chunks `StockProducer` sends at once over all partitions; 0 for no limit."""
+    """Return how many chunks `StockProducer` sends at once; 0 for no limit."""
     if not (options.block_if_queue_full or options.chunking_enabled):
         return 0
     limits = (options.max_pending_messages, options.max_pending_messages_across_partitions)
@@ -60,11 +60,7 @@ def pending_limit(options: ProducerOptions) -> int:
 
 
 def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard | None]:
-    """Return the `_pulsar.ProducerConfiguration` for `options`, and the router in it.
-
-    Raises:
-        NotSupportedError: if the C++ client lacks an option.
-    """
+    """Return the `_pulsar.ProducerConfiguration` for `options`, and the router in it."""
     if options.initial_subscription_name is not None:
         raise NotSupportedError(
             "initial_subscription_name: the stock client cannot ask for a subscription with a "

@@ -2,7 +2,7 @@
 
 For a seek the broker closes the consumer and answers; the C++ client reconnects, and clears its
 queue at the answer. If a busy broker answers after the reconnect, messages from after the seek are
-discarded and never requested again. A late answer therefore repeats the seek.
+discarded for good. The seek is then repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .cpp_calls import CppCalls
 
 _POLL_S: Final = 0.002
 # The C++ client tries to hold the answer back until it has reconnected. An answer within this time
-# after the reconnect is such an answer; messages take longer.
+# after the reconnect is not late: messages take longer.
 _LATE_S: Final = 0.020
 _MAX_SEEKS: Final = 4  # seeks in all; an unstable connection looks like late answers
 
@@ -39,10 +39,6 @@ async def seek(
         target: A native message id, or a publish time in ms.
         note_seek: Called on a native thread after each completed seek.
         native_lock: Held while the native seek begins; see `Pump.native_lock`.
-
-    Raises:
-        ClosedError: if the object was closed meanwhile.
-        TransportError: if the broker refused.
     """
     for _ in range(_MAX_SEEKS):
         answered: list[float] = []

@@ -1,9 +1,8 @@
 """A durable subscription over the C++ client.
 
-Acks use the native ids of the last delivery, because an id built from its parts acks its whole
-batch. They are refused while disconnected, when the C++ client would lose them. Redelivery uses the
-C++ client's nack timer at its minimum, fed in bursts that do not starve it. The rules:
-`docs/notes/cpp-client.md#rules-for-the-stock-transport`.
+The rules: `docs/notes/cpp-client.md#rules-for-the-stock-transport`. Acks use the native ids of the
+last delivery. They are refused while disconnected, when the C++ client would lose them. Redelivery
+uses the C++ client's nack timer, fed in bursts that do not starve it.
 """
 
 from __future__ import annotations
@@ -45,16 +44,15 @@ _BURST: Final = 10_000  # ids in one burst, 3 us each
 _SLICE: Final = 1_000  # ids in one pass of the loop
 _NATIVE_GROUP_S: Final = 0.2  # the C++ client groups acks for 100 ms, then sends them
 # If a reconnect interrupts a chunked message, the C++ client keeps its first chunks and drops the
-# message when all arrive again. The next redelivery, requested after this time, completes it.
+# message when all arrive again. A redelivery requested after this time completes it.
 _CHUNK_RETRY_S: Final = 1.0
 _CLEANUP_GAP_S: Final = 0.02  # least time between two cleanups of `_originals`
 _CLOSE_S: Final = 5.0
-# A rewind during a read makes the broker skip a block. Nothing is received for this long before a
-# rewind, so that the permits are used up. After the pause 0 of 12 rewinds skipped messages, without
-# it 9 of 12: `docs/notes/wire-protocol.md#rewind-during-a-read`.
+# A rewind during a read makes the broker skip a block. A pause before it uses up the permits: 0 of
+# 12 rewinds then skipped messages, without it 9 of 12
+# (`docs/notes/wire-protocol.md#rewind-during-a-read`).
 _REWIND_PAUSE_S: Final = 0.300
-# Time after a seek until it is checked for a lost answer. A broker needs 1 s of it to choose the
-# active consumer on Failover.
+# Time after a seek until it is checked for a lost answer.
 _SEEK_CHECK_S: Final = 3.0
 
 STOCK: Final = Capabilities(
@@ -75,8 +73,6 @@ class StockConsumer:
     """A `TransportConsumer` over a native consumer.
 
     Args:
-        native: The native consumer, subscribed with `consumer_config`.
-        subscription: A durable subscription.
         partitioned: The only topic is partitioned. For several topics or partitions the C++ client
             has one connection state, so with one disconnected the others continue.
     """
@@ -141,7 +137,7 @@ class StockConsumer:
 
     @property
     def consumer_name(self) -> str:
-        # For a list of topics the C++ client returns an empty name.
+        # For several topics the C++ client returns an empty name.
         return self._subscription.consumer_name or str(self._native.consumer_name())
 
     def is_connected(self) -> bool:
@@ -197,7 +193,6 @@ class StockConsumer:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Release expired originals now and later, even if no message arrives."""
         self._cleanup_timer = None
         wait = self._originals.compact(self._loop.time())
         if wait is not None and not self._closed:
@@ -214,8 +209,7 @@ class StockConsumer:
         self._report_connection()
 
     def _report_connection(self) -> None:
-        # A seek closes and reopens the subscription. Acks from before the seek must not be sent
-        # again.
+        # A seek reopens the subscription, but acks from before it must not be sent again.
         if self._listener is None or self._closed or self._seeking:
             return
         if self._connected == self._reported_connected:
@@ -248,8 +242,8 @@ class StockConsumer:
     def can_ack(self, topic_number: int) -> bool:
         """False while the only topic is disconnected.
 
-        With several topics the C++ client cannot tell which one is disconnected. Acks are then
-        always sent, and again once all are connected (`DeliveryListener.on_uncertain`).
+        With several topics, acks are always sent, and again once all are connected
+        (`DeliveryListener.on_uncertain`).
         """
         if self._closed or self._seeking:
             return False
@@ -270,8 +264,7 @@ class StockConsumer:
             self._ack_part(plan.topic_number, (ledger, entry), remaining)
 
     def _ack_part(self, topic_number: int, key: tuple[int, int], remaining: int) -> None:
-        # Without ids the entry was requested again. Its unacked messages are acked after
-        # redelivery.
+        # An entry without ids was requested again: its messages are acked after redelivery.
         for each in self._originals.take_acked(topic_number, key, remaining):
             self._acknowledge(each)
 
@@ -299,9 +292,8 @@ class StockConsumer:
         if original is not None and len(original) == size:
             self._acknowledge(original.id_of(last), cumulative=True)
         else:
-            # Such an id also sends the C++ client's state of the higher indexes, which would undo
-            # single acks, and is missing if it was acked singly. So ack up to the previous entry,
-            # and this entry's messages singly.
+            # The id of an index also sends the C++ client's state of the higher ones, which would
+            # undo single acks. So ack up to the previous entry, and this entry's messages singly.
             previous = self._native_id(topic_number, ledger, entry - 1)
             self._acknowledge(previous, cumulative=True)
             self._ack_part(topic_number, key, remaining)
@@ -333,8 +325,7 @@ class StockConsumer:
     def _redeliver_chunked(self, topic_number: int, key: tuple[int, int]) -> bool:
         """Deliver the kept chunked message again: the C++ client requests its last chunk only.
 
-        Returns:
-            True if it is not kept and must be requested from the broker.
+        Return True if it is not kept and must be requested from the broker.
         """
         original = self._originals.find(topic_number, key)
         if original is not None and original.chunked is not None:
@@ -343,7 +334,7 @@ class StockConsumer:
         return original is None or original.crowded_out
 
     def _request_all(self) -> None:
-        """Request all unacked messages; held ones are filtered on arrival."""
+        """Request all unacked messages. Held ones are filtered on arrival."""
         if not self._closed and self._listener is not None:
             self._note_all_requested()
             self._listener.on_all_requested(())
@@ -405,8 +396,8 @@ class StockConsumer:
     def _drain_and_ask(self, unsent_s: float) -> None:
         """Request everything again on Shared, on the pump's thread.
 
-        The native queue is drained first, because the broker resends it. Grouped acks must leave
-        before the request.
+        The broker resends the native queue, so it is drained first. Grouped acks must leave before
+        the request.
         """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
@@ -423,9 +414,7 @@ class StockConsumer:
             self._pump.call(self._pump.request_all)
 
     def _rewind(self) -> None:
-        """Rewind, on the pump's thread. Draining the native queue before would let the broker read
-        on.
-        """
+        """Rewind, on the pump's thread. A drained native queue would let the broker read on."""
         self._pump.rest(_REWIND_PAUSE_S)
         self._pump.request_all()
 
@@ -437,15 +426,13 @@ class StockConsumer:
             isinstance(position, int) and position >= wall_now_ms(self._loop)
         )
         await self._seek(target)
-        # The latest position moves, and other consumers may have received the messages: no check
-        # then.
+        # No check if the position moves, or if other consumers may have received the messages.
         if not latest and self._subscription.consumer_type is ConsumerType.Exclusive:
             again = _weakly(self._repeat_seek)
             self._loop.call_later(_SEEK_CHECK_S, again, target, self._seek_count, self._arrivals)
 
     def _repeat_seek(self, target: Any, sought: int, arrivals: int) -> None:
-        """Repeat a seek after which no message arrived: `seek` cannot detect a slightly late
-        answer.
+        """Repeat a seek after which no message arrived: its answer may have been a little late.
 
         On an empty topic the repetition costs one reconnect.
         """
@@ -519,7 +506,6 @@ class StockConsumer:
         self._calls.abandon()
 
     def abandon(self) -> None:
-        """Stop: the C++ client calls no callback any more."""
         self._stop()
         self._calls.abandon()
 

@@ -2,8 +2,7 @@
 
 The C++ client cannot take back a pending read, so at most one is pending, while the buffer is not
 full. It calls back reads and seeks in order, so an epoch tells outdated messages. Messages that
-arrive during a seek are kept until its result is known. The C++ client keeps its callbacks for
-ever, so none refers to the reader.
+arrive during a seek are kept until its result is known.
 """
 
 from __future__ import annotations
@@ -43,7 +42,9 @@ _Read = tuple[int, Any]
 
 
 class _Inbox:
-    """The callback of native reads, on any thread. It refers to neither reader.
+    """The callback of native reads, on any thread.
+
+    The C++ client keeps it for ever, so it refers to neither reader.
 
     Attributes:
         epoch: Seeks so far.
@@ -85,12 +86,7 @@ class _Inbox:
 
 
 class StockReader:
-    """A `TransportConsumer` for a subscription that is not durable.
-
-    Args:
-        native: The native reader.
-        subscription: A subscription of one topic.
-    """
+    """A `TransportConsumer` for a subscription of one topic that is not durable."""
 
     capabilities = STOCK
 
@@ -116,7 +112,7 @@ class StockReader:
         self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        # A pending read would otherwise keep the native reader and its subscription for ever.
+        # Else a pending read would keep the native reader and its subscription for ever.
         self._unclosed = finalize(self, _close_in_process, os.getpid(), native)
         self._unclosed.atexit = False
 
@@ -213,8 +209,9 @@ class StockReader:
             self.read_on()
 
     def _drop_repeat(self, delivery: Delivery) -> bool:
-        """Drop the last delivered message, with which the C++ client begins after a reconnect if
-        its start is inclusive. Return True if any message is left.
+        """Drop the last delivered message, which the C++ client may repeat after a reconnect.
+
+        It does so if the start is inclusive. Return True if any message is left.
         """
         topic_number, indexes = delivery.topic_number, delivery.indexes
         entry_key = (delivery.ledger, delivery.entry)
@@ -239,8 +236,8 @@ class StockReader:
 
     async def has_message_available(self) -> bool:
         self._check_open()
-        # The C++ client counts the message of the pending read as read shortly before it calls
-        # back. A second answer comes after that moment.
+        # The C++ client counts a message as read shortly before it calls back. A second answer
+        # comes after that moment.
         return await self._available() or (self._reading and await self._available())
 
     async def _available(self) -> bool:
@@ -284,8 +281,7 @@ class StockReader:
         self._stop()
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the reader")
-        # Wait for the pending read, which may call back another loop. A native client that is
-        # closed before keeps a thread for ever.
+        # A native client that is closed before the pending read has ended keeps a thread for ever.
         deadline = time.monotonic() + _CLOSE_S
         while not self._inbox.answered.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
