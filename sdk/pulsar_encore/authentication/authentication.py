@@ -88,7 +88,7 @@ def of(value: Any) -> Authentication | None:
     """Return an `authentication=` whose data Python can read, or None.
 
     Raises:
-        NotSupportedError: if it belongs to `pulsar-client`: its secrets are in the C++ client.
+        NotSupportedError: if it belongs to `pulsar-client`.
     """
     check(value, "authentication")
     if value is None or isinstance(value, Authentication):
@@ -113,10 +113,7 @@ def check(value: Any, name: str) -> None:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a str, which may be empty and which UTF-8 can encode. Errors do not show it.
-
-    The C++ client would show a value that it cannot encode.
-    """
+    """Return a str that UTF-8 can encode. The C++ client would show another value in its error."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, got {type(value).__name__}")
     try:

@@ -19,7 +19,7 @@ _RENEWAL_MAX_S: Final = 60.0  # but at most this long before its end
 
 
 class _CachedToken(NamedTuple):
-    """A token and two times in monotonic s: when to request a new one, and when it expires."""
+    """A token and two times in monotonic s."""
 
     token: str
     renew_at: float
@@ -71,8 +71,7 @@ class AuthenticationOauth2(Authentication):
         try:
             answer = await request_token(self._parameters)
         except Exception as error:
-            # The issuer or the key file failed. Brokers still accept a token that has not expired,
-            # and the next call asks the issuer again.
+            # Brokers still accept a token that has not expired, and the next call asks again.
             cached = self._cached
             if cached is not None and requested_at < cached.expires_at:
                 log.warning(
@@ -91,7 +90,7 @@ class AuthenticationOauth2(Authentication):
         return answer.token
 
     def refused(self) -> None:
-        """Request a new token next time: the broker did not accept this one."""
+        """Request a new token next time: the broker refused this token."""
         if self._cached is not None:
             self._cached = self._cached._replace(renew_at=-math.inf)
 
@@ -100,5 +99,5 @@ class AuthenticationOauth2(Authentication):
 
 
 def renew_after_s(lifetime_s: float) -> float:
-    """Return how long a token with this lifetime is used before a new one is requested."""
+    """Return the time after which a token with this lifetime is renewed."""
     return lifetime_s - min(_RENEWAL_MAX_S, _RENEWAL_SHARE * lifetime_s)

@@ -59,8 +59,7 @@ class AuthenticationToken(Authentication):
                 raise ConfigurationError("token must not be empty")
         self._token = token
         self._supplier_call = SharedCall[object]()
-        #: Pending calls of stock transports. They fail at once if the supplier fails on the first
-        #: connect.
+        #: Calls of stock transports, which fail if the supplier fails before its first token.
         self.waiting: WeakSet[PendingSupplier] = WeakSet()
 
     async def data(self) -> bytes:
@@ -77,7 +76,7 @@ class AuthenticationToken(Authentication):
             else:
                 token = await self._supplier_call.run(self._in_thread)
         except Exception as error:
-            # The text of the error may contain the secret; its type does not.
+            # The text of the error may contain the secret.
             raise authentication_failed(
                 f"{supplier_name(self._token)} raised {type(error).__name__}"
             ) from error

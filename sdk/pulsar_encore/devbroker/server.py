@@ -95,11 +95,7 @@ class Broker:
 
     @property
     def service(self) -> BrokerService:
-        """The state that the sessions share.
-
-        Raises:
-            ClosedError: if the broker is not running.
-        """
+        """The shared state of the sessions, while the broker runs."""
         if self._service is None:
             raise ClosedError("the broker was not started, or was closed")
         return self._service
@@ -269,11 +265,6 @@ class Broker:
 
 
 def _context(tls: TlsSettings) -> ssl.SSLContext:
-    """Return the SSL context for the settings.
-
-    Raises:
-        ConfigurationError: if a file is missing or invalid.
-    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -1,9 +1,7 @@
 """The broker's side of one connection: handshake, keep-alive, faults, recording.
 
-Commands are handled at once and in order, without awaiting, because all state is in memory. A
-protocol error closes the connection without an answer, as on Pulsar; a refused command gets an
-answer. Output is collected and written once per pass. While the client does not read, its consumers
-get no messages.
+Commands are handled at once and in order. A protocol error closes the connection without an answer,
+as on Pulsar; a refused command gets an answer. Output is collected and written once per pass.
 """
 
 from __future__ import annotations
@@ -41,25 +39,23 @@ _UNSUPPORTED = frozenset(
 
 
 class ByteTransport(Protocol):
-    """Sends the bytes of a session, like `asyncio.Transport`."""
+    """Sends bytes like `asyncio.Transport`."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the client, in order."""
+        """Send bytes, in order."""
 
     def close(self) -> None:
-        """Close the connection after the written bytes are sent."""
+        """Close after the written bytes were sent."""
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close at once."""
 
 
 class Session:
     """The broker's side of one connection; a `Peer` to the handlers.
 
     Args:
-        transport: Sends bytes. Its owner calls `receive` with incoming bytes, and `lost` when the
-            connection has ended.
-        url: The service URL that the client connected to.
+        transport: Sends bytes. Its owner calls `receive` with incoming bytes and, at last, `lost`.
         certificate: Common name of the client's TLS certificate.
     """
 
@@ -98,7 +94,7 @@ class Session:
         service.sessions.add(self)
 
     def lost(self) -> None:
-        """End the session once, after either side closed the connection."""
+        """End the session: the connection was closed."""
         if self.closed:
             return
         self.closed = True
@@ -163,7 +159,6 @@ class Session:
         inject(self._service, self, faults, lambda: self._handle(name, frame), answer_refused)
 
     def _handle(self, name: str, frame: Frame) -> None:
-        """Handle a command, after the faults."""
         if self.closed:
             return
         try:
@@ -176,7 +171,6 @@ class Session:
             self._answer_error(name, frame, error)
 
     def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
-        """Handle a request again, after a probe of the client that owns the requested name."""
         if self.closed:
             return
         try:
@@ -306,7 +300,7 @@ class Session:
             self._transport.write(b"".join(out))
 
     def pause_writing(self) -> None:
-        """Stop deliveries: the client leaves too many bytes unread."""
+        """Stop deliveries to a client that does not read."""
         self.writable = False
         for attached in self.consumers.values():
             attached.consumer.writable = False

@@ -1,7 +1,6 @@
 """The exceptions of `pulsar.exceptions`, with the same names.
 
-Each is raised in the same cases as in `pulsar-client`. Most are TransportErrors; those for mistakes
-of the caller are ConfigurationErrors.
+Each is raised in the same cases as in `pulsar-client`.
 """
 
 from __future__ import annotations

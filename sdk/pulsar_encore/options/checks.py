@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _NAME_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant or a namespace
-# The names that the C++ client accepts, except the names with a cluster from before Pulsar 2.
-# Brokers reject these, but the C++ client retries until the call fails with a mere "Timeout".
+# The names that the C++ client accepts, except names with a cluster from before Pulsar 2: brokers
+# reject these, and the C++ client retries until the call fails with "Timeout".
 _TOPIC: Final = re.compile(
     rf"[^/]+|(?:(?:non-)?persistent://)?{_NAME_PART}/{_NAME_PART}/[^/]+", re.DOTALL
 )
@@ -36,15 +36,7 @@ def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: s
 def seconds(
     value: Any, name: str, *, low: float = 0.001, high: float = 1e9, hint: str = ""
 ) -> float:
-    """Return a number of seconds or a timedelta as seconds.
-
-    Args:
-        value: The value of the option.
-        name: The option.
-        low: Least value, in s.
-        high: Largest value, in s.
-        hint: Text after the range in the error.
-    """
+    """Return a number of seconds or a timedelta as seconds. `hint` follows the error's range."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -86,11 +78,7 @@ def text(value: Any, name: str, *, blank: type[Exception] = ConfigurationError) 
 
 
 def encodable(value: str, name: str, error: type[Exception] = ConfigurationError) -> None:
-    """Raise an error if a string contains a lone surrogate.
-
-    The protocol and the state directory use UTF-8, which cannot encode it. Such strings come from
-    file names and JSON escapes.
-    """
+    """Raise an error if a string contains a lone surrogate, which UTF-8 cannot encode."""
     if not value.isascii():
         try:
             value.encode()
@@ -113,7 +101,6 @@ def optional_text(value: Any, name: str) -> str | None:
 
 
 def string_map(value: Any, name: str) -> dict[str, str]:
-    """Return a dict of strings to strings; an empty one for None."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -1,7 +1,4 @@
-"""The checked options of a client, with the names and defaults of `pulsar-client`.
-
-Facts that only a transport can find out, such as whether a token is valid, are not checked here.
-"""
+"""The checked options of a client, with the names and defaults of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -68,8 +65,7 @@ class ClientOptions:
         check_booleans(self)
         for name in ("log_conf_file_path", "listener_name"):
             optional_text(getattr(self, name), name)
-        # Without this check, the C++ client would report a missing file as an authentication error
-        # when it connects.
+        # The C++ client would report a missing file as an authentication error.
         for name in (
             "tls_trust_certs_file_path",
             "tls_private_key_file_path",

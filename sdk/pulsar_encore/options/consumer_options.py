@@ -1,7 +1,4 @@
-"""The checked options of a consumer, with the names and defaults of `pulsar-client` and new ones.
-
-All checks are made here, before anything connects. Other modules rely on a `ConsumerOptions`.
-"""
+"""The checked options of a consumer: those of `pulsar-client` with its defaults, and new ones."""
 
 from __future__ import annotations
 
@@ -289,7 +286,7 @@ class ConsumerOptions:
         """Return True if failed delivery attempts of a topic's messages must be counted here.
 
         The dead letter policy needs them. A backoff needs them on Exclusive and Failover, where the
-        broker counts no redeliveries: without own counts, each delay would be the first one.
+        broker counts no redeliveries.
         """
         has_backoff = (
             self.negative_ack_redelivery_backoff is not None
@@ -298,7 +295,7 @@ class ConsumerOptions:
         return self.dead_letter_policy is not None or (has_backoff and not self.is_shared(topic))
 
     def reads_letters(self, topic: str) -> bool:
-        """Return True if a topic is this consumer's retry letter topic or a partition of it."""
+        """Return True for this consumer's retry letter topic and its partitions."""
         retry = self.retry_letter_topic
         return retry is not None and retry in (topic, base_name(topic))
 
@@ -309,7 +306,7 @@ class ConsumerOptions:
 
 
 def _batch_policy_of(stock: Any) -> BatchReceivePolicy:
-    """Convert a ConsumerBatchReceivePolicy of `pulsar-client`, whose values are in a C++ object."""
+    """Convert a ConsumerBatchReceivePolicy of `pulsar-client`."""
     try:
         native = stock.policy()
         return BatchReceivePolicy(

@@ -155,7 +155,7 @@ class DeadLetterPolicyBuilder:
 
 
 def policy_of(value: Any) -> DeadLetterPolicy | None:
-    """Return a DeadLetterPolicy, converted from another form if necessary, or None."""
+    """Convert a policy in the form of `pulsar-client`."""
     if value is None or isinstance(value, DeadLetterPolicy):
         return value
     try:

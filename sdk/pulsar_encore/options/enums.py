@@ -1,9 +1,8 @@
 """The enums of `pulsar-client`, as enums of this package.
 
-A member and its counterpart in `pulsar-client` are equal in both directions and have the same hash,
-because both are their number. Options accept either (`coerce`), so existing programs only change
-their import. One exception: `ConsumerCryptoFailureAction` of `pulsar-client` compares unequal to
-members of other classes, so these are equal only with ours on the left.
+A member and its counterpart in `pulsar-client` are equal and have the same hash. One exception:
+`ConsumerCryptoFailureAction` of `pulsar-client` compares unequal to members of other classes, so
+these are equal only with ours on the left.
 """
 
 from __future__ import annotations
@@ -80,11 +79,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def coerce(kind: type[E], value: Any, name: str) -> E:
-    """Return the member of an enum class for a member of this package or of `pulsar-client`.
-
-    Raises:
-        ConfigurationError: if the value is neither. The text lists the choices.
-    """
+    """Return the member of an enum class for a member of this package or of `pulsar-client`."""
     if isinstance(value, kind):
         return value
     label = getattr(value, "name", None)

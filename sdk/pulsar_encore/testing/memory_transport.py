@@ -1,7 +1,7 @@
 """A transport without a network: the native transport and the development broker, back to back.
 
-It adds no rules of its own. Everything runs on one event loop, in real or virtual time, and every
-run gives the same order: random choices of both sides are fixed, and no timer runs periodically.
+Everything runs on one event loop, in real or virtual time. Every run gives the same order: random
+choices of both sides are fixed, and no timer runs periodically.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from ..options import ProducerOptions, Subscription
 
 _URL: Final = "pulsar://memory:6650"
-# No periodic timers: otherwise a loop in which every task waits would never count as deadlocked.
+# With periodic timers, a loop in which every task waits would never count as deadlocked.
 _SETTINGS: Final = ClientSettings(keep_alive_s=math.inf, idle_s=0)
 
 
 class _NoJitter(Random):
-    """Removes jitter: retries start on time, and producers start with partition 0."""
+    """Retries start on time, and producers start with partition 0."""
 
     def random(self) -> float:
         return 0.0
@@ -303,8 +303,7 @@ class MemoryTransport:
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         client = self._native_transport()
         if not subscription.consumer_name:
-            # Key_Shared distributes keys by consumer name, so the name must be the same in every
-            # run.
+            # Key_Shared distributes keys by consumer name: it must be the same in every run.
             subscription = replace(subscription, consumer_name=f"memory-{next(self._numbers)}")
         consumer = await client.subscribe(subscription)
         consumer.capabilities = self.capabilities

@@ -16,7 +16,7 @@ from .topic_log import LogEntry
 
 
 class SubscriptionType(Enum):
-    """Subscription types, with the protocol's numbers."""
+    """With the protocol's numbers."""
 
     EXCLUSIVE = 0
     SHARED = 1
@@ -30,8 +30,6 @@ class SubscriptionType(Enum):
 
 
 class NoticeKind(Enum):
-    """Notifications that a consumer gets besides messages."""
-
     ACTIVE = "active"
     STANDBY = "standby"
     END_OF_TOPIC = "end of topic"
@@ -46,7 +44,7 @@ class SubscribedConsumer:
         priority: 0 is served first.
         epoch: Sent with every message of Exclusive and Failover; None if the client sent none.
         ranges: Declared STICKY ranges.
-        owner: An object of the caller, not used here.
+        owner: An object of the caller.
         writable: False while the client leaves too many bytes unread.
     """
 

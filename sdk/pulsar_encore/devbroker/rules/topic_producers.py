@@ -1,7 +1,7 @@
 """The producers of one topic: names and access modes.
 
-Invariant: an exclusive producer is the only ready one. A fenced producer gets no notice
-(wire-protocol.md 7.4). It is removed from this list, and its next SEND closes the connection.
+An exclusive producer is the only ready one. A fenced producer gets no notice: its next SEND closes
+the connection (wire-protocol.md 7.4).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .refusal import Refusal
 
 
 class AccessMode(IntEnum):
-    """Access modes, with the protocol's numbers."""
+    """With the protocol's numbers."""
 
     SHARED = 0
     EXCLUSIVE = 1
@@ -50,7 +50,7 @@ class Producers:
         self.topic_epoch: int | None = None
 
     def holder(self, publisher: Publisher) -> Publisher | None:
-        """Return the producer that blocks another one by its name or exclusively, if any."""
+        """Return the producer that blocks another one, by name or exclusively."""
         same = self.ready.get(publisher.name)
         if same is not None:
             return same
@@ -62,11 +62,7 @@ class Producers:
         return None
 
     def add(self, publisher: Publisher, topic_epoch: int | None = None) -> None:
-        """Admit a producer now, or (`ready` False) when the exclusive producer has left.
-
-        Raises:
-            Refusal: ProducerBusy, ProducerFenced.
-        """
+        """Admit a producer now, or (`ready` False) when the exclusive producer has left."""
         exclusive = publisher.access is not AccessMode.SHARED
         if topic_epoch is not None and exclusive and topic_epoch < (self.topic_epoch or 0):
             raise Refusal("ProducerFenced", "another exclusive producer has taken the topic")
@@ -97,7 +93,7 @@ class Producers:
         self.ready[publisher.name] = publisher
 
     def remove(self, publisher: Publisher) -> Publisher | None:
-        """Remove a producer; return the waiting producer that becomes ready, if any."""
+        """Remove a producer; return its successor, if any."""
         if publisher in self.waiting:
             self.waiting.remove(publisher)
         if self.ready.get(publisher.name) is publisher:
