@@ -41,8 +41,7 @@ class BrokerService:
         self.clock: Clock = clock
         self.start_outage: Callable[[float], None] = start_outage
         self.catalogue: Catalogue = Catalogue(
-            settings.topic_rules(),
-            settings.rules(),
+            settings,
             itertools.count(settings.first_ledger).__next__,
             self._created,
         )

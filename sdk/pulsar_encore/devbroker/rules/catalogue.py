@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .attached_consumers import Notice
 from .names import PARTITION_MARK, TopicName, parse
 from .refusal import Refusal
-from .rule_settings import SubscriptionRules, TopicRules
+from .rule_settings import TopicRules
 from .schema_log import SchemaLog
 from .subscriptions import Subscription
 from .topic_log import TopicLog
@@ -49,12 +49,10 @@ class Catalogue:
     def __init__(
         self,
         rules: TopicRules,
-        subscription_rules: SubscriptionRules,
         next_ledger: Callable[[], int],
         created: Callable[[str], None] | None = None,
     ) -> None:
         self._rules = rules
-        self._subscription_rules = subscription_rules
         self._created = created
         self._next_ledger = next_ledger
         self.topics: dict[str, BrokerTopic] = {}
@@ -196,9 +194,7 @@ class Catalogue:
         self, state: BrokerTopic, name: str, *, start: int, durable: bool = True
     ) -> Subscription:
         """Create a subscription. `start` is clamped to the stored entries."""
-        created = Subscription(
-            state.log, name, self._subscription_rules, durable=durable, start=start
-        )
+        created = Subscription(state.log, name, self._rules, durable=durable, start=start)
         state.subscriptions[name] = created
         return created
 

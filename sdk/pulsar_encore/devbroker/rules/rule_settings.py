@@ -1,4 +1,4 @@
-"""Settings of the rules."""
+"""Settings of the rules; `BrokerSettings` documents the fields."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubscriptionRules:
-    """Rules of subscriptions; see `BrokerSettings` for the fields."""
-
     max_unacked_per_consumer: int = 50_000
     max_unacked_per_subscription: int = 200_000
     batch_index_ack: bool = True
@@ -23,10 +21,8 @@ class SubscriptionRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TopicRules:
-    """Rules of topics; see `BrokerSettings` for the fields."""
-
-    namespaces: tuple[str, ...] | None
-    auto_create: bool
-    auto_create_partitions: int
-    entries_per_ledger: int
+class TopicRules(SubscriptionRules):
+    namespaces: tuple[str, ...] | None = ("public/default",)
+    auto_create: bool = True
+    auto_create_partitions: int = 0
+    entries_per_ledger: int = 50_000

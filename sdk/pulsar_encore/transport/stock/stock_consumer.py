@@ -20,18 +20,17 @@ import pulsar
 
 from ...errors import EncoreError, NotConnected, NotSupportedError, UnknownError
 from ...eventloop.alarm import wall_now_ms
-from ...eventloop.close_once import CloseOnce
 from ...eventloop.mailbox import Mailbox
 from ...options import ConsumerType, Subscription
 from ...values.message_id import MessageId
 from ..interface import AckPlan, Capabilities, Delivery, DeliveryListener
-from .cpp_calls import CppCalls
 from .cpp_ids import from_native, to_native
-from .deliveries import Grouper, TopicNames, partition_name
+from .deliveries import Grouper, partition_name
 from .originals import CppOriginal, CppOriginals
 from .pump import Pump
 from .seek import seek
 from .stock_messages import wrap_messages
+from .stock_subscription import StockSubscription
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ STOCK: Final = Capabilities(
 )
 
 
-class StockConsumer:
+class StockConsumer(StockSubscription):
     """A `TransportConsumer` over a native consumer.
 
     Args:
@@ -82,12 +81,8 @@ class StockConsumer:
     def __init__(
         self, native: _pulsar.Consumer, subscription: Subscription, *, partitioned: bool = False
     ) -> None:
-        self._native = native
-        self._subscription = subscription
-        self._loop = asyncio.get_running_loop()
+        super().__init__(native, subscription)
         self._mailbox = Mailbox(self._loop)
-        self._calls = CppCalls()
-        self._topics = TopicNames(subscription.topics)
         self._is_multi_topic = (
             partitioned or subscription.pattern is not None or len(subscription.topics) > 1
         )
@@ -100,9 +95,6 @@ class StockConsumer:
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
         self._has_chunked = False
-        self._flow_stopped = False
-        self._seeking = False
-        self._seeks = asyncio.Lock()
         self._seek_count = 0
         self._arrivals = 0  # lists received from the pump so far
         self._seek_retry: asyncio.Task[None] | None = None
@@ -110,9 +102,6 @@ class StockConsumer:
         self._connected = self._reported_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
         self._cleanup_timer: asyncio.TimerHandle | None = None
-        self._listener: DeliveryListener | None = None
-        self._closed = False
-        self._close_once = CloseOnce(self._close)
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._pump = Pump(
             native,
@@ -124,6 +113,7 @@ class StockConsumer:
             _weakly(self._pump_ended),
             rests=not self._is_multi_topic,
         )
+        self._native_lock = self._pump.native_lock
         # The thread must not keep a consumer without references alive, nor run on without it.
         finalize(self, self._pump.end_and_close).atexit = False
 
@@ -132,28 +122,9 @@ class StockConsumer:
         return str(self._native.topic())
 
     @property
-    def subscription_name(self) -> str:
-        return self._subscription.subscription_name
-
-    @property
     def consumer_name(self) -> str:
         # For several topics the C++ client returns an empty name.
         return self._subscription.consumer_name or str(self._native.consumer_name())
-
-    def is_connected(self) -> bool:
-        if self._closed:
-            return False
-        with self._pump.native_lock:
-            return bool(self._native.is_connected())
-
-    def topic_of(self, topic_number: int) -> tuple[str, int]:
-        return self._topics.name(topic_number)
-
-    def topic_numbers(self) -> range:
-        return range(len(self._topics))
-
-    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._topics.find(topic, partition)
 
     # Deliveries
 
@@ -163,9 +134,6 @@ class StockConsumer:
 
     def consumed(self, topic_number: int, messages: int) -> None:
         self._pump.note_consumed(messages)
-
-    def request_messages(self, messages: int) -> None:
-        """Never called: a receiver queue of 0 is refused."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
@@ -445,7 +413,7 @@ class StockConsumer:
 
     async def _seek(self, target: Any, *, unless_after: int | None = None) -> None:
         pump = self._pump
-        async with self._seeks:  # the C++ client refuses a second seek, and each one reconnects
+        async with self._seeks:
             pump_paused = self._loop.create_future()
             self._seeking = True
             pump.pause(True)
@@ -457,7 +425,7 @@ class StockConsumer:
                 # Let grouped acks leave: after the seek they would ack messages that it brings
                 # back.
                 await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
-                await seek(self._native, self._calls, target, pump.note_seek, pump.native_lock)
+                await seek(self._native, self._calls, target, pump.note_seek, self._native_lock)
                 self._seek_count += 1
                 self._due.clear()
                 self._originals.clear()
@@ -476,9 +444,6 @@ class StockConsumer:
         topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
         return from_native(native_id, topic)
 
-    async def acked_position(self) -> MessageId | None:
-        return None
-
     async def has_message_available(self) -> bool:
         raise NotSupportedError(
             "a durable subscription has acks, and no one place to look behind: ask a reader"
@@ -491,9 +456,6 @@ class StockConsumer:
         except BaseException:
             self._unsubscribing = False
             raise
-
-    async def close(self) -> None:
-        await self._close_once()
 
     async def _close(self) -> None:
         if self._closed:

@@ -20,17 +20,17 @@ from weakref import finalize, ref
 import _pulsar
 
 from ...errors import ClosedError, NotSupportedError, TransportError
-from ...eventloop.close_once import CloseOnce
 from ...options import Subscription
 from ...values.message_id import MessageId
 from ..interface import AckPlan, Delivery, DeliveryListener
-from .cpp_calls import CppCalls, close_quietly
+from .cpp_calls import close_quietly
 from .cpp_ids import to_native
-from .deliveries import Grouper, TopicNames
+from .deliveries import Grouper
 from .result_errors import failure, raised
 from .seek import seek
 from .stock_consumer import STOCK
 from .stock_messages import wrap_messages
+from .stock_subscription import StockSubscription
 
 _MAX_READ_AHEAD: Final = 100  # 5 us each
 
@@ -85,17 +85,14 @@ class _Inbox:
                 reader.read_on()
 
 
-class StockReader:
+class StockReader(StockSubscription):
     """A `TransportConsumer` for a subscription of one topic that is not durable."""
 
     capabilities = STOCK
 
     def __init__(self, native: Any, subscription: Subscription) -> None:
-        self._native = native
-        self._subscription = subscription
+        super().__init__(native, subscription)
         self._topic: str = native.topic()
-        self._loop = asyncio.get_running_loop()
-        self._topics = TopicNames(subscription.topics)
         self._inbox = _Inbox(self, self._loop)
         self._grouper = Grouper(self._topics, one_queue=False)
         self._read_ahead = min(max(1, subscription.receiver_queue_size // 2), _MAX_READ_AHEAD)
@@ -104,14 +101,6 @@ class StockReader:
         # The last message delivered from each topic: ledger, entry, index.
         self._last: dict[int, tuple[int, int, int]] = {}
         self._reading = False
-        self._flow_stopped = False
-        self._seeking = False
-        self._seeks = asyncio.Lock()  # the C++ client refuses a second seek
-        self._native_lock = threading.Lock()  # as `Pump.native_lock`
-        self._listener: DeliveryListener | None = None
-        self._calls = CppCalls()
-        self._closed = False
-        self._close_once = CloseOnce(self._close)
         # Else a pending read would keep the native reader and its subscription for ever.
         self._unclosed = finalize(self, _close_in_process, os.getpid(), native)
         self._unclosed.atexit = False
@@ -121,28 +110,8 @@ class StockReader:
         return self._topic
 
     @property
-    def subscription_name(self) -> str:
-        # At the broker the C++ client appends a suffix of its own.
-        return self._subscription.subscription_name
-
-    @property
     def consumer_name(self) -> str:
         return self._subscription.consumer_name or ""
-
-    def is_connected(self) -> bool:
-        if self._closed:
-            return False
-        with self._native_lock:
-            return bool(self._native.is_connected())
-
-    def topic_of(self, topic_number: int) -> tuple[str, int]:
-        return self._topics.name(topic_number)
-
-    def topic_numbers(self) -> range:
-        return range(len(self._topics))
-
-    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._topics.find(topic, partition)
 
     # Reading
 
@@ -154,9 +123,6 @@ class StockReader:
         self._ahead -= messages
         if self._ahead <= self._read_ahead // 2:  # reading many at once is cheaper
             self.read_on()
-
-    def request_messages(self, messages: int) -> None:
-        """Never called: a reader's queue holds at least one message."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
@@ -231,9 +197,6 @@ class StockReader:
         if not self._closed and self._listener is not None:
             self._listener.on_failed(error)
 
-    async def acked_position(self) -> MessageId | None:
-        return None
-
     async def has_message_available(self) -> bool:
         self._check_open()
         # The C++ client counts a message as read shortly before it calls back. A second answer
@@ -273,9 +236,6 @@ class StockReader:
             finally:
                 self._seeking = False
                 self.read_on()
-
-    async def close(self) -> None:
-        await self._close_once()
 
     async def _close(self) -> None:
         self._stop()
