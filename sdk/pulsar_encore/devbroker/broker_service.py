@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from ..wire import NO_REQUEST, pb
 from ..wire.checksum import topics_hash
 from .attached import AttachedConsumer, AttachedProducer, Peer
-from .broker_settings import BrokerSettings
+from .broker_settings import BrokerSettings, accepted_credentials
 from .clock import Clock
 from .recorder import RecordedCommands, Recorder
 from .rules.attached_consumers import Delivery, Notice, NoticeKind, SubscribedConsumer
@@ -45,7 +45,7 @@ class BrokerService:
             itertools.count(settings.first_ledger).__next__,
             self._created,
         )
-        self.credentials: Credentials = Credentials(settings.accepted())
+        self.credentials: Credentials = Credentials(accepted_credentials(settings))
         self._started_ms = clock.now_ms()
         self.scheduler: DispatchScheduler = DispatchScheduler(clock, self._deliver)
         self.recorder: Recorder | None = (

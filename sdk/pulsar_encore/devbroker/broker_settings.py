@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..errors import ConfigurationError
 from .rules.credentials import Credential
-from .rules.rule_settings import TopicRules
+from .rules.rule_settings import BrokerRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerSettings(TopicRules):
+class BrokerSettings(BrokerRules):
     """Settings of one broker. Times are in ms unless the name ends in `_s`.
 
     Args:
@@ -114,7 +114,7 @@ class BrokerSettings(TopicRules):
     record_limit: int = 200_000
 
     def __post_init__(self) -> None:
-        self.accepted()
+        accepted_credentials(self)
         minimums = {
             "port": 0,
             "max_message_size": 1024,
@@ -144,7 +144,8 @@ class BrokerSettings(TopicRules):
                 f"rewind_overtaken must be from 0 (never) to 1, not {self.rewind_overtaken!r}"
             )
 
-    def accepted(self) -> tuple[Credential, ...]:
-        if self.token is None:
-            return self.credentials
-        return (Credential(data=self.token), *self.credentials)
+
+def accepted_credentials(settings: BrokerSettings) -> tuple[Credential, ...]:
+    if settings.token is None:
+        return settings.credentials
+    return (Credential(data=settings.token), *settings.credentials)

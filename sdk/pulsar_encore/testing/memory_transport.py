@@ -55,9 +55,8 @@ class MemoryTransport:
     """Topics and subscriptions of one imaginary cluster, for `Client(..., transport=)`.
 
     Several clients may share one transport. It outlives its clients: `close` ends their
-    subscriptions and keeps the published messages. Commands between client and broker take passes
-    of the loop. A test that checks the effect of a call first awaits `asyncio.sleep(0.01)`, which
-    costs nothing in virtual time.
+    subscriptions and keeps the published messages. Commands take passes of the loop, so a test
+    awaits `asyncio.sleep(0.01)`, which costs nothing in virtual time, before it checks an effect.
 
     Args:
         settings: Settings of the broker. None takes Pulsar's defaults, but with rewinds that no
@@ -189,8 +188,7 @@ class MemoryTransport:
             self._service.terminate(state)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Return the number of entries that a subscription of a topic or partition has not fully
-        acked.
+        """Return the number of entries of a topic or partition that are not fully acked.
 
         Raises:
             ConfigurationError: if the topic or subscription does not exist.
@@ -217,10 +215,9 @@ class MemoryTransport:
         return [command for command in self._log.every if command.name == name]
 
     def state(self, topic: str, *, create: bool = True) -> BrokerTopic:
-        """Return the broker's state of a topic or partition, with its log and subscriptions.
+        """Return the log and subscriptions of a topic or partition.
 
-        Raises:
-            Refusal: if the topic does not exist and `create` is False.
+        Without `create`, a missing topic raises `Refusal`.
         """
         return self.catalogue.topic(topic, create=create)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .attached_consumers import Notice
 from .names import PARTITION_MARK, TopicName, parse
 from .refusal import Refusal
-from .rule_settings import TopicRules
+from .rule_settings import BrokerRules
 from .schema_log import SchemaLog
 from .subscriptions import Subscription
 from .topic_log import TopicLog
@@ -48,7 +48,7 @@ class Catalogue:
 
     def __init__(
         self,
-        rules: TopicRules,
+        rules: BrokerRules,
         next_ledger: Callable[[], int],
         created: Callable[[str], None] | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
 from .delayed import DelayedEntries
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .topic_log import TopicLog
 
 TURN = 20  # entries per consumer and round-robin turn, as on Pulsar
@@ -41,9 +41,7 @@ class SharedDispatch:
 
     type = SubscriptionType.SHARED
 
-    def __init__(
-        self, log: TopicLog, cursor: Cursor, rules: SubscriptionRules, durable: bool
-    ) -> None:
+    def __init__(self, log: TopicLog, cursor: Cursor, rules: BrokerRules, durable: bool) -> None:
         self.consumers: list[SubscribedConsumer] = []
         self._log = log
         self._cursor = cursor

@@ -12,7 +12,7 @@ from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
 from .dispatch import SharedDispatch
 from .key_ranges import AutoSplit, StickyRanges
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .topic_log import TopicLog
 
 TURN_AHEAD = 100  # entries kept ready per consumer, so that a slow key does not stop the reading
@@ -32,7 +32,7 @@ class KeySharedDispatch(SharedDispatch):
         self,
         log: TopicLog,
         cursor: Cursor,
-        rules: SubscriptionRules,
+        rules: BrokerRules,
         durable: bool,
         *,
         sticky: bool,

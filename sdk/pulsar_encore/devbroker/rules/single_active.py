@@ -17,7 +17,7 @@ from ...wire.key_hashes import murmur3
 from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
 from .key_ranges import ring_index
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .topic_log import LogEntry, TopicLog
 
 READ_ENTRIES = 100  # per read, as Pulsar's dispatcherMaxReadBatchSize
@@ -45,7 +45,7 @@ class Overtaking:
     The choice is a hash: every run that creates topics in the same order behaves the same.
     """
 
-    def __init__(self, rules: SubscriptionRules, ledger: int) -> None:
+    def __init__(self, rules: BrokerRules, ledger: int) -> None:
         self.share: float = rules.rewind_overtaken
         self._seed = f"{rules.rewind_seed} {ledger}"
         self._rewinds = 0
@@ -63,7 +63,7 @@ class SingleActive:
         kind: SubscriptionType,
         log: TopicLog,
         cursor: Cursor,
-        rules: SubscriptionRules,
+        rules: BrokerRules,
         overtaking: Overtaking,
     ) -> None:
         self.type = kind

@@ -20,7 +20,7 @@ from .dispatch import Dispatcher, SharedDispatch
 from .key_ranges import check_ranges
 from .key_shared_dispatch import KeySharedDispatch
 from .refusal import Refusal
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .single_active import Overtaking, SingleActive
 from .topic_log import TopicLog
 
@@ -39,7 +39,7 @@ class Subscription:
         self,
         log: TopicLog,
         name: str,
-        rules: SubscriptionRules,
+        rules: BrokerRules,
         *,
         durable: bool = True,
         start: int = 0,
