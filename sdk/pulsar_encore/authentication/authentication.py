@@ -100,7 +100,7 @@ def of(value: Any) -> Authentication | None:
 
 
 def check(value: Any, name: str) -> None:
-    """Raise ConfigurationError unless a value is an Authentication (of either package) or None."""
+    """Check that a value is an Authentication, of either package, or None."""
     if not (
         value is None
         or isinstance(value, Authentication)
@@ -132,7 +132,6 @@ def field(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def authentication_failed(reason: str, *, retryable: bool = False) -> AuthenticationError:
-    """Return the error for missing data; `retryable` if it may be available later."""
     return AuthenticationError(
         f"authentication= failed here, and the broker was not asked: {reason}", retryable=retryable
     )

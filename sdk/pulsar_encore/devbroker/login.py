@@ -1,7 +1,7 @@
 """Authenticate clients at CONNECT and while they are connected.
 
-The broker requests a new credential by AUTH_CHALLENGE once. The session ends if no valid answer
-arrives before the next check, or if the client does not support challenges (wire-protocol.md 3.2).
+When a credential has expired, the broker requests a new one by AUTH_CHALLENGE once. The session
+ends if no valid answer arrives before the next check (wire-protocol.md 3.2).
 """
 
 from __future__ import annotations

@@ -116,7 +116,6 @@ def string_map(value: Any, name: str) -> dict[str, str]:
 
 
 def topic_name(value: Any, name: str) -> str:
-    """Return a topic name: short, `tenant/namespace/name` or full."""
     if not _TOPIC.fullmatch(text(value, name, blank=InvalidTopicName)):
         raise InvalidTopicName(
             f"{name} must be a name, tenant/namespace/name, or persistent:// or non-persistent:// "
@@ -152,7 +151,7 @@ def directory(value: Any, owner: str) -> Path:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise ConfigurationError unless a value is a schema object (by its methods) or None."""
+    """Check that a value is a schema object, by its methods, or None."""
     if schema is None:
         return
     methods = ("encode", "decode_message", "schema_info")
@@ -174,7 +173,6 @@ def check_schema(schema: Any) -> None:
 
 
 def check_crypto_key_reader(reader: Any) -> None:
-    """Raise ConfigurationError unless a value is a CryptoKeyReader or None."""
     # `cryptoKeyReader` last: on our own class, reading that attribute loads the C++ client.
     attributes = ("private_key", "cryptoKeyReader")
     if reader is not None and not any(hasattr(reader, each) for each in attributes):
@@ -184,7 +182,6 @@ def check_crypto_key_reader(reader: Any) -> None:
 
 
 def check_event_listener(listener: Any) -> None:
-    """Raise ConfigurationError unless a value is a plain function or None."""
     if listener is not None and (
         not callable(listener)
         or iscoroutinefunction(listener)

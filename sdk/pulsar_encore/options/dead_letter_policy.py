@@ -155,7 +155,6 @@ class DeadLetterPolicyBuilder:
 
 
 def policy_of(value: Any) -> DeadLetterPolicy | None:
-    """Convert a policy in the form of `pulsar-client`."""
     if value is None or isinstance(value, DeadLetterPolicy):
         return value
     try:

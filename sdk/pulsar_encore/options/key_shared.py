@@ -111,7 +111,6 @@ class ConsumerKeySharedPolicy:
 
 
 def key_shared_of(value: Any) -> ConsumerKeySharedPolicy | None:
-    """Convert a policy of `pulsar-client`."""
     if value is None or isinstance(value, ConsumerKeySharedPolicy):
         return value
     if not stock.is_one(value, "pulsar.ConsumerKeySharedPolicy"):

@@ -188,7 +188,7 @@ class MemoryTransport:
             self._service.terminate(state)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Return the number of entries of a topic or partition that are not fully acked.
+        """Return how many entries of a topic or partition a subscription has not fully acked.
 
         Raises:
             ConfigurationError: if the topic or subscription does not exist.

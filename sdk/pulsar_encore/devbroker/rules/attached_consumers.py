@@ -1,7 +1,6 @@
 """One consumer of a subscription: its permits and its held entries.
 
-Invariant: `unacked` is the sum of `held`. Permits grow only through `Subscription.flow`, and may be
-negative after a batch.
+Invariant: `unacked` is the sum of `held`. Permits may be negative after a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .topic_log import LogEntry
 
 
 class SubscriptionType(Enum):
-    """With the protocol's numbers."""
+    """Subscription types, with the protocol's numbers."""
 
     EXCLUSIVE = 0
     SHARED = 1

@@ -28,7 +28,7 @@ C = TypeVar("C", bound=NamedConsumer)
 
 
 class AutoSplit(Generic[C]):
-    """A ring of points. A key belongs to the first point at or after its hash."""
+    """A ring of points per consumer. A key belongs to the first point at or after its hash."""
 
     def __init__(self, consumers: Sequence[C]) -> None:
         points: dict[int, C] = {}

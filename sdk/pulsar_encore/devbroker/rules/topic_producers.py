@@ -14,7 +14,7 @@ from .refusal import Refusal
 
 
 class AccessMode(IntEnum):
-    """With the protocol's numbers."""
+    """Access modes, with the protocol's numbers."""
 
     SHARED = 0
     EXCLUSIVE = 1

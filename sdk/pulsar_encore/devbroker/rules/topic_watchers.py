@@ -1,8 +1,7 @@
 """Match topics of a namespace with patterns, for lists and watchers.
 
 A pattern is matched in full against ``tenant/namespace/topic``, without the domain; a partition is
-matched by the name of its topic (wire-protocol.md 4). The dialect is Python's and not Java's. They
-agree on common patterns, and clients filter the list again.
+matched by the name of its topic (wire-protocol.md 4). The dialect is Python's and not Java's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Convert the values of `ClientOptions` to the classes of `pulsar-client`.
-
-`pulsar.Client` checks for its own classes. Values that are already of those classes pass unchanged.
-"""
+"""Convert the values of `ClientOptions` to the classes of `pulsar-client`, which it checks for."""
 
 from __future__ import annotations
 

@@ -42,12 +42,9 @@ class CppCalls:
     async def run(
         self, start: Start, action: str, *, discard: Callable[[Any], None] | None = None
     ) -> Any:
-        """Begin an operation and wait for its result.
+        """Begin an operation and wait for its result. `action` is its name in error texts.
 
-        Args:
-            start: Begins the operation with the callback it is given.
-            action: Name of the operation, for the error text.
-            discard: Called on any thread with a result that arrives after the caller was cancelled.
+        `discard` is called on any thread with a result that arrives after the caller was cancelled.
         """
         if self._abandoned:
             raise ClosedError(f"{action}: it is closed")

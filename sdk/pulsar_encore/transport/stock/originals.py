@@ -82,7 +82,7 @@ class CppOriginal:
 
 
 class CppOriginals:
-    """The native messages and ids of one consumer's unfinished batches and chunked messages."""
+    """The native messages and ids of a consumer's unfinished batches and chunked messages."""
 
     def __init__(self) -> None:
         self._by_source: dict[int, SortedDict[tuple[int, int], CppOriginal]] = {}

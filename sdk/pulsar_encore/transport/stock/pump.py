@@ -83,7 +83,7 @@ class Watcher:
                 self._thread.start()
 
     def forget(self) -> None:
-        """Forget the pumps in a forked child."""
+        """Forget the pumps, in a forked child."""
         for pump in self._pumps:
             pump.is_of_parent = True
         self._pumps.clear()
@@ -161,7 +161,7 @@ class Pump:
         deliver: Called on this thread with messages.
         arrived: Called on the loop with the result of `deliver`.
         connection: Called on the loop when the connection comes (True) or goes (False).
-        ended: Called on the loop after the thread has ended, with its error or None.
+        ended: Called on the loop at the end, with the thread's error or None.
         rests: Receive nothing while disconnected: the C++ client discards its queue at the
             reconnect, and the broker resends it.
     """
@@ -197,8 +197,8 @@ class Pump:
         self._forsaken = False
         self._paused = False
         self._full = False
-        self._connected = True  # as last polled
-        self._reported_up = True  # as last reported
+        self._connected = True
+        self._reported_up = True
         # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`.
         # All three take a lock for each topic of the consumer. The seek needs the GIL and the other
         # two keep it, so they could deadlock.
@@ -283,15 +283,13 @@ class Pump:
         elif not connected and self._steadiness.is_unsteady:
             self.watch()
 
-    # On the thread
+    # Commands, on the thread
 
     def request_all(self) -> None:
-        """Request all unacked messages."""
         with self.native_lock:
             self._native.redeliver_unacknowledged_messages()
 
     def rest(self, seconds: float) -> None:
-        """Receive nothing for `seconds`."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_S))

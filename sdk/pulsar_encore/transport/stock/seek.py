@@ -35,7 +35,6 @@ async def seek(
 
     Args:
         native: The native consumer or reader, without other receives.
-        calls: Runs the operation.
         target: A native message id, or a publish time in ms.
         note_seek: Called on a native thread after each completed seek.
         native_lock: Held while the native seek begins; see `Pump.native_lock`.

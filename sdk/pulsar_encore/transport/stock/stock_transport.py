@@ -208,7 +208,7 @@ async def _schema_info(native: Any, topic: str, version: int) -> Any:
 
 
 def _native_client(options: ClientOptions) -> tuple[Any, Any]:
-    """Return the C++ client, and the service URL or provider that it uses."""
+    """Return the C++ client, and the URL or provider that it uses."""
     try:
         where = service_url(options.service_url)
         with engine_log.logger_for_client(logger(options.logger)) as log:
