@@ -88,7 +88,7 @@ def of(value: Any) -> Authentication | None:
     """Return an `authentication=` whose data Python can read, or None.
 
     Raises:
-        NotSupportedError: if it belongs to `pulsar-client`.
+        NotSupportedError: if it belongs to `pulsar-client`: its secrets are in the C++ client.
     """
     check(value, "authentication")
     if value is None or isinstance(value, Authentication):

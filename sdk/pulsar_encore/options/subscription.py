@@ -27,14 +27,24 @@ class Subscription:
         receiver_queue_size: Most messages of a topic or partition that were received and not
             `consumed`.
         max_total_receiver_queue_size_across_partitions: The same for all topics together.
+        initial_position: Where a durable subscription begins if the broker creates it.
         durable: The broker stores the acks. A non-durable subscription has no acks; the transport
             keeps its position in each topic over reconnects.
         start_message_id: Start of a non-durable subscription; None for a durable one.
         start_message_id_inclusive: Deliver the message of that id too, or of an id that is sought.
             For `MessageId.latest` this is the last message.
+        read_compacted: Read only the last message of each key, in the compacted part of the topic.
+        max_pending_chunked_message: Most incomplete chunked messages; 0 for no limit.
+        auto_ack_oldest_chunked_message_on_queue_full: Ack the oldest message beyond that limit.
+        broker_consumer_stats_cache_time_ms: Longest age of cached broker statistics, in ms.
         priority_level: 0 is served first, if the transport supports it.
         force_topic_creation: False if a missing topic must not be created, if the transport
             supports it.
+
+    Raises:
+        ConfigurationError: if there are neither or both of topics and a pattern; if a durable
+            subscription has a start position or a non-durable one has none; or if a non-durable one
+            is shared.
     """
 
     topics: tuple[str, ...]
