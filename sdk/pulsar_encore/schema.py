@@ -33,8 +33,8 @@ __all__ = [  # noqa: F822
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    stock_schemas = import_module(".transport.stock.stock_schemas", __package__)
-    globals().update({each: getattr(stock_schemas, each) for each in __all__})
+    classes = import_module(".transport.stock.stock_schemas", __package__).classes
+    globals().update({each: getattr(classes, each) for each in __all__})
     return globals()[name]
 
 

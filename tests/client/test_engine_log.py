@@ -287,7 +287,7 @@ def test_a_slow_handler_holds_nobody_up(run: Any, topic: str) -> None:
 def test_of_what_handlers_cannot_keep_up_with_the_oldest_is_dropped(run: Any, topic: str) -> None:
     said = run(f"""
     from pulsar_encore.transport.stock import cpp_log
-    cpp_log._MOST_LINES = 20
+    cpp_log._MAX_LINES = 20
     class Slow(Keep):
         def emit(self, record):
             time.sleep(0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from pulsar_encore.devbroker.rules.attached_consumers import SubscribedConsumer, SubscriptionType
-from pulsar_encore.devbroker.rules.rule_settings import SubscriptionRules
+from pulsar_encore.devbroker.rules.rule_settings import BrokerRules
 from pulsar_encore.devbroker.rules.subscriptions import Subscription
 from pulsar_encore.devbroker.rules.topic_log import LogEntry, TopicLog
 
@@ -34,7 +34,7 @@ class Bench:
         ledgers = itertools.count(7).__next__
         self.topic = TopicLog(name, ledgers, entries_per_ledger=per_ledger, partition=partition)
         defaults: dict[str, object] = {"failover_delay_ms": 0, "rewind_overtaken": 0, **rules}
-        self.sub = Subscription(self.topic, "s", SubscriptionRules(**defaults))  # type: ignore[arg-type]
+        self.sub = Subscription(self.topic, "s", BrokerRules(**defaults))  # type: ignore[arg-type]
         self.now_ms = 0
 
     def publish(self, count: int = 1, **fields: object) -> list[LogEntry]:

@@ -133,12 +133,14 @@ def test_reading_starts_at_a_time() -> None:
 
 def test_trim_drops_closed_ledgers_and_keeps_their_numbers() -> None:
     topic = log_of(10)
-    assert topic.trim(3) == 0
-    assert topic.trim(9) == 8
+    topic.trim(3)
+    assert topic.base == 0
+    topic.trim(9)
     assert (topic.base, topic.at(8).entry) == (8, 0)
     assert topic.locate(10, 0) is None
     assert topic.locate_from(10, 0) == 8
-    assert topic.trim(10) == 0
+    topic.trim(10)
+    assert topic.base == 8
 
 
 def test_unloading_starts_a_new_ledger_only_after_a_non_empty_one() -> None:

@@ -100,7 +100,7 @@ def of(value: Any) -> Authentication | None:
 
 
 def check(value: Any, name: str) -> None:
-    """Raise ConfigurationError unless a value is an Authentication (of either package) or None."""
+    """Check that a value is an Authentication, of either package, or None."""
     if not (
         value is None
         or isinstance(value, Authentication)
@@ -113,10 +113,7 @@ def check(value: Any, name: str) -> None:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a str, which may be empty and which UTF-8 can encode. Errors do not show it.
-
-    The C++ client would show a value that it cannot encode.
-    """
+    """Return a str that UTF-8 can encode. The C++ client would show another value in its error."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, got {type(value).__name__}")
     try:
@@ -135,7 +132,6 @@ def field(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def authentication_failed(reason: str, *, retryable: bool = False) -> AuthenticationError:
-    """Return the error for missing data; `retryable` if it may be available later."""
     return AuthenticationError(
         f"authentication= failed here, and the broker was not asked: {reason}", retryable=retryable
     )

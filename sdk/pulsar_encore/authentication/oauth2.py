@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from . import oauth2_credentials as credentials
 from .authentication import Authentication, text
 from .oauth2_issuer import request_token
+from .shared_call import SharedCall
 
 log: Final = logging.getLogger("pulsar_encore.client")
 
@@ -20,7 +19,7 @@ _RENEWAL_MAX_S: Final = 60.0  # but at most this long before its end
 
 
 class _CachedToken(NamedTuple):
-    """A token and two times in monotonic s: when to request a new one, and when it expires."""
+    """A token and two times in monotonic s."""
 
     token: str
     renew_at: float
@@ -49,9 +48,7 @@ class AuthenticationOauth2(Authentication):
         self._auth_params = text(auth_params_string, "auth_params_string")
         self._parameters = credentials.read(auth_params_string)
         self._cached: _CachedToken | None = None
-        self._requests: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[str]] = (
-            WeakKeyDictionary()
-        )
+        self._renewal = SharedCall[str]()
 
     async def data(self) -> bytes:
         """Return the access token. Requests a new one near its end, or after the broker refused it.
@@ -67,22 +64,14 @@ class AuthenticationOauth2(Authentication):
         cached = self._cached
         if cached is not None and time.monotonic() < cached.renew_at:
             return cached.token.encode()
-        # One request per loop serves all callers. It is shielded: a cancelled caller must not fail
-        # the others.
-        loop = asyncio.get_running_loop()
-        request = self._requests.get(loop)
-        if request is None or request.done():
-            request = self._requests[loop] = loop.create_task(self._renew())
-            request.add_done_callback(_retrieve_exception)
-        return (await asyncio.shield(request)).encode()
+        return (await self._renewal.run(self._renew)).encode()
 
     async def _renew(self) -> str:
         requested_at = time.monotonic()  # the lifetime begins later: a safe bound
         try:
             answer = await request_token(self._parameters)
         except Exception as error:
-            # The issuer or the key file failed. Brokers still accept a token that has not expired,
-            # and the next call asks the issuer again.
+            # Brokers still accept a token that has not expired, and the next call asks again.
             cached = self._cached
             if cached is not None and requested_at < cached.expires_at:
                 log.warning(
@@ -101,7 +90,7 @@ class AuthenticationOauth2(Authentication):
         return answer.token
 
     def refused(self) -> None:
-        """Request a new token next time: the broker did not accept this one."""
+        """Request a new token next time: the broker refused this token."""
         if self._cached is not None:
             self._cached = self._cached._replace(renew_at=-math.inf)
 
@@ -110,11 +99,5 @@ class AuthenticationOauth2(Authentication):
 
 
 def renew_after_s(lifetime_s: float) -> float:
-    """Return how long a token with this lifetime is used before a new one is requested."""
+    """Return the time after which a token with this lifetime is renewed."""
     return lifetime_s - min(_RENEWAL_MAX_S, _RENEWAL_SHARE * lifetime_s)
-
-
-def _retrieve_exception(task: asyncio.Task[str]) -> None:
-    """Mark the exception as retrieved, because all waiting callers may have been cancelled."""
-    if not task.cancelled():
-        task.exception()

@@ -1,6 +1,6 @@
 """The parameters of OAuth2 client credentials, and the key file that they name.
 
-The file is read for each token, so that a replaced secret is used. Errors show none of its content.
+The file is read for each token. Errors show none of its content.
 """
 
 from __future__ import annotations
@@ -34,15 +34,7 @@ class OAuth2Client:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Parameters:
-    """The parameters of a token request.
-
-    Attributes:
-        issuer_url: Address of the issuer.
-        audience: Audience of the token, or None.
-        scope: Scope of the token, or None.
-        path: The key file; "" if there is an `inline_client`.
-        inline_client: The identity, if the parameters contain it.
-    """
+    """The parameters of a token request. `path` is the key file; "" with an `inline_client`."""
 
     issuer_url: str
     audience: str | None
@@ -51,11 +43,7 @@ class Parameters:
     inline_client: OAuth2Client | None
 
     def client(self) -> OAuth2Client:
-        """Return the identity. Reads the key file.
-
-        Raises:
-            ConfigurationError: if the file cannot be used.
-        """
+        """Return the identity. Reads the key file."""
         if self.inline_client is not None:
             return self.inline_client
         try:
@@ -69,11 +57,7 @@ class Parameters:
 
 
 def read(text: str) -> Parameters:
-    """Parse the JSON parameters of `AuthenticationOauth2`.
-
-    Raises:
-        ConfigurationError: if a value is missing or wrong, or the key file cannot be read.
-    """
+    """Parse the JSON parameters of `AuthenticationOauth2`."""
     values = _parse_object(text, _PARAMETERS)
     issuer = field(values, "issuer_url", _PARAMETERS)
     if not is_web_address(issuer):
@@ -97,7 +81,6 @@ def is_web_address(text: str) -> bool:
 
 
 def _key_source(values: Mapping[str, Any]) -> tuple[str, OAuth2Client | None]:
-    """Return the path of the key file, or the key itself."""
     if "private_key" not in values:
         return "", _client_from(values, f"{_PARAMETERS}, without private_key,")
     key = field(values, "private_key", _PARAMETERS)

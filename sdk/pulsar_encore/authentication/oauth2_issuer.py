@@ -36,13 +36,7 @@ class TokenGrant(NamedTuple):
 
 
 async def request_token(parameters: Parameters) -> TokenGrant:
-    """Request a token with client credentials: `docs/notes/wire-protocol.md#authentication`.
-
-    Raises:
-        AuthenticationError: if there is no token; the text says why.
-        ConfigurationError: if the key file cannot be used.
-        NotSupportedError: if `httpx2` is not installed.
-    """
+    """Request a token with client credentials: `docs/notes/wire-protocol.md#authentication`."""
     httpx2 = _httpx2()
     client = await asyncio.to_thread(parameters.client)
     fields = {
@@ -61,7 +55,7 @@ async def request_token(parameters: Parameters) -> TokenGrant:
             endpoint = _endpoint(found.get("token_endpoint"), discovery)
             answer = await _request_json(http, "POST", endpoint, form)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        # The text of the error may contain an address with a secret; its type does not.
+        # The text of the error may contain a secret; its type does not.
         reason = f"{parameters.issuer_url}: {type(error).__name__}"
         raise authentication_failed(
             reason, retryable=isinstance(error, httpx2.TransportError)
@@ -75,7 +69,6 @@ async def request_token(parameters: Parameters) -> TokenGrant:
 async def _request_json(
     http: Any, method: str, url: str, form: Mapping[str, str] | None
 ) -> Mapping[str, Any]:
-    """Send a request and return the JSON object of the answer."""
     # Not compressed: a small answer could unpack to a large one.
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     body = bytearray()
@@ -102,7 +95,7 @@ async def _request_json(
 
 
 def _reason(answer: object, form: Mapping[str, str] | None) -> str:
-    """Return the issuer's error text. If the issuer repeats the secret, it is removed."""
+    """Return the issuer's error text without the secret."""
     if not isinstance(answer, dict):
         return ""
     texts = [answer.get(name) for name in ("error", "error_description")]

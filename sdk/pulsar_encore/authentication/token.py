@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .authentication import Authentication, authentication_failed, text
+from .shared_call import SharedCall
 from .token_supplier import (
     PendingSupplier,
     Supplier,
-    as_coroutine,
     library_authentication,
     supplier_name,
 )
@@ -58,13 +58,8 @@ class AuthenticationToken(Authentication):
             if not token:
                 raise ConfigurationError("token must not be empty")
         self._token = token
-        # Pending calls of the supplier in a thread. A supplier that hangs must block one thread,
-        # not one for each attempt to connect.
-        self._supplier_calls: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[object]] = (
-            WeakKeyDictionary()
-        )
-        #: Pending calls of stock transports. They fail at once if the supplier fails on the first
-        #: connect.
+        self._supplier_call = SharedCall[object]()
+        #: Calls of stock transports, which fail if the supplier fails before its first token.
         self.waiting: WeakSet[PendingSupplier] = WeakSet()
 
     async def data(self) -> bytes:
@@ -76,9 +71,12 @@ class AuthenticationToken(Authentication):
         if isinstance(self._token, str):
             return self._token.encode()
         try:
-            token = await self._call_supplier(self._token)
+            if inspect.iscoroutinefunction(self._token):
+                token = await self._token()
+            else:
+                token = await self._supplier_call.run(self._in_thread)
         except Exception as error:
-            # The text of the error may contain the secret; its type does not.
+            # The text of the error may contain the secret.
             raise authentication_failed(
                 f"{supplier_name(self._token)} raised {type(error).__name__}"
             ) from error
@@ -91,15 +89,10 @@ class AuthenticationToken(Authentication):
             raise authentication_failed(f"{supplier_name(self._token)} gave an empty token")
         return token.encode()
 
-    async def _call_supplier(self, supplier: Supplier) -> object:
-        if inspect.iscoroutinefunction(supplier):
-            return await as_coroutine(supplier())
-        loop = asyncio.get_running_loop()
-        call = self._supplier_calls.get(loop)
-        if call is None or call.done():
-            call = self._supplier_calls[loop] = loop.create_task(_in_thread(supplier))
-            call.add_done_callback(_retrieve_exception)
-        return await asyncio.shield(call)
+    async def _in_thread(self) -> object:
+        assert callable(self._token)
+        result = await asyncio.to_thread(self._token)
+        return await result if inspect.isawaitable(result) else result
 
     def _native(self, library: Any) -> Any:
         if isinstance(self._token, str):
@@ -121,14 +114,3 @@ class _TokenFile:
     def __call__(self) -> str:
         with open(self._path, encoding="utf-8") as file:
             return file.read().strip()
-
-
-async def _in_thread(supplier: Supplier) -> object:
-    result = await asyncio.to_thread(supplier)
-    return await as_coroutine(result) if inspect.isawaitable(result) else result
-
-
-def _retrieve_exception(task: asyncio.Task[object]) -> None:
-    """Mark the exception as retrieved, because all waiting callers may have been cancelled."""
-    if not task.cancelled():
-        task.exception()

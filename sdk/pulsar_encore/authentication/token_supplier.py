@@ -1,14 +1,12 @@
 """A token supplier that the C++ client calls, and its release at process exit.
 
-The C++ client releases a supplier on its own thread, some time after the last client was closed,
-and needs the interpreter for that. A thread that wants the interpreter after its end is unwound by
-force, which aborts the process.
+The C++ client releases a supplier on its own thread, some time after the last client was closed. A
+thread that wants the interpreter after its end is unwound by force, which aborts the process.
 
-A supplier never raises into the C++ client, because an exception ends the process when the C++
-client answers an AUTH_CHALLENGE or looks up a topic by HTTP (it only catches exceptions when it
-connects). If a supplier fails, the C++ client gets the last token, which may still be valid, or an
-empty one. A broker that refuses it closes the connection. The C++ client then reconnects after a
-backoff and calls the supplier again.
+An exception of a supplier would end the process when the C++ client answers an AUTH_CHALLENGE or
+looks up a topic by HTTP. So if a supplier fails, the C++ client gets the last token, which may
+still be valid, or an empty one. A broker that refuses it closes the connection. The C++ client then
+reconnects after a backoff and calls the supplier again.
 """
 
 from __future__ import annotations
@@ -36,15 +34,14 @@ _library_objects: Final[dict[threading.Event, ref[Any]]] = {}
 
 
 def supplier_name(supplier: Supplier) -> str:
-    """Return how an error text refers to the supplier."""
     return str(getattr(supplier, "description", "the token's supplier"))
 
 
 class PendingSupplier(Protocol):
-    """Pending calls of a client that wait until the C++ client is connected."""
+    """Pending calls of a client that is not connected yet."""
 
     def fail_authentication(self, why: str) -> None:
-        """Fail the pending calls with an AuthenticationError. Called on any thread."""
+        """Fail the calls with an AuthenticationError, on any thread."""
 
 
 def library_authentication(
@@ -60,8 +57,7 @@ def library_authentication(
         supplier: The application's function.
         create: Creates the object from a function that the C++ client may call on any thread.
         waiting: Fails if the supplier fails before its first token. Otherwise the C++ client would
-            retry with an empty token until the operation times out, with an error that does not
-            name the supplier.
+            retry with an empty token until a timeout that does not name the supplier.
     """
     callback = _LibraryCallback(supplier, waiting)
     native = create(callback)
@@ -70,10 +66,7 @@ def library_authentication(
 
 
 class _LibraryCallback:
-    """The function that threads of the C++ client call.
-
-    Its deletion sets `deleted`, and process exit waits for that event.
-    """
+    """The function that threads of the C++ client call. Process exit waits for `deleted`."""
 
     __slots__ = ("_last_token", "_supplier", "_waiting", "deleted")
 
@@ -84,7 +77,7 @@ class _LibraryCallback:
         self.deleted = threading.Event()
 
     def __call__(self) -> str | bytes:
-        """Return a token. Never raises, not even SystemExit."""
+        """Return a token. Never raises."""
         try:
             result = self._supplier()
             token = _token(
@@ -117,11 +110,11 @@ class _LibraryCallback:
 
 
 class _NoTokenError(Exception):
-    """A supplier returned something other than a token. The text does not show the value."""
+    """A supplier did not return a token. The text does not show the value."""
 
 
 def _token(result: object) -> str | bytes:
-    """Check the result of a supplier; a subclass of str or bytes becomes its base class."""
+    """Check the result of a supplier. A subclass of str or bytes becomes its base class."""
     if isinstance(result, str):
         try:
             token: str | bytes = str.encode(result).decode()

@@ -1,4 +1,4 @@
-"""Consumers and producers of the broker, with their sessions."""
+"""Consumers and producers with their sessions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,8 @@ class Peer(Protocol):
     Attributes:
         id: Number of the connection, from 1.
         url: The service URL that the client connected to.
-        address: Address of the client.
         writable: False while the client leaves too many bytes unread.
-        consumers: Consumers by the client's ids.
-        producers: Producers by the client's ids.
         closed_producers: Ids of producers that the broker closed. SENDs in flight still name them.
-        watchers: Watchers of topic lists by the client's ids.
     """
 
     id: int
@@ -41,27 +37,27 @@ class Peer(Protocol):
     watchers: dict[int, Watcher]
 
     def send(self, command: Message) -> None:
-        """Queue a command, given as its protobuf message."""
+        """Queue a command."""
 
     def send_raw(self, name: str, command: bytes, body: bytes = b"") -> None:
-        """Queue an encoded command and its body."""
+        """Queue an encoded command."""
 
     def probe(self, then: Callable[[], None]) -> None:
-        """Ping the client; call `then` when it answers, or is dropped without an answer."""
+        """Ping the client. Call `then` when it has answered or was dropped."""
 
     def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
-        """Handle a command again; errors are answered as at its first handling."""
+        """Handle a command again, and answer errors."""
 
     def close(self) -> None:
-        """Write the queued bytes, then close."""
+        """Close after the queued bytes were written."""
 
     def abort(self) -> None:
-        """Close at once; the client sees a lost connection."""
+        """Close at once, like a network failure."""
 
 
 @dataclass(slots=True, eq=False)
 class AttachedConsumer:
-    """A consumer and its session. `since_ms` is the wall time of SUBSCRIBE."""
+    """A consumer. `since_ms` is the wall time of SUBSCRIBE."""
 
     id: int
     session: Peer
@@ -74,8 +70,6 @@ class AttachedConsumer:
 
 @dataclass(slots=True, eq=False)
 class AttachedProducer:
-    """A producer and its session. `id` is the client's id."""
-
     id: int
     session: Peer
     state: BrokerTopic

@@ -1,8 +1,4 @@
-"""State that all sessions of one broker share.
-
-The service connects the consumers of a subscription to their sessions. Close, disconnect, seek and
-unload therefore all end a consumer in the same way.
-"""
+"""State that all sessions of one broker share."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections.abc import Callable, Iterable
 from ..wire import NO_REQUEST, pb
 from ..wire.checksum import topics_hash
 from .attached import AttachedConsumer, AttachedProducer, Peer
-from .broker_settings import BrokerSettings
+from .broker_settings import BrokerSettings, accepted_credentials
 from .clock import Clock
 from .recorder import RecordedCommands, Recorder
 from .rules.attached_consumers import Delivery, Notice, NoticeKind, SubscribedConsumer
@@ -34,8 +30,7 @@ class BrokerService:
 
     Attributes:
         looked_up: Topics that a client looked up since they were last unloaded.
-        recorder: Recorded commands, if `BrokerSettings.record` is on.
-        records: Called with every command; by default the recorder.
+        records: Receives every command; by default the recorder.
         on_created: Called with the full name of each new topic or partition.
     """
 
@@ -46,12 +41,11 @@ class BrokerService:
         self.clock: Clock = clock
         self.start_outage: Callable[[float], None] = start_outage
         self.catalogue: Catalogue = Catalogue(
-            settings.topic_rules(),
-            settings.rules(),
+            settings,
             itertools.count(settings.first_ledger).__next__,
             self._created,
         )
-        self.credentials: Credentials = Credentials(settings.accepted())
+        self.credentials: Credentials = Credentials(accepted_credentials(settings))
         self._started_ms = clock.now_ms()
         self.scheduler: DispatchScheduler = DispatchScheduler(clock, self._deliver)
         self.recorder: Recorder | None = (
@@ -66,12 +60,7 @@ class BrokerService:
         self.connection_ids: itertools.count[int] = itertools.count(1)
 
     def check_serves(self, state: BrokerTopic) -> None:
-        """Check that this broker serves a topic, and that a client looked it up if that is
-        required.
-
-        Raises:
-            Refusal: ServiceNotReady.
-        """
+        """Refuse a topic of another broker, or one that was not looked up (ServiceNotReady)."""
         if self.settings.redirect_to is not None:
             raise Refusal("ServiceNotReady", f"{state.name} is served by another broker")
         if self.settings.require_lookup and state.name not in self.looked_up:
@@ -82,11 +71,7 @@ class BrokerService:
         return self.clock.now_ms() - self._started_ms
 
     def publish(self, state: BrokerTopic, entry: LogEntry) -> LogEntry:
-        """Store an entry, and wake the subscriptions of the topic.
-
-        Raises:
-            Refusal: TopicTerminatedError.
-        """
+        """Store an entry, and wake the subscriptions of the topic."""
         state.log.append(entry)
         state.body_bytes += len(entry.body)
         self.scheduler.wake_all(state)
@@ -98,7 +83,6 @@ class BrokerService:
             self.on_created(topic)
 
     def _notify_watchers(self, *, new: str | None = None, deleted: str | None = None) -> None:
-        """Notify the watchers of a new or deleted topic, each with the hash of its current list."""
         topic = new or deleted or ""
         for session in sorted(self.sessions, key=lambda session: session.id):
             for watcher in session.watchers.values():
@@ -131,13 +115,10 @@ class BrokerService:
                 send(pb.CommandActiveConsumerChange(consumer_id=attached.id, is_active=active))
 
     def detach(self, attached: AttachedConsumer) -> None:
-        """Remove a consumer from its session. A reader's cursor is deleted with it."""
+        """Remove a consumer. A reader's cursor is deleted with it."""
         attached.session.consumers.pop(attached.id, None)
         state, subscription = attached.state, attached.subscription
         self.notify(subscription.remove_consumer(attached.consumer, self.clock.wall_ms()))
-        self._after_removal(state, subscription)
-
-    def _after_removal(self, state: BrokerTopic, subscription: Subscription) -> None:
         if not subscription.durable and not subscription.consumers:
             self.delete_subscription(state, subscription)
         else:
@@ -157,14 +138,13 @@ class BrokerService:
             )
 
     def detach_producer(self, attached: AttachedProducer) -> None:
-        """Remove a producer. A waiting producer may become ready."""
         attached.session.producers.pop(attached.id, None)
         successor = attached.state.producers.remove(attached.publisher)
         if successor is not None:
             self.producer_ready(successor.owner)
 
     def producer_ready(self, attached: AttachedProducer) -> None:
-        """Answer PRODUCER. A waiting producer gets a second answer with the same request id."""
+        """Answer PRODUCER. A waiting producer gets two answers with the same request id."""
         publisher, state = attached.publisher, attached.state
         attached.session.send(
             pb.CommandProducerSuccess(
@@ -198,17 +178,12 @@ class BrokerService:
         state.log.roll_ledger()
 
     def delete(self, topic: str) -> None:
-        """Delete a topic with its partitions and subscriptions, and close its users.
-
-        Raises:
-            Refusal: TopicNotFound; NotAllowedError for a single partition.
-        """
+        """Delete a topic with its partitions and subscriptions, and close its users."""
         for state in self.catalogue.delete(topic):
             self.unload(state)
             state.subscriptions.clear()
             self._notify_watchers(deleted=state.name)
 
     def terminate(self, state: BrokerTopic) -> None:
-        """Accept no more messages. Consumers are notified when they have acked all."""
         self.close_producers(state)
         self.notify(state.terminate())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from ..errors import ConfigurationError
 from .rules.credentials import Credential
-from .rules.rule_settings import SubscriptionRules, TopicRules
+from .rules.rule_settings import BrokerRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerSettings:
+class BrokerSettings(BrokerRules):
     """Settings of one broker. Times are in ms unless the name ends in `_s`.
 
     Args:
@@ -106,30 +106,15 @@ class BrokerSettings:
     credentials: tuple[Credential, ...] = ()
     auth_refresh_check_s: float = 60.0
     topic_watchers: bool = True
-    namespaces: tuple[str, ...] | None = ("public/default",)
-    auto_create: bool = True
-    auto_create_partitions: int = 0
     auto_create_subscriptions: bool = True
     require_lookup: bool = False
     first_ledger: int = 1
-    entries_per_ledger: int = 50_000
     keep_acked: bool = False
     record: bool = True
     record_limit: int = 200_000
-    max_unacked_per_consumer: int = 50_000
-    max_unacked_per_subscription: int = 200_000
-    batch_index_ack: bool = True
-    reset_count_on_partial_ack: bool = True
-    delayed_delivery: bool = True
-    delayed_tick_ms: int = 1000
-    delayed_strict: bool = False
-    failover_delay_ms: int = 1000
-    look_ahead: int = 20_000
-    rewind_overtaken: float = 0.75
-    rewind_seed: int = 0
 
     def __post_init__(self) -> None:
-        self.accepted()
+        accepted_credentials(self)
         minimums = {
             "port": 0,
             "max_message_size": 1024,
@@ -159,15 +144,8 @@ class BrokerSettings:
                 f"rewind_overtaken must be from 0 (never) to 1, not {self.rewind_overtaken!r}"
             )
 
-    def accepted(self) -> tuple[Credential, ...]:
-        if self.token is None:
-            return self.credentials
-        return (Credential(data=self.token), *self.credentials)
 
-    def rules(self) -> SubscriptionRules:
-        names = (each.name for each in fields(SubscriptionRules))
-        return SubscriptionRules(**{name: getattr(self, name) for name in names})
-
-    def topic_rules(self) -> TopicRules:
-        names = (each.name for each in fields(TopicRules))
-        return TopicRules(**{name: getattr(self, name) for name in names})
+def accepted_credentials(settings: BrokerSettings) -> tuple[Credential, ...]:
+    if settings.token is None:
+        return settings.credentials
+    return (Credential(data=settings.token), *settings.credentials)

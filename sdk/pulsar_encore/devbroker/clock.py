@@ -1,7 +1,4 @@
-"""The broker's only source of time and timers.
-
-With another clock the broker runs in virtual time, or without an event loop.
-"""
+"""The broker's only source of time and timers. Another clock may run in virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """A monotonic clock and a wall clock that advance alike, with timers. No call runs early."""
+    """A monotonic clock and a wall clock that advance alike. No call runs early."""
 
     def now_ms(self) -> float:
         """Return monotonic ms, with a fraction."""

@@ -16,8 +16,7 @@ class Connection(asyncio.Protocol):
     """One connection from a client.
 
     Args:
-        sockets: Connections with an open socket, including closing ones. Each connection adds and
-            removes itself.
+        sockets: Connections with an open socket. Each connection adds and removes itself.
     """
 
     session: Session
@@ -59,6 +58,5 @@ def url_of(scheme: str, host: str, port: int) -> str:
 
 
 def _common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """Return the common name of a client certificate; None without a certificate."""
     parts = (part for names in (certificate or {}).get("subject", ()) for part in names)
     return next((value for name, value in parts if name == "commonName"), None)

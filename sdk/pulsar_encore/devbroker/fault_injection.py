@@ -29,7 +29,7 @@ def inject(
 
     Args:
         carry_out: Handles or queues the command.
-        refuse: Answers the command with the fault's error; None for commands from the broker.
+        refuse: Answers with the fault's error; None for commands from the broker.
     """
     clock = service.clock
     for fault in faults:

@@ -1,7 +1,7 @@
 """Encode MESSAGE and SEND_RECEIPT without protobuf.
 
-These two are four fifths of the commands that a broker writes. Built by protobuf they cost more
-than the rest of a delivery. A test compares the encoded bytes with protobuf.
+These two are four fifths of the commands that a broker writes. With protobuf they cost more than
+the rest of a delivery.
 """
 
 from __future__ import annotations
@@ -12,12 +12,7 @@ from .rules.topic_log import LogEntry
 
 
 class IdEncoder:
-    """Encodes ids of one topic, and caches the bytes of the current ledger.
-
-    Args:
-        partition: Partition of the ids.
-        persistent: If False, every id is 0:0.
-    """
+    """Encodes ids of one topic: 0:0 if it is non-persistent."""
 
     __slots__ = ("_head", "_ledger", "_persistent", "_tail")
 
@@ -50,7 +45,7 @@ class MessageEncoder:
         self._ids = IdEncoder(partition, persistent)
 
     def encode(self, entry: LogEntry, count: int, mask: int | None, epoch: int | None) -> bytes:
-        """Return the command without sizes and body."""
+        """Return the command without sizes."""
         body = self._head + self._ids.encode(entry)
         if count:
             body += b"\x18" + varint(count)

@@ -1,8 +1,7 @@
 """Authenticate clients at CONNECT and while they are connected.
 
 When a credential has expired, the broker requests a new one by AUTH_CHALLENGE once. The session
-ends if no valid answer arrives before the next check, or if the client does not support challenges
-(wire-protocol.md 3.2).
+ends if no valid answer arrives before the next check (wire-protocol.md 3.2).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Login:
         self._timer: Timer | None = None
 
     def connect(self, command: pb.CommandConnect) -> bool:
-        """Authenticate CONNECT. On failure answer with the reason and end the session."""
+        """Authenticate CONNECT. On failure end the session and return False."""
         self._refreshes = command.feature_flags.supports_auth_refresh
         if not self._accept(command.auth_method_name, command.auth_data):
             return False
@@ -54,7 +53,7 @@ class Login:
         return True
 
     def respond(self, command: pb.CommandAuthResponse) -> None:
-        """Accept the new credential. Success sends no answer."""
+        """Take a new credential. Success has no answer."""
         previous = self._credential
         if previous is None:
             return

@@ -18,11 +18,7 @@ log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 
 async def serve(settings: BrokerSettings) -> None:
-    """Run a broker until SIGINT or SIGTERM. The first line on stdout is its address.
-
-    Raises:
-        TransportError: if the broker cannot listen on the address.
-    """
+    """Run a broker until SIGINT or SIGTERM. The first line on stdout is its address."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -30,7 +26,7 @@ async def serve(settings: BrokerSettings) -> None:
     async with Broker(settings) as broker:
         sys.stdout.write(f"{broker.url}\n")
         sys.stdout.flush()
-        # Many entries live long: full garbage collections over them would show as pauses.
+        # Full garbage collections over many long-lived entries would show as pauses.
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         await stopped.wait()

@@ -1,7 +1,4 @@
-"""Record the commands of all connections, for assertions in tests.
-
-The number is bounded. Commands recorded as bytes are decoded on access.
-"""
+"""Record the commands of all connections, for assertions in tests."""
 
 from __future__ import annotations
 
@@ -40,11 +37,7 @@ class Recorded:
 
 
 def check_command(name: str) -> None:
-    """Check that the protocol has a command.
-
-    Raises:
-        ConfigurationError: if there is no command of that name.
-    """
+    """Raise ConfigurationError unless the protocol has a command of that name."""
     if name not in pb.BaseCommand.Type.keys():
         near = ", ".join(get_close_matches(str(name).upper(), pb.BaseCommand.Type.keys()))
         hint = f"; there is {near}" if near else ", such as ACK or FLOW"
@@ -63,7 +56,7 @@ class RecordedCommands(Protocol):
         content: pb.BaseCommand | bytes,
         body: Data,
     ) -> None:
-        """Receive one command and its body. The other arguments are those of `Recorded`."""
+        """Receive one command and its body; see `Recorded`."""
 
 
 class Recorder:
@@ -81,7 +74,7 @@ class Recorder:
         content: pb.BaseCommand | bytes,
         body: Data,
     ) -> None:
-        """Record a command without its body, which the log keeps."""
+        """Record a command without its body."""
         self._commands.append(Recorded(at_ms, connection, direction, name, content))
 
     def find(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:

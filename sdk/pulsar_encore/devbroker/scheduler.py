@@ -1,8 +1,6 @@
 """Schedule deliveries: ask each woken subscription once per pass of the clock.
 
-Answers and messages of one pass therefore leave in one write. A pass takes about 2 MB from one
-subscription and then reschedules it. Consumers are skipped while their client leaves too many bytes
-unread.
+Answers and messages of one pass leave in one write. A pass takes about 2 MB from a subscription.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ PASS_BYTES = 2_000_000
 
 
 class DispatchScheduler:
-    """Calls `dispatch` of woken subscriptions, and `deliver` for each delivery."""
-
     def __init__(self, clock: Clock, deliver: Callable[[Delivery], None]) -> None:
         self._clock = clock
         self._deliver = deliver

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import ClosedError, ConfigurationError, ConnectError
+from ..options.checks import check_choice
 from .broker_service import BrokerService
 from .broker_settings import BrokerSettings, TlsSettings
 from .clock import LoopClock
@@ -94,11 +95,7 @@ class Broker:
 
     @property
     def service(self) -> BrokerService:
-        """The state that the sessions share.
-
-        Raises:
-            ClosedError: if the broker is not running.
-        """
+        """The shared state of the sessions, while the broker runs."""
         if self._service is None:
             raise ClosedError("the broker was not started, or was closed")
         return self._service
@@ -257,8 +254,7 @@ class Broker:
         """
         if name is not None:
             check_command(name)
-        if direction not in (None, "in", "out"):
-            raise ConfigurationError(f'direction must be "in", "out" or None, got {direction!r}')
+        check_choice(direction, "direction", "in", "out", None)
         recorder = self.service.recorder
         return recorder.find(name, direction) if recorder is not None else []
 
@@ -269,11 +265,6 @@ class Broker:
 
 
 def _context(tls: TlsSettings) -> ssl.SSLContext:
-    """Return the SSL context for the settings.
-
-    Raises:
-        ConfigurationError: if a file is missing or invalid.
-    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -1,9 +1,7 @@
 """The broker's side of one connection: handshake, keep-alive, faults, recording.
 
-Commands are handled at once and in order, without awaiting, because all state is in memory. A
-protocol error closes the connection without an answer, as on Pulsar; a refused command gets an
-answer. Output is collected and written once per pass. While the client does not read, its consumers
-get no messages.
+Commands are handled at once and in order. A protocol error closes the connection without an answer,
+as on Pulsar; a refused command gets an answer. Output is collected and written once per pass.
 """
 
 from __future__ import annotations
@@ -41,25 +39,23 @@ _UNSUPPORTED = frozenset(
 
 
 class ByteTransport(Protocol):
-    """Sends the bytes of a session, like `asyncio.Transport`."""
+    """Sends bytes like `asyncio.Transport`."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the client, in order."""
+        """Send bytes, in order."""
 
     def close(self) -> None:
-        """Close the connection after the written bytes are sent."""
+        """Close after the written bytes were sent."""
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close at once."""
 
 
 class Session:
     """The broker's side of one connection; a `Peer` to the handlers.
 
     Args:
-        transport: Sends bytes. Its owner calls `receive` with incoming bytes, and `lost` when the
-            connection has ended.
-        url: The service URL that the client connected to.
+        transport: Sends bytes. Its owner calls `receive` with incoming bytes and, at last, `lost`.
         certificate: Common name of the client's TLS certificate.
     """
 
@@ -86,7 +82,7 @@ class Session:
         self._transport = transport
         limit = service.settings.max_message_size + FRAME_OVERHEAD
         self._decoder = FrameDecoder(limit, skip_unknown=False)
-        self._login = Login(service, certificate, self.send, self._end_on_login_error)
+        self._login = Login(service, certificate, self.send, self._close_on_error)
         self._connected = False
         self._keeps_alive = False
         self._received_any = True
@@ -98,7 +94,7 @@ class Session:
         service.sessions.add(self)
 
     def lost(self) -> None:
-        """End the session once, after either side closed the connection."""
+        """End the session: the connection was closed."""
         if self.closed:
             return
         self.closed = True
@@ -138,12 +134,9 @@ class Session:
         if broken is not None and not self.closed:
             self._close_on_error(broken)
 
-    def _close_on_error(self, error: EncoreError) -> None:
-        log.warning("connection %d from %s closed: %s", self.id, self.address, error)
+    def _close_on_error(self, reason: EncoreError | str) -> None:
+        log.warning("connection %d from %s closed: %s", self.id, self.address, reason)
         self.close()
-
-    def _end_on_login_error(self, reason: str) -> None:
-        self._close_on_error(ProtocolError(reason))
 
     def _receive(self, frame: Frame) -> None:
         name = _NAMES[frame.command.type]
@@ -166,7 +159,6 @@ class Session:
         inject(self._service, self, faults, lambda: self._handle(name, frame), answer_refused)
 
     def _handle(self, name: str, frame: Frame) -> None:
-        """Handle a command, after the faults."""
         if self.closed:
             return
         try:
@@ -179,7 +171,6 @@ class Session:
             self._answer_error(name, frame, error)
 
     def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
-        """Handle a request again, after a probe of the client that owns the requested name."""
         if self.closed:
             return
         try:
@@ -240,12 +231,12 @@ class Session:
 
     def _keep_alive(self) -> None:
         if not self._connected:
-            self._close_on_error(ProtocolError("no CONNECT within a keep-alive interval"))
+            self._close_on_error("no CONNECT within a keep-alive interval")
             return
         self.closed_producers.clear()
         if self._keeps_alive:
             if not self._received_any:
-                self._close_on_error(ProtocolError("silent for two keep-alive intervals"))
+                self._close_on_error("silent for two keep-alive intervals")
                 return
             self._received_any = False
             self.send(pb.CommandPing())
@@ -309,7 +300,7 @@ class Session:
             self._transport.write(b"".join(out))
 
     def pause_writing(self) -> None:
-        """Stop deliveries: the client leaves too many bytes unread."""
+        """Stop deliveries to a client that does not read."""
         self.writable = False
         for attached in self.consumers.values():
             attached.consumer.writable = False

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import fields
 from datetime import timedelta
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigurationError, InvalidTopicName
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _NAME_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant or a namespace
-# The names that the C++ client accepts, except the names with a cluster from before Pulsar 2.
-# Brokers reject these, but the C++ client retries until the call fails with a mere "Timeout".
+# The names that the C++ client accepts, except names with a cluster from before Pulsar 2: brokers
+# reject these, and the C++ client retries until the call fails with "Timeout".
 _TOPIC: Final = re.compile(
     rf"[^/]+|(?:(?:non-)?persistent://)?{_NAME_PART}/{_NAME_PART}/[^/]+", re.DOTALL
 )
@@ -32,15 +36,7 @@ def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: s
 def seconds(
     value: Any, name: str, *, low: float = 0.001, high: float = 1e9, hint: str = ""
 ) -> float:
-    """Return a number of seconds or a timedelta as seconds.
-
-    Args:
-        value: The value of the option.
-        name: The option.
-        low: Least value, in s.
-        high: Largest value, in s.
-        hint: Text after the range in the error.
-    """
+    """Return a number of seconds or a timedelta as seconds. `hint` follows the error's range."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -60,6 +56,20 @@ def boolean(value: Any, name: str) -> bool:
     return value
 
 
+def check_booleans(options: DataclassInstance) -> None:
+    """Check every field of an option class that is declared as `bool`."""
+    for field in fields(options):
+        if field.type in ("bool", bool):
+            boolean(getattr(options, field.name), field.name)
+
+
+def check_choice(value: Any, name: str, *choices: str | None) -> None:
+    """Check that a value is one of two or more choices."""
+    if value not in choices:
+        *others, last = (f'"{each}"' if each is not None else "None" for each in choices)
+        raise ConfigurationError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
+
+
 def text(value: Any, name: str, *, blank: type[Exception] = ConfigurationError) -> str:
     """Return a non-blank string without lone surrogates; `blank` is the error for blank ones."""
     _not_blank(value, name, blank)
@@ -68,11 +78,7 @@ def text(value: Any, name: str, *, blank: type[Exception] = ConfigurationError) 
 
 
 def encodable(value: str, name: str, error: type[Exception] = ConfigurationError) -> None:
-    """Raise an error if a string contains a lone surrogate.
-
-    The protocol and the state directory use UTF-8, which cannot encode it. Such strings come from
-    file names and JSON escapes.
-    """
+    """Raise an error if a string contains a lone surrogate, which UTF-8 cannot encode."""
     if not value.isascii():
         try:
             value.encode()
@@ -95,7 +101,6 @@ def optional_text(value: Any, name: str) -> str | None:
 
 
 def string_map(value: Any, name: str) -> dict[str, str]:
-    """Return a dict of strings to strings; an empty one for None."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -111,7 +116,6 @@ def string_map(value: Any, name: str) -> dict[str, str]:
 
 
 def topic_name(value: Any, name: str) -> str:
-    """Return a topic name: short, `tenant/namespace/name` or full."""
     if not _TOPIC.fullmatch(text(value, name, blank=InvalidTopicName)):
         raise InvalidTopicName(
             f"{name} must be a name, tenant/namespace/name, or persistent:// or non-persistent:// "
@@ -122,19 +126,17 @@ def topic_name(value: Any, name: str) -> str:
 
 def readable_file(value: Any, name: str) -> str | None:
     """Return the path of a file that can be opened, or None."""
-    if value is not None:
-        _not_blank(
-            value, name
-        )  # not `text`: a path of raw bytes has lone surrogates, and can be opened
-    path: str | None = value
-    if path is not None:
-        try:
-            os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigurationError(f"{name}: cannot read {path!r}: {reason}") from error
-        if not os.path.isfile(path):
-            raise ConfigurationError(f"{name}: {path!r} is not a file")
+    if value is None:
+        return None
+    _not_blank(value, name)  # not `text`: a path of raw bytes has lone surrogates
+    path: str = value
+    try:
+        os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{name}: cannot read {path!r}: {reason}") from error
+    if not os.path.isfile(path):
+        raise ConfigurationError(f"{name}: {path!r} is not a file")
     return path
 
 
@@ -149,15 +151,15 @@ def directory(value: Any, owner: str) -> Path:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise ConfigurationError unless a value is a schema object (by its methods) or None."""
+    """Check that a value is a schema object, by its methods, or None."""
     if schema is None:
         return
     methods = ("encode", "decode_message", "schema_info")
-    if isinstance(schema, type) and all(hasattr(schema, each) for each in methods):
-        raise ConfigurationError(
-            f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
-        )
     if isinstance(schema, type):
+        if all(hasattr(schema, each) for each in methods):
+            raise ConfigurationError(
+                f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
+            )
         raise ConfigurationError(
             "schema must be a schema object such as StringSchema() or JsonSchema(Order), "
             f"got the class {schema.__name__}, which is no schema"
@@ -171,7 +173,6 @@ def check_schema(schema: Any) -> None:
 
 
 def check_crypto_key_reader(reader: Any) -> None:
-    """Raise ConfigurationError unless a value is a CryptoKeyReader or None."""
     # `cryptoKeyReader` last: on our own class, reading that attribute loads the C++ client.
     attributes = ("private_key", "cryptoKeyReader")
     if reader is not None and not any(hasattr(reader, each) for each in attributes):
@@ -181,16 +182,12 @@ def check_crypto_key_reader(reader: Any) -> None:
 
 
 def check_event_listener(listener: Any) -> None:
-    """Raise ConfigurationError unless a value is a plain function or None."""
-    if listener is not None and not _is_plain(listener):
+    if listener is not None and (
+        not callable(listener)
+        or iscoroutinefunction(listener)
+        or iscoroutinefunction(listener.__call__)
+    ):
         raise ConfigurationError(
             "event_listener must be a plain function, because its result is not awaited. "
             "It can start a task"
         )
-
-
-def _is_plain(function: Any) -> bool:
-    """Return True for a callable that is not a coroutine function."""
-    if not callable(function):
-        return False
-    return not (iscoroutinefunction(function) or iscoroutinefunction(function.__call__))

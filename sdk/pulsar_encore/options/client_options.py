@@ -1,7 +1,4 @@
-"""The checked options of a client, with the names and defaults of `pulsar-client`.
-
-Facts that only a transport can find out, such as whether a token is valid, are not checked here.
-"""
+"""The checked options of a client, with the names and defaults of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from .checks import boolean, integer, optional_text, readable_file, seconds
+from .checks import check_booleans, integer, optional_text, readable_file, seconds
 
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
 
@@ -65,12 +62,10 @@ class ClientOptions:
         self._to_seconds("recreate_after")
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
         self._to_seconds("partitions_update_interval", low=0.1)
-        for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
-            boolean(getattr(self, name), name)
+        check_booleans(self)
         for name in ("log_conf_file_path", "listener_name"):
             optional_text(getattr(self, name), name)
-        # Without this check, the C++ client would report a missing file as an authentication error
-        # when it connects.
+        # The C++ client would report a missing file as an authentication error.
         for name in (
             "tls_trust_certs_file_path",
             "tls_private_key_file_path",

@@ -1,7 +1,4 @@
-"""The checked options of a consumer, with the names and defaults of `pulsar-client` and new ones.
-
-All checks are made here, before anything connects. Other modules rely on a `ConsumerOptions`.
-"""
+"""The checked options of a consumer: those of `pulsar-client` with its defaults, and new ones."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from ..values.backoff import BackoffLike, backoff_of, to_ms
 from ..values.letter_topic_names import retry_topic_of
 from ..values.topic_names import base_name, full_name
 from .checks import (
-    boolean,
+    check_booleans,
     check_crypto_key_reader,
     check_event_listener,
     check_schema,
@@ -34,7 +31,7 @@ from .enums import (
     ConsumerType,
     InitialPosition,
     RegexSubscriptionMode,
-    coerce,
+    coerce_fields,
 )
 from .key_shared import ConsumerKeySharedPolicy, key_shared_of
 from .nack_index import SpillingNackIndex
@@ -131,13 +128,13 @@ class ConsumerOptions:
         self._check_topics()
         text(self.subscription_name, "subscription_name", blank=InvalidConfiguration)
         optional_text(self.consumer_name, "consumer_name")
-        for name, kind in (
-            ("consumer_type", ConsumerType),
-            ("initial_position", InitialPosition),
-            ("regex_subscription_mode", RegexSubscriptionMode),
-            ("crypto_failure_action", ConsumerCryptoFailureAction),
-        ):
-            object.__setattr__(self, name, coerce(kind, getattr(self, name), name))
+        coerce_fields(
+            self,
+            consumer_type=ConsumerType,
+            initial_position=InitialPosition,
+            regex_subscription_mode=RegexSubscriptionMode,
+            crypto_failure_action=ConsumerCryptoFailureAction,
+        )
         for name, low in (
             ("receiver_queue_size", 0),
             ("max_total_receiver_queue_size_across_partitions", 0),
@@ -151,17 +148,7 @@ class ConsumerOptions:
             ("max_leases", 1),
         ):
             integer(getattr(self, name), name, low=low)
-        for name in (
-            "is_read_compacted",
-            "replicate_subscription_state_enabled",
-            "auto_ack_oldest_chunked_message_on_queue_full",
-            "start_message_id_inclusive",
-            "batch_index_ack_enabled",
-            "ack_receipt_enabled",
-            "retry_enable",
-            "ordered_leases",
-        ):
-            boolean(getattr(self, name), name)
+        check_booleans(self)
         check_schema(self.schema)
         check_crypto_key_reader(self.crypto_key_reader)
         object.__setattr__(self, "properties", string_map(self.properties, "properties"))
@@ -299,7 +286,7 @@ class ConsumerOptions:
         """Return True if failed delivery attempts of a topic's messages must be counted here.
 
         The dead letter policy needs them. A backoff needs them on Exclusive and Failover, where the
-        broker counts no redeliveries: without own counts, each delay would be the first one.
+        broker counts no redeliveries.
         """
         has_backoff = (
             self.negative_ack_redelivery_backoff is not None
@@ -308,7 +295,7 @@ class ConsumerOptions:
         return self.dead_letter_policy is not None or (has_backoff and not self.is_shared(topic))
 
     def reads_letters(self, topic: str) -> bool:
-        """Return True if a topic is this consumer's retry letter topic or a partition of it."""
+        """Return True for this consumer's retry letter topic and its partitions."""
         retry = self.retry_letter_topic
         return retry is not None and retry in (topic, base_name(topic))
 
@@ -319,7 +306,7 @@ class ConsumerOptions:
 
 
 def _batch_policy_of(stock: Any) -> BatchReceivePolicy:
-    """Convert a ConsumerBatchReceivePolicy of `pulsar-client`, whose values are in a C++ object."""
+    """Convert a ConsumerBatchReceivePolicy of `pulsar-client`."""
     try:
         native = stock.policy()
         return BatchReceivePolicy(

@@ -155,7 +155,6 @@ class DeadLetterPolicyBuilder:
 
 
 def policy_of(value: Any) -> DeadLetterPolicy | None:
-    """Return a DeadLetterPolicy, converted from another form if necessary, or None."""
     if value is None or isinstance(value, DeadLetterPolicy):
         return value
     try:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..errors import ConfigurationError
 from ..values.backoff import to_ms
-from .checks import boolean, directory
+from .checks import check_booleans, check_choice, directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,9 @@ class RocksState:
                 f"{path!r}. Name another directory"
             ) from error
         object.__setattr__(self, "path", path)
-        if self.count_attempts not in (None, "before", "lazy"):
-            raise ConfigurationError(
-                f'count_attempts must be "before", "lazy" or None, got {self.count_attempts!r}'
-            )
-        if self.durability not in ("kill", "power"):
-            raise ConfigurationError(
-                f'durability must be "kill" or "power", got {self.durability!r}'
-            )
-        if self.on_mismatch not in ("error", "fresh"):
-            raise ConfigurationError(
-                f'on_mismatch must be "error" or "fresh", got {self.on_mismatch!r}'
-            )
-        boolean(self.salvage, "salvage")
+        check_choice(self.count_attempts, "count_attempts", "before", "lazy", None)
+        check_choice(self.durability, "durability", "kill", "power")
+        check_choice(self.on_mismatch, "on_mismatch", "error", "fresh")
+        check_booleans(self)
         if to_ms(self.stay_buffer, "stay_buffer") < 1:
             raise ConfigurationError("stay_buffer must be at least 1 ms")

@@ -1,9 +1,8 @@
 """The enums of `pulsar-client`, as enums of this package.
 
-A member and its counterpart in `pulsar-client` are equal in both directions and have the same hash,
-because both are their number. Options accept either (`coerce`), so existing programs only change
-their import. One exception: `ConsumerCryptoFailureAction` of `pulsar-client` compares unequal to
-members of other classes, so these are equal only with ours on the left.
+A member and its counterpart in `pulsar-client` are equal and have the same hash. One exception:
+`ConsumerCryptoFailureAction` of `pulsar-client` compares unequal to members of other classes, so
+these are equal only with ours on the left.
 """
 
 from __future__ import annotations
@@ -80,11 +79,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def coerce(kind: type[E], value: Any, name: str) -> E:
-    """Return the member of an enum class for a member of this package or of `pulsar-client`.
-
-    Raises:
-        ConfigurationError: if the value is neither. The text lists the choices.
-    """
+    """Return the member of an enum class for a member of this package or of `pulsar-client`."""
     if isinstance(value, kind):
         return value
     label = getattr(value, "name", None)
@@ -96,3 +91,9 @@ def coerce(kind: type[E], value: Any, name: str) -> E:
         return kind[label]
     choices = ", ".join(kind.__members__)
     raise ConfigurationError(f"{name} must be a {kind.__name__} ({choices}), got {value!r}")
+
+
+def coerce_fields(options: object, **kinds: type[Enum]) -> None:
+    """Coerce the named fields of a frozen option class."""
+    for name, kind in kinds.items():
+        object.__setattr__(options, name, coerce(kind, getattr(options, name), name))

@@ -111,7 +111,6 @@ class ConsumerKeySharedPolicy:
 
 
 def key_shared_of(value: Any) -> ConsumerKeySharedPolicy | None:
-    """Return a ConsumerKeySharedPolicy, converted from `pulsar-client`'s if necessary, or None."""
     if value is None or isinstance(value, ConsumerKeySharedPolicy):
         return value
     if not stock.is_one(value, "pulsar.ConsumerKeySharedPolicy"):

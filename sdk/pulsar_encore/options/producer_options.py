@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from .checks import (
-    boolean,
+    check_booleans,
     check_crypto_key_reader,
     check_event_listener,
     check_schema,
@@ -22,7 +22,7 @@ from .enums import (
     CompressionType,
     PartitionsRoutingMode,
     ProducerAccessMode,
-    coerce,
+    coerce_fields,
 )
 
 
@@ -63,13 +63,13 @@ class ProducerOptions:
         for key in keys if isinstance(keys, tuple) else (keys,):
             optional_text(key, "encryption_key")
         check_schema(self.schema)
-        for name, kind in (
-            ("compression_type", CompressionType),
-            ("message_routing_mode", PartitionsRoutingMode),
-            ("batching_type", BatchingType),
-            ("access_mode", ProducerAccessMode),
-        ):
-            object.__setattr__(self, name, coerce(kind, getattr(self, name), name))
+        coerce_fields(
+            self,
+            compression_type=CompressionType,
+            message_routing_mode=PartitionsRoutingMode,
+            batching_type=BatchingType,
+            access_mode=ProducerAccessMode,
+        )
         for name, low, unit in (
             ("send_timeout_millis", 0, "ms"),
             ("max_pending_messages", 0, ""),
@@ -81,13 +81,7 @@ class ProducerOptions:
             integer(getattr(self, name), name, low=low, high=2**31 - 1, unit=unit)
         if self.initial_sequence_id is not None:
             integer(self.initial_sequence_id, "initial_sequence_id", low=-1, high=2**63 - 1)
-        for name in (
-            "block_if_queue_full",
-            "batching_enabled",
-            "chunking_enabled",
-            "lazy_start_partitioned_producers",
-        ):
-            boolean(getattr(self, name), name)
+        check_booleans(self)
         object.__setattr__(self, "properties", string_map(self.properties, "properties"))
         check_crypto_key_reader(self.crypto_key_reader)
         check_event_listener(self.event_listener)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from ..values.message_id import MessageId
 from .checks import (
-    boolean,
+    check_booleans,
     check_crypto_key_reader,
     check_event_listener,
     check_schema,
@@ -17,7 +17,7 @@ from .checks import (
     optional_text,
     topic_name,
 )
-from .enums import ConsumerCryptoFailureAction, coerce
+from .enums import ConsumerCryptoFailureAction, coerce_fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +50,7 @@ class ReaderOptions:
         integer(self.receiver_queue_size, "receiver_queue_size", low=0, high=2**31 - 1)
         optional_text(self.reader_name, "reader_name")
         optional_text(self.subscription_role_prefix, "subscription_role_prefix")
-        boolean(self.is_read_compacted, "is_read_compacted")
-        boolean(self.start_message_id_inclusive, "start_message_id_inclusive")
+        check_booleans(self)
         check_crypto_key_reader(self.crypto_key_reader)
         check_event_listener(self.event_listener)
-        action = coerce(
-            ConsumerCryptoFailureAction, self.crypto_failure_action, "crypto_failure_action"
-        )
-        object.__setattr__(self, "crypto_failure_action", action)
+        coerce_fields(self, crypto_failure_action=ConsumerCryptoFailureAction)

@@ -1,8 +1,4 @@
-"""A subscription as a transport needs it.
-
-Options that only the consumer needs, such as delays, group times and letter policies, are not part
-of it.
-"""
+"""A subscription as a transport needs it."""
 
 from __future__ import annotations
 

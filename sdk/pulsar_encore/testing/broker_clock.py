@@ -18,12 +18,11 @@ class BrokerClock:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[_ScheduledCall, None] = {}
-        # By due time. Calls with the same due time run in the order in which they were scheduled.
-        # The timers of a loop do not promise that.
+        # By due time: a loop does not promise the order of timers with the same time.
         self._groups: dict[float, _CallGroup] = {}
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Use this loop from now on, also for the calls that are still pending."""
+        """Use this loop from now on, also for pending calls."""
         self._loop = loop
         self._groups.clear()
         for scheduled in list(self._waiting):
@@ -113,7 +112,6 @@ class _ScheduledCall:
         waiting[self] = None
 
     def run(self) -> None:
-        """Run the call, unless it was cancelled."""
         if self in self._waiting:
             del self._waiting[self]
             self._call()

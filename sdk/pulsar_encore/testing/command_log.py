@@ -12,7 +12,7 @@ from ..wire.ack_sets import from_words
 from ..wire.checksum import Data
 from ..wire.entries import decode_body
 
-# Commands that a broker sends unrequested and that reach the application in the end.
+# Commands that a broker sends unrequested and that reach the application.
 _UNREQUESTED: Final = ("MESSAGE", "REACHED_END_OF_TOPIC", "ACTIVE_CONSUMER_CHANGE")
 
 
@@ -26,10 +26,9 @@ class Command:
         topic: Full name; "" if the command has no topic.
         subscription: Name of the subscription; "" if the command has none.
         details: For ACK an `AckPlan`; its `topic_number` is the index of the topic in the order in
-        which
-            the consumer subscribed. For REDELIVER a list of (ledger, entry), empty for all. For
-            FLOW the number of permits. For SEND the entry, with `metadata` and `payload`. For any
-            other command its protobuf message, such as a `CommandSubscribe`.
+            which the consumer subscribed. For REDELIVER a list of (ledger, entry), empty for all.
+            For FLOW the number of permits. For SEND the entry, with `metadata` and `payload`. For
+            any other command its protobuf message, such as a `CommandSubscribe`.
     """
 
     name: str
@@ -47,8 +46,7 @@ class CommandLog:
 
     Attributes:
         every: All commands, oldest first.
-        commands: Commands from consumers and producers, and commands that the broker sends them
-            unrequested; without answers, lookups and connection commands.
+        commands: The same without answers, lookups and connection commands.
     """
 
     def __init__(self, batch_of: Callable[[str, int, int], int]) -> None:
@@ -147,7 +145,6 @@ class CommandLog:
 
 
 def _names_consumer_or_producer(message: Any) -> bool:
-    """Return True if a command belongs to a consumer or a producer."""
     fields = message.DESCRIPTOR.fields_by_name
     return "consumer_id" in fields or "producer_id" in fields
 

@@ -1,8 +1,7 @@
 """Connect clients to a development broker on the same event loop, without a socket.
 
-The protocol implementations of client and broker run back to back. Bytes that one side writes
-arrive at the other side in a later pass of the loop, in pieces that a test can choose. The loop may
-run in virtual time.
+Bytes that one side writes arrive at the other side in a later pass of the loop, in pieces that a
+test can choose. The loop may run in virtual time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ Cuts = Callable[[bytes], Iterator[bytes]]
 
 
 def whole(data: bytes) -> Iterator[bytes]:
-    """Deliver the bytes in one piece."""
     yield data
 
 
@@ -38,7 +36,6 @@ class BrokerDialer:
         clock: Clock of the broker; None for the clock of the running loop.
 
     Attributes:
-        service: The broker.
         reachable: False refuses new connections.
         lines: The open connections.
         make_codecs: Decompresses large payloads on the loop: a thread takes no virtual time.
@@ -72,6 +69,15 @@ class BrokerDialer:
         if not self.reachable:
             raise ConnectError(f"no connection to {address}: refused")
         connection = MemoryConnection(asyncio.get_running_loop(), self._cuts, self.lines)
+        return self.connect(connection, address, make)
+
+    def connect(
+        self,
+        connection: MemoryConnection,
+        address: Address,
+        make: Callable[[ByteTransport], ClientSession],
+    ) -> ClientSession:
+        """Begin the sessions at both ends of a connection, and return the client's."""
         connection.client = make(ConnectionEnd(connection, to_broker=True))
         connection.broker = BrokerSession(
             self.service,
@@ -88,7 +94,7 @@ class BrokerDialer:
             connection.cut()
 
     def forget(self) -> None:
-        """Close every connection at the broker only, because the clients' event loop has ended."""
+        """Close every connection at the broker only: the clients' event loop has ended."""
         for connection in list(self.lines):
             connection.forget()
 
@@ -116,7 +122,6 @@ class MemoryConnection:
         self._open = True
 
     def carry(self, data: bytes, *, to_broker: bool) -> None:
-        """Send bytes from one end to the other."""
         if not self._open:
             return
         for part in self._cuts(data):

@@ -1,7 +1,7 @@
 """A transport without a network: the native transport and the development broker, back to back.
 
-It adds no rules of its own. Everything runs on one event loop, in real or virtual time, and every
-run gives the same order: random choices of both sides are fixed, and no timer runs periodically.
+Everything runs on one event loop, in real or virtual time. Every run gives the same order: random
+choices of both sides are fixed, and no timer runs periodically.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from ..options import ProducerOptions, Subscription
 
 _URL: Final = "pulsar://memory:6650"
-# No periodic timers: otherwise a loop in which every task waits would never count as deadlocked.
+# With periodic timers, a loop in which every task waits would never count as deadlocked.
 _SETTINGS: Final = ClientSettings(keep_alive_s=math.inf, idle_s=0)
 
 
 class _NoJitter(Random):
-    """Removes jitter: retries start on time, and producers start with partition 0."""
+    """Retries start on time, and producers start with partition 0."""
 
     def random(self) -> float:
         return 0.0
@@ -55,9 +55,8 @@ class MemoryTransport:
     """Topics and subscriptions of one imaginary cluster, for `Client(..., transport=)`.
 
     Several clients may share one transport. It outlives its clients: `close` ends their
-    subscriptions and keeps the published messages. Commands between client and broker take passes
-    of the loop. A test that checks the effect of a call first awaits `asyncio.sleep(0.01)`, which
-    costs nothing in virtual time.
+    subscriptions and keeps the published messages. Commands take passes of the loop, so a test
+    awaits `asyncio.sleep(0.01)`, which costs nothing in virtual time, before it checks an effect.
 
     Args:
         settings: Settings of the broker. None takes Pulsar's defaults, but with rewinds that no
@@ -189,8 +188,7 @@ class MemoryTransport:
             self._service.terminate(state)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Return the number of entries that a subscription of a topic or partition has not fully
-        acked.
+        """Return how many entries of a topic or partition a subscription has not fully acked.
 
         Raises:
             ConfigurationError: if the topic or subscription does not exist.
@@ -217,10 +215,9 @@ class MemoryTransport:
         return [command for command in self._log.every if command.name == name]
 
     def state(self, topic: str, *, create: bool = True) -> BrokerTopic:
-        """Return the broker's state of a topic or partition, with its log and subscriptions.
+        """Return the log and subscriptions of a topic or partition.
 
-        Raises:
-            Refusal: if the topic does not exist and `create` is False.
+        Without `create`, a missing topic raises `Refusal`.
         """
         return self.catalogue.topic(topic, create=create)
 
@@ -303,8 +300,7 @@ class MemoryTransport:
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         client = self._native_transport()
         if not subscription.consumer_name:
-            # Key_Shared distributes keys by consumer name, so the name must be the same in every
-            # run.
+            # Key_Shared distributes keys by consumer name: it must be the same in every run.
             subscription = replace(subscription, consumer_name=f"memory-{next(self._numbers)}")
         consumer = await client.subscribe(subscription)
         consumer.capabilities = self.capabilities

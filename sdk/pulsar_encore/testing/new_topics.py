@@ -9,8 +9,6 @@ import asyncio
 
 
 class NewTopics:
-    """Counts created topics and wakes the tasks that look for them."""
-
     def __init__(self) -> None:
         self.count: int = 0
         self._rounds: list[_Round] = []
@@ -21,12 +19,11 @@ class NewTopics:
             each.wake()
 
     def make_round(self) -> _Round:
-        """Return the schedule of one task that looks for topics, on the running loop."""
         return _Round(self, self._rounds)
 
 
 class _Round:
-    """When one task looks for new topics (`RefreshSchedule`)."""
+    """The schedule of one task that looks for new topics (`RefreshSchedule`)."""
 
     def __init__(self, topics: NewTopics, waiting: list[_Round]) -> None:
         self._topics = topics
@@ -51,5 +48,4 @@ class _Round:
         self._seen = -1
 
     def wake(self) -> None:
-        """Wake the task: there is a new topic."""
         self._woken.set()

@@ -24,12 +24,10 @@ def entry_body(
     """Encode one entry: a message, or a batch of messages that differ only in their payloads.
 
     Args:
-        payloads: Payloads of the messages; None is a tombstone.
-        batched: True for a batch. Otherwise there must be one payload.
+        payloads: One unless `batched`; None is a tombstone.
         sequence_id: Sequence id of the first message.
         publish_ms: Publish time, in ms since the epoch.
         key: Partition key; "" for none.
-        properties: Properties of each message.
         event_ms: Event time, in ms since the epoch; 0 for none.
         deliver_at_ms: Earliest delivery, in ms since the epoch; 0 for none.
     """
@@ -76,7 +74,6 @@ def _describe(
     properties: Mapping[str, str],
     event_ms: int,
 ) -> None:
-    """Set the metadata of a message, alone or in a batch."""
     if key:
         _describe_key(metadata, key)
     for name, value in properties.items():

@@ -1,8 +1,6 @@
 """Virtual time: an event loop with a clock that jumps to the next timer instead of waiting.
 
-It suits only code without threads and sockets, because outside events have no virtual time. If no
-task can run and no timer is set, the loop raises `Deadlock` after `deadlock_timeout_s` of real time
-instead of waiting for ever.
+It suits only code without threads and sockets: outside events have no virtual time.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ class Deadlock(EncoreError):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """A selector that polls, and advances the loop's clock where the loop would sleep."""
+    """Advances the loop's clock where the loop would sleep."""
 
     def __init__(self, deadlock_timeout_s: float) -> None:
         super().__init__()
@@ -49,7 +47,8 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     """An event loop that sleeps in no time. Its clock starts at 0 s.
 
     Args:
-        deadlock_timeout_s: Real seconds to wait for another thread if no timer is set.
+        deadlock_timeout_s: Real seconds to wait for another thread if no task can run and no timer
+            is set. Then the loop raises `Deadlock`.
     """
 
     def __init__(self, deadlock_timeout_s: float = 10.0) -> None:

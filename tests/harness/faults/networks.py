@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings
-from pulsar_encore.devbroker.session import Session as BrokerSession
-from pulsar_encore.testing.dialer import BrokerDialer, ConnectionEnd, MemoryConnection, whole
+from pulsar_encore.testing.dialer import BrokerDialer, MemoryConnection, whole
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.addresses import Address
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
@@ -121,16 +120,9 @@ class _FaultyDialer:
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
         await asyncio.sleep(0)
-        line = _FaultyConnection(asyncio.get_running_loop(), self._dialer.lines, self._mischief)
-        line.client = make(ConnectionEnd(line, to_broker=True))
-        line.broker = BrokerSession(
-            self._dialer.service,
-            ConnectionEnd(line, to_broker=False),
-            url=str(address),
-            address="/memory:2",
-        )
-        self._dialer.lines.append(line)
-        return line.client
+        dialer = self._dialer
+        connection = _FaultyConnection(asyncio.get_running_loop(), dialer.lines, self._mischief)
+        return dialer.connect(connection, address, make)
 
 
 class Memory:

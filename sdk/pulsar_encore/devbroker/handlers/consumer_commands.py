@@ -28,7 +28,7 @@ from ..rules.topic_log import LATEST
 def on_subscribe(
     service: BrokerService, session: Peer, frame: Frame, probed: Peer | None = None
 ) -> None:
-    """Connect a consumer. If it needs an exclusive claim, a silent owner is pinged first."""
+    """Connect a consumer. Another consumer with an exclusive claim is pinged first."""
     request = frame.command.subscribe
     if request.consumer_id in session.consumers:
         session.send(pb.CommandSuccess(request_id=request.request_id))
@@ -86,7 +86,7 @@ def on_subscribe(
 def _holder(
     subscription: Subscription | None, kind: SubscriptionType, meta: pb.KeySharedMeta
 ) -> AttachedConsumer | None:
-    """Return the consumer that owns an Exclusive subscription or the requested STICKY ranges."""
+    """Return the owner of an Exclusive subscription or of the requested STICKY ranges."""
     if subscription is None or subscription.type is not kind:
         return None
     found = None
@@ -139,7 +139,7 @@ def on_flow(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Ack many ids with one command. Only a request id gets an answer."""
+    """Ack many ids. Only a request id gets an answer."""
     request = frame.command.ack
     attached = session.consumers.get(request.consumer_id)
     if attached is None:
@@ -171,7 +171,6 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Release entries for redelivery; without ids all held entries."""
     request = frame.command.redeliverUnacknowledgedMessages
     attached = session.consumers.get(request.consumer_id)
     if attached is None:
@@ -191,7 +190,6 @@ def on_close_consumer(service: BrokerService, session: Peer, frame: Frame) -> No
 
 
 def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Delete the subscription, if no other consumer uses it or by force."""
     request = frame.command.unsubscribe
     attached = _known(session, request.consumer_id)
     subscription, state = attached.subscription, attached.state
@@ -206,7 +204,6 @@ def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Move the cursor. Consumers are closed first and subscribe again."""
     request = frame.command.seek
     attached = _known(session, request.consumer_id)
     log = attached.state.log
@@ -229,7 +226,6 @@ def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Answer the last id of the topic and the mark-delete position of the subscription."""
     request = frame.command.getLastMessageId
     attached = _known(session, request.consumer_id)
     log = attached.state.log

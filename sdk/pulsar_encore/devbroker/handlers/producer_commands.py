@@ -1,7 +1,7 @@
 """Commands of producers: PRODUCER, SEND, CLOSE_PRODUCER.
 
-An entry is stored byte for byte. Only the metadata that delivery needs is read, and batches are not
-unpacked. The checksum is verified, as on Pulsar.
+An entry is stored byte for byte. Only the metadata that delivery needs is read. The checksum is
+verified, as on Pulsar.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_BATCH = 1_000_000  # messages in one entry; its ack set takes 125 kB
 
 
 def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: bool = False) -> None:
-    """Create a producer. A silent owner of the same name is pinged first."""
+    """Create a producer. The owner of the same name is pinged first."""
     request = frame.command.producer
     known = session.producers.get(request.producer_id)
     if known is not None and request.epoch <= known.publisher.epoch:
@@ -42,13 +42,11 @@ def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: boo
     state = service.catalogue.topic(request.topic)
     service.check_serves(state)
     state.log.check_open()
-    name = request.producer_name
     publisher = Publisher(
         key=(session.id, request.producer_id),
-        name=name or f"encore-{session.id}-{next(service.producer_names)}",
+        name=request.producer_name or f"encore-{session.id}-{next(service.producer_names)}",
         access=AccessMode(request.producer_access_mode),
         epoch=request.epoch,
-        generated=not (name and request.user_provided_producer_name),
         request_id=request.request_id,
     )
     holder = state.producers.holder(publisher)
@@ -71,12 +69,11 @@ def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: boo
 
 
 def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Store an entry and answer with its id."""
     send = frame.command.send
     attached = session.producers.get(send.producer_id)
     if attached is None:
         if send.producer_id in session.closed_producers:
-            # sent before the client saw CLOSE_PRODUCER; the client sends it again after PRODUCER
+            # before the client saw CLOSE_PRODUCER; it sends again after PRODUCER
             return
         raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
     publisher = attached.publisher
@@ -93,7 +90,7 @@ def read_entry(body: bytes) -> LogEntry:
 
     Raises:
         Refusal: ChecksumError; NotAllowedError for an invalid batch size.
-        EntryError: if the metadata cannot be read. The connection is closed.
+        EntryError: if the metadata cannot be read.
     """
     try:
         metadata = decode_body(body).metadata
@@ -128,7 +125,6 @@ def _key(metadata: pb.MessageMetadata) -> bytes:
 
 
 def on_close_producer(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Close a producer; accept unknown ids."""
     request = frame.command.close_producer
     attached = session.producers.get(request.producer_id)
     if attached is not None:

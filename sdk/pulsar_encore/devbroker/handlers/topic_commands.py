@@ -15,7 +15,7 @@ from ..rules.topic_watchers import MAX_PATTERN, TopicPattern, Watcher
 
 
 def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Answer the number of partitions. Creates the topic unless the client forbids it."""
+    """Answer the number of partitions. Create the topic unless the client forbids it."""
     request = frame.command.partitionMetadata
     count = service.catalogue.partitions(request.topic, request.metadata_auto_creation_enabled)
     session.send(
@@ -28,7 +28,6 @@ def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame)
 
 
 def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Answer this broker's address, or redirect to the broker in the settings."""
     request = frame.command.lookupTopic
     settings = service.settings
     topic = service.catalogue.name(request.topic).full
@@ -51,7 +50,7 @@ def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_topics_of_namespace(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """List the topics of a namespace. Too long patterns are left to the client."""
+    """List topics. Patterns that are too long are left to the client."""
     request = frame.command.getTopicsOfNamespace
     topics = []
     if request.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
@@ -84,7 +83,6 @@ def _in_namespace(service: BrokerService, namespace: str, domain: str = "persist
 
 
 def on_watch(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Start to watch a list of topics. Watching the same id again answers the current list."""
     request = frame.command.watchTopicList
     if not service.settings.topic_watchers:
         raise Refusal("NotAllowedError", "topic watchers are off (BrokerSettings.topic_watchers)")
@@ -105,14 +103,12 @@ def on_watch(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_watch_close(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Stop watching; accept unknown ids."""
     request = frame.command.watchTopicListClose
     session.watchers.pop(request.watcher_id, None)
     session.send(pb.CommandSuccess(request_id=request.request_id))
 
 
 def on_get_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Answer one version of a topic's schema, or the latest."""
     request = frame.command.getSchema
     states = service.catalogue.states(request.topic)
     version = request.schema_version if request.HasField("schema_version") else None

@@ -1,7 +1,6 @@
 """One consumer of a subscription: its permits and its held entries.
 
-Invariant: `unacked` is the sum of `held`. Permits grow only through `Subscription.flow`, and may be
-negative after a batch.
+Invariant: `unacked` is the sum of `held`. Permits may be negative after a batch.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ class SubscriptionType(Enum):
 
 
 class NoticeKind(Enum):
-    """Notifications that a consumer gets besides messages."""
-
     ACTIVE = "active"
     STANDBY = "standby"
     END_OF_TOPIC = "end of topic"
@@ -46,7 +43,7 @@ class SubscribedConsumer:
         priority: 0 is served first.
         epoch: Sent with every message of Exclusive and Failover; None if the client sent none.
         ranges: Declared STICKY ranges.
-        owner: An object of the caller, not used here.
+        owner: An object of the caller.
         writable: False while the client leaves too many bytes unread.
     """
 

@@ -1,7 +1,4 @@
-"""All topics of a broker.
-
-Invariant: a partitioned topic has no log of its own.
-"""
+"""All topics of a broker. A partitioned topic has no log of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable
 from .attached_consumers import Notice
 from .names import PARTITION_MARK, TopicName, parse
 from .refusal import Refusal
-from .rule_settings import SubscriptionRules, TopicRules
+from .rule_settings import BrokerRules
 from .schema_log import SchemaLog
 from .subscriptions import Subscription
 from .topic_log import TopicLog
@@ -20,7 +17,7 @@ MAX_PARTITIONS = 10_000
 
 
 class BrokerTopic:
-    """One topic or partition with its subscriptions, producers and schemas."""
+    """One topic or partition."""
 
     def __init__(self, log: TopicLog) -> None:
         self.log = log
@@ -36,7 +33,7 @@ class BrokerTopic:
         return [each for one in self.subscriptions.values() for each in one.end_of_topic()]
 
     def trim(self) -> None:
-        """Drop closed ledgers that every subscription has acked. Without subscriptions keep all."""
+        """Drop closed ledgers that all subscriptions have acked; none without subscriptions."""
         if self.subscriptions:
             self.log.trim(min(s.cursor.mark for s in self.subscriptions.values()))
 
@@ -51,24 +48,18 @@ class Catalogue:
 
     def __init__(
         self,
-        rules: TopicRules,
-        subscription_rules: SubscriptionRules,
+        rules: BrokerRules,
         next_ledger: Callable[[], int],
         created: Callable[[str], None] | None = None,
     ) -> None:
         self._rules = rules
-        self._subscription_rules = subscription_rules
         self._created = created
         self._next_ledger = next_ledger
         self.topics: dict[str, BrokerTopic] = {}
         self.partitioned: dict[str, int] = {}
 
     def name(self, topic: str) -> TopicName:
-        """Parse a name and check that its namespace exists.
-
-        Raises:
-            Refusal: InvalidTopicName, NotAllowedError, TopicNotFound.
-        """
+        """Parse a name and check that its namespace exists."""
         name = parse(topic)
         allowed = self._rules.namespaces
         if allowed is not None and name.namespace not in allowed:
@@ -80,11 +71,7 @@ class Catalogue:
         return name
 
     def partitions(self, topic: str, create: bool) -> int:
-        """Return the number of partitions, 0 for a topic without. May create the topic.
-
-        Raises:
-            Refusal: TopicNotFound, if the topic is missing and is not created.
-        """
+        """Return the number of partitions, 0 for a topic without. May create the topic."""
         name = self.name(topic)
         if name.full in self.partitioned:
             return self.partitioned[name.full]
@@ -101,12 +88,10 @@ class Catalogue:
         return count
 
     def create_partitioned(self, topic: str, count: int) -> None:
-        """Create a partitioned topic, or add partitions. Durable subscriptions are copied to new
-        ones.
+        """Create a partitioned topic, or add partitions, with the durable subscriptions.
 
         Raises:
-            Refusal: NotAllowedError for an invalid count, or if the name is that of a topic without
-                partitions.
+            Refusal: NotAllowedError for an invalid count or name.
         """
         name = self.name(topic)
         have = self.partitioned.get(name.full, 0)
@@ -128,12 +113,7 @@ class Catalogue:
                     self.subscription(state, known.name, start=0)
 
     def create(self, topic: str) -> None:
-        """Create a topic without partitions, even if automatic creation is off.
-
-        Raises:
-            Refusal: InvalidTopicName; TopicNotFound for an unknown namespace; NotAllowedError for a
-                partition of a topic that is not partitioned.
-        """
+        """Create a topic without partitions, even if automatic creation is off."""
         name = self.name(topic)
         self._check_partition(name)
         self._create(name)
@@ -171,7 +151,7 @@ class Catalogue:
 
         Raises:
             Refusal: TopicNotFound; NotAllowedError for the base name of a partitioned topic, or for
-                a partition of a topic that is not partitioned.
+                a partition of another topic.
         """
         state = self.topics.get(topic)
         if state is not None:
@@ -188,11 +168,7 @@ class Catalogue:
         return self._create(name)
 
     def states(self, topic: str) -> list[BrokerTopic]:
-        """Return the topic, or all partitions of a partitioned topic.
-
-        Raises:
-            Refusal: TopicNotFound.
-        """
+        """Return the topic, or all its partitions."""
         name = self.name(topic)
         count = self.partitioned.get(name.full)
         if count is None:
@@ -203,7 +179,7 @@ class Catalogue:
         """Delete a topic with all its partitions, and return them.
 
         Raises:
-            Refusal: TopicNotFound; NotAllowedError for a single partition.
+            Refusal: NotAllowedError for a single partition.
         """
         states = self.states(topic)
         name = self.name(topic)
@@ -218,13 +194,11 @@ class Catalogue:
         self, state: BrokerTopic, name: str, *, start: int, durable: bool = True
     ) -> Subscription:
         """Create a subscription. `start` is clamped to the stored entries."""
-        created = Subscription(
-            state.log, name, self._subscription_rules, durable=durable, start=start
-        )
+        created = Subscription(state.log, name, self._rules, durable=durable, start=start)
         state.subscriptions[name] = created
         return created
 
     def in_namespace(self, namespace: str, domain: str = "persistent") -> list[str]:
-        """Return the full names of a namespace's topics and partitions in one domain."""
+        """Return the full names of topics and partitions."""
         prefix = f"{domain}://{namespace}/"
         return sorted(name for name in self.topics if name.startswith(prefix))

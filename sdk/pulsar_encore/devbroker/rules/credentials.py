@@ -51,15 +51,12 @@ class Credentials:
     def check(
         self, method: str, data: bytes, certificate: str | None, now_ms: float
     ) -> Credential | None:
-        """Find the credential that a client presents; return None if authentication is off.
+        """Find the credential that a client presents; None if authentication is off.
 
         Args:
             data: `auth_data`; not used for tls.
             certificate: Common name of the client's certificate; None without one.
             now_ms: Ms since the broker's start.
-
-        Raises:
-            Refusal: AuthenticationError.
         """
         if not self._accepted:
             return None

@@ -1,18 +1,14 @@
-"""The acks of one subscription: a low-water mark, acked entries above it, and partial acks.
+"""The acks of one subscription.
 
-Invariants: every entry below `mark` is acked, `mark` itself is not; `_acked` holds only sequence
-numbers above `mark`; `_partial` holds masks (1 = unacked) of entries that are acked in part.
+Invariants: every entry below `mark` is acked, `mark` itself is not. `_acked` has the acked entries
+above `mark`. `_partial` has the masks (1 = unacked) of entries that are acked in part.
 """
 
 from __future__ import annotations
 
 
 class Cursor:
-    """The acked part of a log, by sequence number.
-
-    Args:
-        mark: First entry that is not acked.
-    """
+    """The acked part of a log, by sequence number."""
 
     __slots__ = ("_acked", "_partial", "mark")
 
@@ -25,12 +21,12 @@ class Cursor:
         return seq < self.mark or seq in self._acked
 
     def remaining(self, seq: int) -> int | None:
-        """Return the mask of a partly acked entry; None if it has no partial ack."""
+        """Return the mask of a partly acked entry, or None."""
         return self._partial.get(seq) if self._partial else None
 
     @property
     def has_partial(self) -> bool:
-        """True if any entry is partly acked. Saves the lookup for most subscriptions."""
+        """True if any entry is partly acked. Saves most lookups."""
         return bool(self._partial)
 
     def ack(self, seq: int) -> bool:
@@ -53,10 +49,10 @@ class Cursor:
             self.mark += 1
 
     def ack_indexes(self, seq: int, size: int, mask: int) -> int | None:
-        """AND a mask (1 = still unacked) into an entry of `size` indexes.
+        """AND a mask (1 = unacked) into an entry of `size` indexes.
 
         Returns:
-            The unacked bits, 0 if the entry is now acked; None if it was acked before.
+            The unacked bits; None if the entry was acked before.
         """
         if self.is_acked(seq):
             return None
@@ -72,7 +68,7 @@ class Cursor:
         self._partial.pop(seq, None)
 
     def ack_below(self, seq: int) -> None:
-        """Ack every entry before `seq`. The mark never moves back."""
+        """Ack every entry before `seq`."""
         if seq <= self.mark:
             return
         self.mark = seq
@@ -81,13 +77,12 @@ class Cursor:
         self._close_holes()
 
     def reset(self, seq: int) -> None:
-        """Seek: drop all acks and start at `seq`."""
         self.mark = seq
         self._acked.clear()
         self._partial.clear()
 
     def forget_partial(self) -> None:
-        """Drop all partial acks, as a topic unload does (consumer-semantics.md 6.8)."""
+        """Drop all partial acks, as at an unload (consumer-semantics.md 6.8)."""
         self._partial.clear()
 
     def backlog(self, end: int) -> int:

@@ -1,8 +1,7 @@
 """Entries held back until their `deliver_at_time`, with the broker's coarse timer.
 
-Without `strict`, an entry is delivered up to one tick early, or at once if it is due within a tick.
-With `strict`, it is never early and up to a tick late. The caller asks `wake_ms` when to check
-again.
+Without `strict`, an entry is delivered up to one tick early. With `strict`, it is never early and
+up to a tick late.
 """
 
 from __future__ import annotations
@@ -11,13 +10,6 @@ from heapq import heappop, heappush
 
 
 class DelayedEntries:
-    """Waiting entries by due time.
-
-    Args:
-        tick_ms: Interval of the checks for due entries.
-        strict: See the module.
-    """
-
     __slots__ = ("_heap", "_slack_ms", "_strict", "_tick_ms")
 
     def __init__(self, tick_ms: int, strict: bool) -> None:
@@ -37,7 +29,7 @@ class DelayedEntries:
         return True
 
     def pop_due(self, wall_now_ms: int) -> list[int]:
-        """Remove and return all due entries, in order of due time."""
+        """Remove and return all due entries, in order."""
         due = []
         heap = self._heap
         while heap and heap[0][0] <= wall_now_ms + self._slack_ms:
@@ -47,8 +39,7 @@ class DelayedEntries:
     def wake_ms(self) -> int | None:
         """Return the time of the next check in wall ms; None if no entry waits.
 
-        It lies on the tick grid: with `strict` the first tick at or after the due time, otherwise
-        the nearest tick.
+        With `strict` the first tick at or after the due time, otherwise the nearest tick.
         """
         if not self._heap:
             return None

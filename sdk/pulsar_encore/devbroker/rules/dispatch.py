@@ -1,12 +1,10 @@
 """Dispatching on Shared, and the interface of all dispatchers.
 
-The sharing types own the read position, the held entries and the redelivery counts. Their
-invariant: every entry from the cursor's mark to `_read` is in exactly one state: acked, held by one
-consumer, waiting for redelivery or for its consumer, or delayed.
+Invariant of Shared and Key_Shared: every entry from the cursor's mark to `_read` is in exactly one
+state: acked, held by one consumer, waiting for redelivery or for its consumer, or delayed.
 
-All chunks of a message go to the consumer that holds any of them. Pulsar sends them to the consumer
-that got the first one, and may then deliver neither the rest nor any other message
-(wire-protocol.md 6.4). That is not copied.
+All chunks of a message go to the consumer that holds any of them. Pulsar's own rule, which may stop
+delivery (wire-protocol.md 6.4), is not copied.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Protocol
 from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
 from .delayed import DelayedEntries
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .topic_log import TopicLog
 
 TURN = 20  # entries per consumer and round-robin turn, as on Pulsar
@@ -43,9 +41,7 @@ class SharedDispatch:
 
     type = SubscriptionType.SHARED
 
-    def __init__(
-        self, log: TopicLog, cursor: Cursor, rules: SubscriptionRules, durable: bool
-    ) -> None:
+    def __init__(self, log: TopicLog, cursor: Cursor, rules: BrokerRules, durable: bool) -> None:
         self.consumers: list[SubscribedConsumer] = []
         self._log = log
         self._cursor = cursor
@@ -69,7 +65,7 @@ class SharedDispatch:
         self.consumers.sort(key=lambda c: c.priority)
 
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """Remove a consumer. Its entries go to the others, with unchanged redelivery counts."""
+        """Remove a consumer. Its entries go to the others with the same redelivery counts."""
         self.consumers.remove(consumer)
         for seq in self._drop_held(consumer):
             self._enqueue(seq)
@@ -79,7 +75,7 @@ class SharedDispatch:
         self._unblock_total()
 
     def acked(self, seq: int) -> None:
-        """Release an entry that is acked in full, by any consumer."""
+        """Release an entry that any consumer acked in full."""
         if self._counts:
             self._counts.pop(seq, None)
         for consumer in self.consumers:
@@ -100,7 +96,7 @@ class SharedDispatch:
                 return
 
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
-        """Release entries that the consumer holds (None: all of them), and count redeliveries."""
+        """Release held entries (None: all of them), and count redeliveries."""
         everything = seqs is None
         held = consumer.held
         for seq in sorted(held if seqs is None else set(seqs)):
@@ -135,7 +131,7 @@ class SharedDispatch:
         return self._delayed.wake_ms()
 
     def _next_consumer(self) -> SubscribedConsumer | None:
-        """Return the next ready consumer in turn, of the highest priority with a ready consumer."""
+        """Return the next ready consumer in turn, of the highest priority that has one."""
         consumers = self.consumers
         count = len(consumers)
         best = None
@@ -161,7 +157,7 @@ class SharedDispatch:
         return sent
 
     def _take(self, consumer: SubscribedConsumer, wall_now_ms: int) -> int | None:
-        """Return the next entry: first of the consumer's queue, then redeliveries, then the log."""
+        """Return the next entry: from the consumer's queue, redeliveries, or the log."""
         is_acked = self._cursor.is_acked
         for waiting in (consumer.queue, self._replay):
             while waiting:
@@ -174,7 +170,7 @@ class SharedDispatch:
         return None
 
     def _is_for(self, consumer: SubscribedConsumer, seq: int) -> bool:
-        """Return True if the consumer may get an entry, else queue it for its chunks' holder."""
+        """True if the consumer may get an entry; else queue it for the holder of its chunks."""
         holder = self._chunks.get(self._log.at(seq).chunked)
         if holder is None or holder[0] is consumer:
             return True
@@ -219,12 +215,10 @@ class SharedDispatch:
         heappush(self._replay, seq)
 
     def _release_held(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
-        """Release an entry that was acked or is to be redelivered."""
         self._subtract_unacked(consumer, left)
         self._release_chunk(seq)
 
     def _release_chunk(self, seq: int) -> None:
-        """Count one held chunk less."""
         if not self._chunks:
             return
         chunked = self._log.at(seq).chunked

@@ -1,7 +1,6 @@
 """Fault plans: faults for the n-th command of a type.
 
-A plan is deterministic. It counts the commands of each type and direction over all connections,
-from the moment when it is installed. The session carries the faults out.
+A plan counts the commands of each type and direction over all connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Assign keys to consumers: the two Key_Shared layouts, and the hash ring of Failover.
 
-The constants are the protocol's (wire-protocol.md 5.1). A key goes to the same consumer here and on
-Pulsar, so that ordering tests hold for both.
+A key goes to the same consumer here and on Pulsar (wire-protocol.md 5.1).
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ Range = tuple[int, int]
 
 
 class NamedConsumer(Protocol):
-    """The part of a consumer that the layouts need."""
-
     name: str
     ranges: Sequence[Range]
 
@@ -70,7 +67,6 @@ class StickyRanges(Generic[C]):
 
     @staticmethod
     def slot(key_hash: int) -> int:
-        """Return the slot of a murmur3 hash. Slot 0 is not used."""
         return key_hash % STICKY_RANGE or 1
 
     def owner(self, slot: int) -> C | None:
@@ -86,11 +82,7 @@ def overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
 
 
 def check_ranges(new: Sequence[Range], taken: Sequence[Range]) -> None:
-    """Refuse ranges that are empty, out of bounds or overlap.
-
-    Raises:
-        Refusal: ConsumerAssignError.
-    """
+    """Refuse ranges that are empty, out of bounds or overlap."""
     if not new:
         raise Refusal("ConsumerAssignError", "a STICKY consumer must declare hash ranges")
     seen = list(taken)

@@ -1,8 +1,7 @@
 """Key_Shared: every key belongs to one consumer at a time.
 
 Entries that were read ahead wait in the queue of the consumer that owns their slot. If another
-consumer still holds earlier entries of the slot, the entries wait until those are released, so that
-two consumers never hold the same key (PIP-379). Out-of-order delivery switches this off.
+consumer still holds earlier entries of the slot, they wait until those are released (PIP-379).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
 from .dispatch import SharedDispatch
 from .key_ranges import AutoSplit, StickyRanges
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .topic_log import TopicLog
 
 TURN_AHEAD = 100  # entries kept ready per consumer, so that a slow key does not stop the reading
@@ -23,8 +22,8 @@ class KeySharedDispatch(SharedDispatch):
     """Shared, with consumers selected by the hash of the key.
 
     Args:
-        sticky: Use the ranges that the consumers declared, instead of the ring.
-        out_of_order: `allowOutOfOrderDelivery`.
+        sticky: Use the ranges that the consumers declared.
+        out_of_order: `allowOutOfOrderDelivery`: two consumers may hold the same key.
     """
 
     type = SubscriptionType.KEY_SHARED
@@ -33,7 +32,7 @@ class KeySharedDispatch(SharedDispatch):
         self,
         log: TopicLog,
         cursor: Cursor,
-        rules: SubscriptionRules,
+        rules: BrokerRules,
         durable: bool,
         *,
         sticky: bool,
@@ -86,7 +85,7 @@ class KeySharedDispatch(SharedDispatch):
         self._waiting += 1
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
-        """Read ahead within bounds, then serve every ready consumer from its own queue."""
+        """Read ahead, then serve every ready consumer from its own queue."""
         out: list[Delivery] = []
         for seq in self._delayed.pop_due(wall_now_ms):
             self._enqueue(seq)
@@ -113,7 +112,7 @@ class KeySharedDispatch(SharedDispatch):
     ) -> int:
         queue = consumer.queue
         sent = 0
-        # As on Pulsar, permits count entries within one read, so batches make them very negative.
+        # As on Pulsar, permits count entries within one read.
         limit = min(limit, TURN_AHEAD, consumer.permits)
         while queue and sent < limit and not consumer.blocked and not self._blocked:
             seq = heappop(queue)

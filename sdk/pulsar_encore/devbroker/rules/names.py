@@ -19,7 +19,7 @@ class TopicName(NamedTuple):
     """A parsed name.
 
     Args:
-        full: ``persistent://tenant/namespace/topic`` or non-persistent, with any partition suffix.
+        full: With domain, namespace and any partition suffix.
         namespace: ``tenant/namespace``.
         base: `full` without the partition suffix.
         partition: Partition number, or -1 if the topic is not a partition.
@@ -32,11 +32,7 @@ class TopicName(NamedTuple):
 
 
 def parse(name: str) -> TopicName:
-    """Parse a topic name. Short names mean ``persistent://public/default``.
-
-    Raises:
-        Refusal: InvalidTopicName.
-    """
+    """Parse a topic name. Short names mean ``persistent://public/default``."""
     domain, mark, rest = name.partition("://")
     if not mark:
         domain, rest = "persistent", name

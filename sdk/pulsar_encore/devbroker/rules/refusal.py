@@ -1,8 +1,4 @@
-"""Refusals of requests by the broker's rules.
-
-The session turns a `Refusal` into the answer that belongs to the command (ERROR, a failed lookup,
-SEND_ERROR). A refusal never closes a connection.
-"""
+"""Refusals of requests by the broker's rules. They never close a connection."""
 
 from __future__ import annotations
 
@@ -26,6 +22,5 @@ class Refusal(EncoreError):
 
 
 def missing_subscription(topic: str, name: str, known: Iterable[str]) -> ConfigurationError:
-    """Return the error for a subscription that does not exist."""
     names = ", ".join(repr(each) for each in sorted(known)) or "none"
     return ConfigurationError(f"{topic!r} has no subscription {name!r}; it has {names}")

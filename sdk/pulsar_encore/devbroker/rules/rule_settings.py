@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SubscriptionRules:
-    """Rules of subscriptions; see `BrokerSettings` for the fields."""
+class BrokerRules:
+    """Settings of the rules; `BrokerSettings` documents the fields."""
 
+    namespaces: tuple[str, ...] | None = ("public/default",)
+    auto_create: bool = True
+    auto_create_partitions: int = 0
+    entries_per_ledger: int = 50_000
     max_unacked_per_consumer: int = 50_000
     max_unacked_per_subscription: int = 200_000
     batch_index_ack: bool = True
@@ -20,13 +24,3 @@ class SubscriptionRules:
     look_ahead: int = 20_000
     rewind_overtaken: float = 0.75
     rewind_seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopicRules:
-    """Rules of topics; see `BrokerSettings` for the fields."""
-
-    namespaces: tuple[str, ...] | None
-    auto_create: bool
-    auto_create_partitions: int
-    entries_per_ledger: int

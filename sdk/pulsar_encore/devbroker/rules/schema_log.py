@@ -16,11 +16,7 @@ class SchemaLog:
         self._versions: list[pb.Schema] = []
 
     def register(self, schema: pb.Schema) -> bytes:
-        """Find or add a schema; return its version as sent on the wire, empty for no schema.
-
-        Raises:
-            Refusal: IncompatibleSchema.
-        """
+        """Find or add a schema; return its version, empty for no schema."""
         if schema.type == _AUTO_CONSUME or schema.type == pb.Schema.Type.Value("None"):
             return b""
         for version, known in enumerate(self._versions):
@@ -39,12 +35,7 @@ class SchemaLog:
         return _version(len(self._versions) - 1)
 
     def get(self, version: bytes | None) -> tuple[pb.Schema, bytes]:
-        """Return one version, or the latest for None.
-
-        Raises:
-            Refusal: TopicNotFound if there is no such version; IncompatibleSchema for a malformed
-                one.
-        """
+        """Return one version, or the latest for None."""
         if version is not None and len(version) != 8:
             raise Refusal("IncompatibleSchema", "a schema version is 8 bytes")
         at = len(self._versions) - 1 if version is None else int.from_bytes(version, "big")

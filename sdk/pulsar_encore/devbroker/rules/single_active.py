@@ -1,8 +1,7 @@
 """Exclusive and Failover: one consumer reads in order.
 
-No entry is held and no counts are kept. Unacked entries are sent again only after a rewind:
-REDELIVER, another active consumer, or a reconnect. Delivery times are ignored
-(consumer-semantics.md 9.1).
+Unacked entries are sent again only after a rewind: REDELIVER, another active consumer, or a
+reconnect. Delivery times are ignored (consumer-semantics.md 9.1).
 
 Entries are read in blocks, one per ms, and a block is sent whole. A REDELIVER during a read goes
 wrong as on Pulsar 4.2 (wire-protocol.md 5.5): the block of that read is discarded, but when the
@@ -18,7 +17,7 @@ from ...wire.key_hashes import murmur3
 from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
 from .key_ranges import ring_index
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .topic_log import LogEntry, TopicLog
 
 READ_ENTRIES = 100  # per read, as Pulsar's dispatcherMaxReadBatchSize
@@ -27,14 +26,14 @@ LATEST_BLOCK = 6  # an overtaking read completes after at most this many blocks 
 
 
 class _Block(NamedTuple):
-    """The result of one read: unacked entries, and the start of the next read."""
+    """Unacked entries, and the start of the next read."""
 
     entries: list[LogEntry]
     end: int
 
 
 class _LateRead(NamedTuple):
-    """A read that was in flight at a rewind: its end, and the blocks until it completes."""
+    """A read in flight at a rewind: its end, and the blocks until it completes."""
 
     end: int
     blocks: int
@@ -43,21 +42,16 @@ class _LateRead(NamedTuple):
 class Overtaking:
     """Decides which rewinds of a subscription are overtaken, and after how many blocks.
 
-    The choice is a hash, not random: topics differ, but every run that creates them in the same
-    order behaves the same.
-
-    Args:
-        rules: `rewind_overtaken` and `rewind_seed`.
-        ledger: Distinguishes topics.
+    The choice is a hash: every run that creates topics in the same order behaves the same.
     """
 
-    def __init__(self, rules: SubscriptionRules, ledger: int) -> None:
+    def __init__(self, rules: BrokerRules, ledger: int) -> None:
         self.share: float = rules.rewind_overtaken
         self._seed = f"{rules.rewind_seed} {ledger}"
         self._rewinds = 0
 
     def next(self) -> int:
-        """Return the number of blocks after which the next rewind is overtaken; 0 for never."""
+        """Return after how many blocks the next rewind is overtaken; 0 for never."""
         self._rewinds += 1
         hashed = murmur3(f"{self._seed} {self._rewinds}".encode())
         return hashed % LATEST_BLOCK + 1 if hashed // LATEST_BLOCK % 1000 < self.share * 1000 else 0
@@ -69,7 +63,7 @@ class SingleActive:
         kind: SubscriptionType,
         log: TopicLog,
         cursor: Cursor,
-        rules: SubscriptionRules,
+        rules: BrokerRules,
         overtaking: Overtaking,
     ) -> None:
         self.type = kind
@@ -102,7 +96,7 @@ class SingleActive:
         """Do nothing: no entry is held."""
 
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
-        """Rewind, whatever the ids are. Ignored from an inactive consumer."""
+        """Rewind, whatever the ids are. An inactive consumer is ignored."""
         if consumer is not self.active:
             return
         read_in_flight = self._next_block(READ_ENTRIES) if self._ready else None
@@ -112,7 +106,6 @@ class SingleActive:
             self._late = _LateRead(read_in_flight.end, blocks) if blocks else None
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
-        """Send the active consumer one block, or up to its permits if no read overtakes."""
         out: list[Delivery] = []
         consumer = self.active
         cursor = self._cursor
@@ -140,7 +133,7 @@ class SingleActive:
         return self.active is not None and self.active.permits > 0 and self.active.writable
 
     def _next_block(self, most: int) -> _Block:
-        """Return the next block. The permits of the active consumer count entries here."""
+        """Return the next block. Permits count entries here."""
         assert self.active is not None
         log, cursor = self._log, self._cursor
         most = min(most, self.active.permits)
@@ -153,7 +146,7 @@ class SingleActive:
         return _Block(entries, seq)
 
     def _complete_late_read(self) -> None:
-        """Count a sent block. Without permits the read in flight completes at once."""
+        """Count a sent block. Without permits the late read completes at once."""
         late = self._late
         if late is None:
             return
@@ -164,12 +157,11 @@ class SingleActive:
         self._read = max(self._read, late.end)
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
-        """Return when the next read completes or a new active consumer may start, in wall ms."""
         is_waiting = wall_now_ms < self._not_before_ms and self._ready
         return self._not_before_ms if is_waiting else None
 
     def _elect(self, wall_now_ms: int) -> None:
-        """Choose an active consumer of the top priority: by partition number, else by hash ring."""
+        """Choose the active consumer of the top priority: by partition number, else hash ring."""
         self.consumers.sort(key=lambda c: (c.priority, c.name))
         previous = self.active
         self.active = None

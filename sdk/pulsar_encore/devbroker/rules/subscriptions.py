@@ -1,8 +1,7 @@
 """Subscriptions: a cursor, consumers and the dispatcher that serves them.
 
-This class is all of the broker's behaviour towards consumers. Invariant: an entry before the end of
-the log is acked, held by a live consumer, or will be delivered to a consumer with permits.
-`wall_now_ms` is the broker's wall clock, with which delivery times are compared.
+Invariant: an entry before the end of the log is acked, held by a live consumer, or will be
+delivered to a consumer with permits.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .dispatch import Dispatcher, SharedDispatch
 from .key_ranges import check_ranges
 from .key_shared_dispatch import KeySharedDispatch
 from .refusal import Refusal
-from .rule_settings import SubscriptionRules
+from .rule_settings import BrokerRules
 from .single_active import Overtaking, SingleActive
 from .topic_log import TopicLog
 
@@ -40,7 +39,7 @@ class Subscription:
         self,
         log: TopicLog,
         name: str,
-        rules: SubscriptionRules,
+        rules: BrokerRules,
         *,
         durable: bool = True,
         start: int = 0,
@@ -59,7 +58,6 @@ class Subscription:
 
     @property
     def type(self) -> SubscriptionType | None:
-        """The type of the connected consumers; None without consumers."""
         return self._dispatcher.type if self._dispatcher and self._dispatcher.consumers else None
 
     @property
@@ -80,11 +78,7 @@ class Subscription:
         sticky: bool = False,
         out_of_order: bool = False,
     ) -> list[Notice]:
-        """Connect a consumer.
-
-        Raises:
-            Refusal: ConsumerBusy (exclusive, or another type), ConsumerAssignError (STICKY ranges).
-        """
+        """Connect a consumer."""
         rule = self._dispatcher
         if rule is not None and rule.consumers:
             self._check_joins(rule, kind, sticky)
@@ -123,7 +117,7 @@ class Subscription:
             )
 
     def remove_consumer(self, consumer: SubscribedConsumer, wall_now_ms: int) -> list[Notice]:
-        """Disconnect a consumer. Its held entries are redelivered."""
+        """Disconnect a consumer, and redeliver its entries."""
         rule = self._dispatcher
         if rule is None or consumer not in rule.consumers:
             return []
@@ -137,7 +131,7 @@ class Subscription:
     def _changes(
         self, previous: SubscribedConsumer | None, newcomer: SubscribedConsumer | None
     ) -> list[Notice]:
-        """Return notices of the active Failover consumer: all on a change, else the newcomer's."""
+        """Return notices of the active Failover consumer: all on a change, else one."""
         if self.type is not SubscriptionType.FAILOVER:
             return []
         active = self.active
@@ -148,7 +142,7 @@ class Subscription:
         ]
 
     def end_of_topic(self) -> list[Notice]:
-        """Return notices, once for each consumer, that a terminated topic is fully acked."""
+        """Return notices, once for each consumer, that a terminated topic is acked."""
         if not self.log.terminated or self.backlog:
             return []
         unnotified = [consumer for consumer in self.consumers if not consumer.end_notified]
@@ -160,7 +154,7 @@ class Subscription:
         consumer.permits += permits
 
     def ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Ack an entry, or the indexes with bit 0. Unknown ids are ignored."""
+        """Ack an entry, or the indexes with bit 0."""
         seq = self.log.locate(ledger, entry)
         if seq is None:
             return
@@ -182,8 +176,7 @@ class Subscription:
     def ack_cumulative(self, ledger: int, entry: int, mask: int | None = None) -> None:
         """Ack every entry up to an id. Ignored on Shared and Key_Shared, as on Pulsar.
 
-        Entry -1 is before the first entry of its ledger. Inside a batch, the mask replaces all
-        earlier partial acks of the entry, also those of later indexes (seen on 4.2.4).
+        The mask replaces earlier partial acks of the entry, also of later indexes (seen on 4.2.4).
         """
         if self._dispatcher is not None and self._dispatcher.type.shares:
             return
@@ -207,10 +200,9 @@ class Subscription:
         ids: Iterable[tuple[int, int]] | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Release the given ids that this consumer holds for redelivery; None or empty releases
-        all.
+        """Release held ids for redelivery; None or empty releases all.
 
-        Exclusive and Failover rewind instead, and `epoch` raises the epoch of the consumer.
+        Exclusive and Failover rewind instead. `epoch` raises the epoch of the consumer.
         """
         if epoch is not None and epoch > (consumer.epoch or 0):
             consumer.epoch = epoch
@@ -227,7 +219,7 @@ class Subscription:
         """Move the cursor. Return the consumers that this closes, and notices.
 
         Args:
-            mask: Indexes of the entry at `seq` that are still to be delivered (bit 1).
+            mask: Indexes of the entry at `seq` to deliver (bit 1).
         """
         rule = self._dispatcher
         closed: list[SubscribedConsumer] = []
@@ -245,7 +237,7 @@ class Subscription:
         return closed, notices
 
     def unload(self) -> list[SubscribedConsumer]:
-        """Unload the topic: remove all consumers, and lose counts and partial acks."""
+        """Remove all consumers, and lose counts and partial acks."""
         closed = self.consumers
         self._dispatcher = None
         self.cursor.forget_partial()
@@ -255,5 +247,5 @@ class Subscription:
         return self._dispatcher.dispatch(wall_now_ms, limit) if self._dispatcher else []
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
-        """Return when to call `dispatch` again, in wall ms; None if no entry waits for a time."""
+        """Return when to call `dispatch` again, in wall ms, or None."""
         return self._dispatcher.wake_ms(wall_now_ms) if self._dispatcher else None

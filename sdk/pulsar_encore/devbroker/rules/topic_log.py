@@ -1,8 +1,7 @@
 """The log of one topic: entries in ledgers, with their ids.
 
-Every entry has a sequence number (`seq`, from 0, never reused), so that cursors are plain ints. Ids
-(ledger, entry) are used only at the edges. Invariant: `entries[i].seq == base + i`, and ids grow
-with `seq`. Bodies are stored unchanged, with their checksums.
+Every entry has a sequence number (`seq`, from 0, never reused), so that cursors are plain ints.
+Invariant: `entries[i].seq == base + i`, and ids grow with `seq`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class LogEntry:
     """One stored entry: a message, a batch or a chunk.
 
     Args:
-        body: The bytes after the command, sent again unchanged.
+        body: The bytes after the command.
         batch: `num_messages_in_batch`; 0 if the entry is not a batch.
         publish_ms: Publish time by the producer's clock, in wall ms.
         deliver_at_ms: Earliest delivery on Shared and Key_Shared, in wall ms; 0 for none.
@@ -48,19 +47,14 @@ class LogEntry:
 
     @property
     def key_hash(self) -> int:
-        """murmur3 of the key, computed on first access."""
+        """murmur3 of the key."""
         if self._hash < 0:
             self._hash = murmur3(self.key)
         return self._hash
 
 
 class TopicLog:
-    """The log of one topic or partition.
-
-    Args:
-        next_ledger: Returns ledger ids, unique in the broker.
-        partition: Number of the partition; -1 for a topic without partitions.
-    """
+    """The log of one topic or partition. `partition` is -1 for a topic without partitions."""
 
     def __init__(
         self,
@@ -84,27 +78,18 @@ class TopicLog:
         self.roll_ledger()
 
     def roll_ledger(self) -> None:
-        """Start a new ledger, as Pulsar does when one is full or the topic is reloaded."""
+        """Start a new ledger, as Pulsar does when one is full or the topic was unloaded."""
         if self._ledger_starts and self._ledger_starts[-1] == self.end:
             return
         self._ledger_ids.append(self._next_ledger())
         self._ledger_starts.append(self.end)
 
     def check_open(self) -> None:
-        """Check that the topic accepts entries.
-
-        Raises:
-            Refusal: TopicTerminatedError.
-        """
         if self.terminated:
             raise Refusal("TopicTerminatedError", f"{self.name} was terminated")
 
     def append(self, entry: LogEntry) -> LogEntry:
-        """Store an entry and set its id.
-
-        Raises:
-            Refusal: TopicTerminatedError.
-        """
+        """Store an entry and set its id."""
         self.check_open()
         if self.end - self._ledger_starts[-1] >= self._per_ledger:
             self.roll_ledger()
@@ -133,7 +118,7 @@ class TopicLog:
         return seq if self.base <= seq < stop else None
 
     def locate_from(self, ledger: int, entry: int) -> int:
-        """Return where reading from an id starts: its entry, or the first stored one after it."""
+        """Return where reading from an id starts: at it, or at the first stored one after it."""
         if (ledger, entry) == EARLIEST:
             return self.base
         at = bisect_right(self._ledger_ids, ledger) - 1
@@ -147,7 +132,7 @@ class TopicLog:
         return max(self.base, min(self._ledger_starts[at] + entry, stop))
 
     def locate_time(self, publish_ms: int) -> int:
-        """Return the first entry published at or after a wall time, by bisection; else the end."""
+        """Return the first entry published at or after a wall time, else the end."""
         return self.base + bisect_left(self.entries, publish_ms, key=lambda e: e.publish_ms)
 
     def id_before(self, seq: int) -> tuple[int, int]:
@@ -158,12 +143,11 @@ class TopicLog:
         at = max(bisect_right(self._ledger_starts, seq) - 1, 0)
         return self._ledger_ids[at], (seq - self._ledger_starts[at] - 1) % 2**64
 
-    def trim(self, acked_below: int) -> int:
-        """Drop closed ledgers below `acked_below`; return the number of dropped entries."""
-        keep = max(bisect_right(self._ledger_starts, acked_below) - 1, 0)
-        dropped = self._ledger_starts[keep] - self.base
-        if dropped > 0:
-            del self.entries[:dropped]
-            self.base += dropped
+    def trim(self, acked_below: int) -> None:
+        """Drop closed ledgers below `acked_below`."""
+        keep = bisect_right(self._ledger_starts, acked_below) - 1
+        if keep > 0:
+            start = self._ledger_starts[keep]
+            del self.entries[: start - self.base]
+            self.base = start
             del self._ledger_ids[:keep], self._ledger_starts[:keep]
-        return max(dropped, 0)

@@ -1,7 +1,7 @@
 """The producers of one topic: names and access modes.
 
-Invariant: an exclusive producer is the only ready one. A fenced producer gets no notice
-(wire-protocol.md 7.4). It is removed from this list, and its next SEND closes the connection.
+An exclusive producer is the only ready one. A fenced producer gets no notice: its next SEND closes
+the connection (wire-protocol.md 7.4).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Publisher:
     Args:
         key: Identifies the producer on one connection.
         epoch: Raised by the client with every reconnect.
-        generated: True if the broker chose the name.
         request_id: Request id of PRODUCER; a waiting producer is answered later with it.
     """
 
@@ -37,7 +36,6 @@ class Publisher:
     name: str
     access: AccessMode = AccessMode.SHARED
     epoch: int = 0
-    generated: bool = False
     request_id: int = 0
     owner: Any = None
     ready: bool = True
@@ -52,7 +50,7 @@ class Producers:
         self.topic_epoch: int | None = None
 
     def holder(self, publisher: Publisher) -> Publisher | None:
-        """Return the producer that blocks another one by its name or exclusively, if any."""
+        """Return the producer that blocks another one, by name or exclusively."""
         same = self.ready.get(publisher.name)
         if same is not None:
             return same
@@ -64,11 +62,7 @@ class Producers:
         return None
 
     def add(self, publisher: Publisher, topic_epoch: int | None = None) -> None:
-        """Admit a producer now, or (`ready` False) when the exclusive producer has left.
-
-        Raises:
-            Refusal: ProducerBusy, ProducerFenced.
-        """
+        """Admit a producer now, or (`ready` False) when the exclusive producer has left."""
         exclusive = publisher.access is not AccessMode.SHARED
         if topic_epoch is not None and exclusive and topic_epoch < (self.topic_epoch or 0):
             raise Refusal("ProducerFenced", "another exclusive producer has taken the topic")
@@ -99,7 +93,7 @@ class Producers:
         self.ready[publisher.name] = publisher
 
     def remove(self, publisher: Publisher) -> Publisher | None:
-        """Remove a producer; return the waiting producer that becomes ready, if any."""
+        """Remove a producer; return its successor, if any."""
         if publisher in self.waiting:
             self.waiting.remove(publisher)
         if self.ready.get(publisher.name) is publisher:

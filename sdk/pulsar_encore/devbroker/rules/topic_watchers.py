@@ -1,8 +1,7 @@
 """Match topics of a namespace with patterns, for lists and watchers.
 
 A pattern is matched in full against ``tenant/namespace/topic``, without the domain; a partition is
-matched by the name of its topic (wire-protocol.md 4). The dialect is Python's and not Java's. They
-agree on common patterns, and clients filter the list again.
+matched by the name of its topic (wire-protocol.md 4). The dialect is Python's and not Java's.
 """
 
 from __future__ import annotations
@@ -19,12 +18,6 @@ MAX_PATTERN = 50
 
 
 class TopicPattern:
-    """A pattern from a client.
-
-    Raises:
-        Refusal: InvalidTopicName, if it is not a regular expression.
-    """
-
     def __init__(self, pattern: str) -> None:
         try:
             self._expression = re.compile(re.sub(r"^(\^?)[\w-]+://", r"\1", pattern))
@@ -41,14 +34,13 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """A watch of the matching topics of a namespace. `id` is the client's id."""
+    """A watch of the matching topics of a namespace."""
 
     id: int
     namespace: str
     pattern: TopicPattern
 
     def concerns(self, topic: str) -> bool:
-        """Return True if the watcher covers a topic, given by its full name."""
         if not topic.startswith("persistent://"):
             return False  # brokers report only persistent topics
         return parse(topic).namespace == self.namespace and self.pattern.matches(topic)

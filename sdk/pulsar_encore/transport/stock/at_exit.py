@@ -4,9 +4,8 @@ A native thread that wants the GIL after finalization has begun, even to release
 is unwound by force through C++ and aborts the process. At exit this module therefore closes every
 open client, and waits until the native side has dropped its last reference to each close callback.
 
-A forked child has copies of the native objects without their threads, over the parent's sockets.
-Destroying a copy waits for a missing thread, or closes an object of the parent at the broker. The
-child therefore keeps all copies.
+A forked child keeps its copies of native objects: destroying one waits for a thread that only the
+parent has, or closes the parent's object at the broker.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from weakref import WeakValueDictionary, finalize
 from ...eventloop.process import at_exit, keep_for_ever
 from .cpp_calls import ignore
 
-#: Longest wait at exit for a broker that does not answer, in s, for all clients together.
+#: Longest wait at exit, for all clients together.
 _EXIT_WAIT_S: Final = 2.0
 _SHUTDOWN_WAIT_S: Final = 1.0
 
@@ -58,14 +57,14 @@ def watch(
 
     Args:
         when: Takes an action, and calls it as soon as the native client may be closed.
-        keep: An object to keep until the native client was closed.
+        keep: Kept alive until then.
     """
     _open[id(native)] = keep_in_child(native)
     finalize(owner, when, partial(end_open, native, keep)).atexit = False
 
 
 def keep_in_child(native: Any) -> Any:
-    """Return `native`. A forked child never destroys its copy of it."""
+    """Return `native`, which a forked child will never destroy."""
     _natives[id(native)] = native
     return native
 
@@ -83,7 +82,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_open(native: Any, keep: object = None) -> None:
-    """Close a native client unless `end` was called for it. `keep` stays alive meanwhile."""
+    """Close a native client unless `end` was called for it."""
     if id(native) in _open:
         end(native)
 

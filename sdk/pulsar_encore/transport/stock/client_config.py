@@ -1,11 +1,9 @@
-"""Convert the values of `ClientOptions` to the classes of `pulsar-client`.
-
-`pulsar.Client` checks for its own classes. Values that are already of those classes pass unchanged.
-"""
+"""Convert the values of `ClientOptions` to the classes of `pulsar-client`, which it checks for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import _pulsar
@@ -36,11 +34,6 @@ class _Provider(pulsar.ServiceInfoProvider):  # type: ignore[misc]
 
 
 def authentication(given: Any) -> Any:
-    """Return the `pulsar.Authentication` for an `authentication=`, or None without one.
-
-    Raises:
-        ConfigurationError: if `pulsar-client` cannot create it.
-    """
     return _Authentication(given.auth) if isinstance(given, Authentication) else given
 
 
@@ -58,14 +51,15 @@ def service_url(given: Any) -> Any:
 
 def logger(given: Any) -> Any:
     if isinstance(given, ConsoleLogger):
-        return pulsar.ConsoleLogger(_level(given))
+        return pulsar.ConsoleLogger(native_enum(given.log_level))
     if isinstance(given, FileLogger):
-        return pulsar.FileLogger(_level(given), given.log_file)
+        return pulsar.FileLogger(native_enum(given.log_level), given.log_file)
     return given
 
 
-def _level(given: ConsoleLogger | FileLogger) -> Any:
-    return getattr(_pulsar.LoggerLevel, given.log_level.name)
+def native_enum(member: Enum) -> Any:
+    """Return the member of `_pulsar` with the same class name and name."""
+    return getattr(getattr(_pulsar, type(member).__name__), member.name)
 
 
 def _service_info(given: Any) -> Any:

@@ -13,6 +13,7 @@ import _pulsar
 
 from ...errors import NotSupportedError
 from ...options import Subscription
+from .client_config import native_enum
 from .stock_schemas import schema_info
 
 #: Raised to the C++ client's minimum of 100 ms. Nacks handed over are due:
@@ -35,19 +36,15 @@ def queue_share(requested: int) -> int:
 
 
 def consumer_configuration(subscription: Subscription) -> Any:
-    """Return the `_pulsar.ConsumerConfiguration` for a durable `subscription`.
-
-    Raises:
-        NotSupportedError: for a receiver queue of 0.
-        ConfigurationError: if the C++ client refuses a value.
-    """
+    """Return the `_pulsar.ConsumerConfiguration` for a durable `subscription`."""
     if subscription.receiver_queue_size == 0:
         raise NotSupportedError(
             "receiver_queue_size=0 loses all but the first message of a batch in the stock "
             "library: use 1"
         )
     conf = _pulsar.ConsumerConfiguration()
-    conf.consumer_type(getattr(_pulsar.ConsumerType, subscription.consumer_type.name))
+    _set_common(conf, subscription)
+    conf.consumer_type(native_enum(subscription.consumer_type))
     queue = queue_share(subscription.receiver_queue_size)
     conf.receiver_queue_size(queue)
     conf.max_total_receiver_queue_size_across_partitions(
@@ -58,71 +55,54 @@ def consumer_configuration(subscription: Subscription) -> Any:
     conf.negative_ack_redelivery_delay_ms(NACK_DELAY_MS)
     conf.batch_index_ack_enabled(True)
     conf.batch_receive_policy(
-        # With a limit above the queue's size the C++ client logs a warning and takes that size.
+        # With a limit above the queue's size the C++ client logs a warning.
         _pulsar.BatchReceivePolicy(min(PUMP_MAX_MESSAGES, queue), PUMP_MAX_BYTES, PUMP_TIMEOUT_MS)
     )
     conf.broker_consumer_stats_cache_time_ms(subscription.broker_consumer_stats_cache_time_ms)
-    conf.read_compacted(subscription.read_compacted)
     for key, value in (subscription.properties or {}).items():
         conf.property(key, value)
     conf.pattern_auto_discovery_period(subscription.pattern_auto_discovery_period)
-    conf.regex_subscription_mode(
-        getattr(_pulsar.RegexSubscriptionMode, subscription.regex_subscription_mode.name)
-    )
-    conf.subscription_initial_position(
-        getattr(_pulsar.InitialPosition, subscription.initial_position.name)
-    )
-    conf.schema(schema_info(subscription.schema))
+    conf.regex_subscription_mode(native_enum(subscription.regex_subscription_mode))
+    conf.subscription_initial_position(native_enum(subscription.initial_position))
     conf.replicate_subscription_state_enabled(subscription.replicate_subscription_state_enabled)
-    # The C++ client never requests chunks that it dropped for this limit. The limit is therefore
-    # set only if it may ack the dropped message.
+    # The C++ client never requests chunks that it dropped for this limit. So the limit is set only
+    # if the dropped message may be acked.
     acks_dropped = subscription.auto_ack_oldest_chunked_message_on_queue_full
     conf.max_pending_chunked_message(
         subscription.max_pending_chunked_message if acks_dropped else 0
     )
-    conf.auto_ack_oldest_chunked_message_on_queue_full(
-        subscription.auto_ack_oldest_chunked_message_on_queue_full
-    )
-    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
-    if subscription.crypto_key_reader is not None:
-        conf.crypto_key_reader(subscription.crypto_key_reader.cryptoKeyReader)
-    conf.crypto_failure_action(
-        getattr(_pulsar.ConsumerCryptoFailureAction, subscription.crypto_failure_action.name)
-    )
+    conf.auto_ack_oldest_chunked_message_on_queue_full(acks_dropped)
     if subscription.key_shared_policy is not None:
         conf.key_shared_policy(subscription.key_shared_policy.policy())
     return conf
 
 
 def reader_configuration(subscription: Subscription) -> Any:
-    """Return the `_pulsar.ReaderConfiguration` for a `subscription` that is not durable.
-
-    Raises:
-        NotSupportedError: for several topics or a pattern.
-    """
+    """Return the `_pulsar.ReaderConfiguration` for a `subscription` that is not durable."""
     if len(subscription.topics) != 1:
         raise NotSupportedError("a reader of the stock library reads one topic: make one for each")
     conf = _pulsar.ReaderConfiguration()
+    _set_common(conf, subscription)
     conf.receiver_queue_size(max(1, subscription.receiver_queue_size))
     if subscription.consumer_name is not None:
         conf.reader_name(subscription.consumer_name)
     conf.subscription_role_prefix(_role_prefix(subscription.subscription_name))
-    conf.schema(schema_info(subscription.schema))
-    conf.read_compacted(subscription.read_compacted)
-    if subscription.crypto_key_reader is not None:
-        conf.crypto_key_reader(subscription.crypto_key_reader.cryptoKeyReader)
-    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
-    conf.crypto_failure_action(
-        getattr(_pulsar.ConsumerCryptoFailureAction, subscription.crypto_failure_action.name)
-    )
     return conf
 
 
-def _role_prefix(name: str) -> str:
-    """Return the role prefix for a reader with this subscription name.
+def _set_common(conf: Any, subscription: Subscription) -> None:
+    conf.schema(schema_info(subscription.schema))
+    conf.read_compacted(subscription.read_compacted)
+    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
+    if subscription.crypto_key_reader is not None:
+        conf.crypto_key_reader(subscription.crypto_key_reader.cryptoKeyReader)
+    conf.crypto_failure_action(native_enum(subscription.crypto_failure_action))
 
-    The C++ client names readers `prefix-reader-random`. For a name of this package in that form,
-    only the prefix is passed, so that a permission for the prefix applies.
+
+def _role_prefix(name: str) -> str:
+    """Return the prefix of a subscription name in the form of the C++ client, else the name.
+
+    The C++ client names readers `prefix-reader-random`. A permission for the prefix must apply.
     """
     match = _READER_NAME.fullmatch(name)
     return name if match is None else match[1] or ""

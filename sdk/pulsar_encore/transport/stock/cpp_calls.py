@@ -23,11 +23,11 @@ Start = Callable[[Callable[..., None]], Any]
 
 
 def ignore(*_outcome: Any) -> None:
-    """The callback for operations without a waiter."""
+    """Do nothing: the callback for operations without a waiter."""
 
 
 def close_quietly(native: Any) -> None:
-    """Close a native object that has no owner. Never raises."""
+    """Close a native object without an owner."""
     with contextlib.suppress(BaseException):
         native.close_async(ignore)
 
@@ -42,16 +42,9 @@ class CppCalls:
     async def run(
         self, start: Start, action: str, *, discard: Callable[[Any], None] | None = None
     ) -> Any:
-        """Begin an operation and wait for its result.
+        """Begin an operation and wait for its result. `action` is its name in error texts.
 
-        Args:
-            start: Begins the operation with the callback it is given.
-            action: Name of the operation, for the error text.
-            discard: Called on any thread with a result that arrives after the caller was cancelled.
-
-        Raises:
-            ClosedError: if the object is closed, before or during the call.
-            TransportError: if the operation failed.
+        `discard` is called on any thread with a result that arrives after the caller was cancelled.
         """
         if self._abandoned:
             raise ClosedError(f"{action}: it is closed")
@@ -80,7 +73,7 @@ class CppCalls:
         try:
             return _result_of(await future, action)
         except TransportError:
-            await engine_log.delivered()
+            await engine_log.wait_until_delivered()
             raise
         except asyncio.CancelledError:
             # Cancelled in the loop pass in which the result arrived: `_resolve` did not see it.
@@ -118,8 +111,7 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _abandon(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_exception(ClosedError("closed while the call was under way"))
+    _fail(future, ClosedError("closed while the call was under way"))
 
 
 class _RefusedResult(NamedTuple):
@@ -130,7 +122,7 @@ class _RefusedResult(NamedTuple):
 
 
 def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
-    """Add the broker's reason to an outcome. Called in the callback; never raises."""
+    """Add the broker's reason to an outcome. Never raises."""
     first = outcome[0]
     if isinstance(first, _pulsar.Error):
         result, reason = first.error, first.message
@@ -140,7 +132,7 @@ def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
         return outcome
     try:
         if reason:
-            engine_log.told(result.name, reason)
+            engine_log.forget_reason(result.name, reason)
             return outcome
         return (_RefusedResult(result, engine_log.reason(result.name, log_start)),)
     except Exception:  # report the error without a reason
@@ -176,11 +168,7 @@ def _result_of(outcome: tuple[Any, ...], action: str) -> Any:
 
 
 async def in_thread(blocking: Callable[[], Any], action: str) -> Any:
-    """Run a blocking native call on another thread.
-
-    Raises:
-        TransportError: if the call failed.
-    """
+    """Run a blocking native call on another thread."""
     try:
         return await asyncio.to_thread(blocking)
     except EncoreError:

@@ -1,6 +1,4 @@
-"""Convert message ids to and from the C++ client's, as bytes, which keep batch size and first
-chunk.
-"""
+"""Convert message ids to and from the C++ client's."""
 
 from __future__ import annotations
 
@@ -17,10 +15,9 @@ else:
 
 
 class StockMessageId(MessageId, _CppMessageId):
-    """The id of a message that the stock transport received or sent.
+    """The id of a message that the stock transport received or sent: a `pulsar.MessageId`, too.
 
-    It is also a `pulsar.MessageId`, for code written for that class. It compares and hashes like
-    every `MessageId`. Pickles and copies are plain `MessageId`s, which need no C++ client.
+    Pickles and copies are plain `MessageId`s, which need no C++ client.
     """
 
     __slots__ = ()
@@ -29,14 +26,13 @@ class StockMessageId(MessageId, _CppMessageId):
 def to_native(message_id: MessageId) -> Any:
     """Return the `_pulsar.MessageId` of an id, for a seek or the start of a reader.
 
-    Never ack with it: without the shared state of the batch, the C++ client acks the whole entry
-    (`docs/notes/cpp-client.md#acks`).
+    An ack with it would ack the whole entry (`docs/notes/cpp-client.md#acks`).
     """
     return message_id._msg_id
 
 
 def from_native(native: Any, topic: str = "") -> MessageId:
-    """Return the id of a `_pulsar.MessageId` that belongs to `topic`."""
+    # As bytes, because the getters show neither the batch size nor the first chunk.
     read = MessageId.deserialize(native.serialize())
     return StockMessageId(
         read.partition(),

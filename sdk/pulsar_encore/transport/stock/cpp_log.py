@@ -1,10 +1,9 @@
 """Read the C++ client's log: reasons for errors, and records of the logger "pulsar_encore.engine".
 
 The broker's text of most refusals is only in the C++ client's log. `EngineLog` gives it a file in
-memory as its log, and reads that file. A process has one log: that of its first client. The bridge
-to `logging` would cost a lock and a formatted line for every message
-(`docs/notes/cpp-client.md#logging`), and with a pipe a slow handler would stop the C++ client's
-threads, which write under locks. Only Linux has files in memory.
+memory (Linux only) as its log, and reads that file. A process has one log: that of its first
+client. The C++ client's bridge to `logging` costs too much (`docs/notes/cpp-client.md#logging`).
+With a pipe, a slow handler would stop the C++ client's threads, which write under locks.
 """
 
 from __future__ import annotations
@@ -41,18 +40,16 @@ _EXIT_WAIT_S: Final = 1.0  # longest time that the end of the process waits for 
 
 
 class EngineLog:
-    """The C++ client's log: keeps the reasons of refusals, and passes the lines to `logging`."""
+    """The C++ client's log: the reasons of refusals, and records for `logging`."""
 
     def __init__(self) -> None:
-        self._fd = -1  # descriptor of the file for reading; -1 without a file
-        self._library_fd = -1
-        self._candidate = -1, _identity(-1)  # a file that the C++ client may have opened
+        self._library_fd = -1  # -1 if the C++ client logs elsewhere, or there is no client yet
         self._making = threading.Lock()
         self._is_child = forked()
         self._begin(-1)
 
     def _begin(self, fd: int) -> None:
-        self._fd, self._file = fd, _identity(fd)
+        self._fd, self._file = fd, _identity(fd)  # of the file for reading; -1 and None without one
         self._lock = threading.Lock()  # guards the next five attributes; no handler runs under it
         self._at = self._freed_to = 0
         self._partial_line = b""  # an incomplete last line
@@ -64,70 +61,58 @@ class EngineLog:
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def offered(self, user_logger: Any) -> Iterator[Any]:
+    def logger_for_client(self, user_logger: Any) -> Iterator[Any]:
         """Yield the `logger=` for a native client that is created in the `with` block.
 
         Args:
-            user_logger: The user's logger, or None for this log (the console without files in
-                memory).
-
-        Raises:
-            ConfigurationError: if the program closed the log's descriptor and reuses its number.
+            user_logger: The user's logger, or None for this log.
         """
         with self._making:
-            if self._fd >= 0:
+            if self._library_fd >= 0:
                 if not self._file == _identity(self._fd) == _identity(self._library_fd):
                     self._renew()
                 yield user_logger
             elif user_logger is not None:
                 yield user_logger
             else:
-                fd, file = self._candidate
                 try:
-                    if file is None or _identity(fd) != file:
-                        fd = _new_file()
-                        self._candidate = fd, _identity(fd)
+                    if not self._is_open():
+                        self._begin(_new_file())
                 except OSError:
                     yield pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
                     return
-                yield pulsar.FileLogger(_level(), f"/proc/self/fd/{fd}")
-                self._candidate = -1, None
-                self._library_fd = _duplicate_of(fd)
-                if self._library_fd < 0:  # an earlier client of this process set another logger
-                    os.close(fd)
-                else:
+                # If the client cannot be created, the next one gets the same file.
+                yield pulsar.FileLogger(_level(), f"/proc/self/fd/{self._fd}")
+                # -1 if an earlier client of this process set another logger.
+                self._library_fd = _duplicate_of(self._fd)
+                if self._library_fd >= 0:
                     os.set_inheritable(self._library_fd, False)
-                    self._begin(fd)
-            if self._fd >= 0 and (self._thread is None or not self._thread.is_alive()):
+            if self._library_fd >= 0 and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(
                     target=self._run, name="pulsar-encore-log", daemon=True
                 )
                 self._thread.start()
 
     def _renew(self) -> None:
-        """Move the C++ client's log to a new file, after a fork or a close of the old one.
-
-        Raises:
-            ConfigurationError: if the program uses the C++ client's descriptor for something else.
-        """
+        """Move the C++ client's log to a new file, after a fork or a close of the old one."""
         import fcntl  # missing on Windows, which never gets here
 
         old, fd, new = self._fd, self._library_fd, _new_file()
         if _identity(fd) == self._file:
             os.dup2(new, fd, inheritable=False)
         else:
-            # The descriptor was closed. Unlike dup2, F_DUPFD never takes a number that is in use
-            # again.
-            got = new if new == fd else fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, fd)
-            if got != fd:
-                os.close(got)
+            # The descriptor was closed. Unlike dup2, F_DUPFD never takes a number in use.
+            other = fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, fd)
+            if new == fd:  # the number was the lowest free one
+                new, other = other, new
+            if other != fd:
+                os.close(other)
                 os.close(new)
                 raise ConfigurationError(
                     f"descriptor {fd}, into which the engine logs since the first client of this "
                     "process, was closed and is something else now: make the first client after "
                     "descriptors are closed (in the daemon), or keep that one open"
                 )
-            new = os.dup(fd) if new == fd else new
         if _identity(old) == self._file:
             os.close(old)
         self._begin(new)
@@ -137,7 +122,7 @@ class EngineLog:
         while not ending and wake is self._wake:
             wake.wait(_PERIOD_S)
             wake.clear()
-            # A child forked from a thread ends with its last thread, which must not be this one.
+            # A child forked from a thread ends with its last thread.
             ending = self._is_ending or (self._is_child and not threading.main_thread().is_alive())
             self._deliver()
 
@@ -149,9 +134,9 @@ class EngineLog:
         self._delivered_to = self._at
 
     def _read(self) -> bool:
-        """Read to the end of the log. Return False without a readable file."""
+        """Read to the end of the log. False without a readable file."""
         with self._lock, contextlib.suppress(OSError):
-            while self._file is not None and _identity(self._fd) == self._file:
+            while self._is_open():
                 at = self._at - len(self._partial_line)
                 data = os.pread(self._fd, _CHUNK, self._at)
                 if not data:
@@ -165,7 +150,10 @@ class EngineLog:
                     self._freed_to = _free_memory(self._fd, self._freed_to, self._at)
         return False
 
-    async def delivered(self) -> None:
+    def _is_open(self) -> bool:
+        return self._file is not None and _identity(self._fd) == self._file
+
+    async def wait_until_delivered(self) -> None:
         """Wait at most `_DELIVERY_WAIT_S` until the lines logged so far are records."""
         end, deadline = self.position(), time.monotonic() + _DELIVERY_WAIT_S
         self._wake.set()
@@ -173,26 +161,23 @@ class EngineLog:
             await asyncio.sleep(_POLL_S)
 
     def position(self) -> int:
-        """Return the current end of the log."""
-        with contextlib.suppress(OSError):
-            return 0 if self._file is None else os.fstat(self._fd).st_size
-        return 0
+        """Return the end of the log."""
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError:
+            return 0
 
     def reason(self, result: str, since: int) -> str:
-        """Return the broker's text for `result`, or "". Callable on any thread.
+        """Return the broker's text for `result` since a `position`, or "". For any thread.
 
         The C++ client logs before it calls back, so a call's callback finds the line.
-
-        Args:
-            result: The name of the result code.
-            since: The `position` when the call began.
         """
         if not self._read():
             return ""
         with self._lock:
             return self._refusals.take(result, since)
 
-    def told(self, result: str, reason: str) -> None:
+    def forget_reason(self, result: str, reason: str) -> None:
         """Forget a reason that the C++ client also returned with the call."""
         if self._read():
             with self._lock:
@@ -206,19 +191,22 @@ class EngineLog:
             self._silenced = True  # at its own end `logging` waits for the lock of a slow handler
 
     def forked(self) -> None:
-        """Give a forked child a file of its own at once."""
-        self._is_child, self._making, self._candidate = True, threading.Lock(), (-1, None)
-        if self._fd >= 0:
-            try:
-                self._renew()
-            except (OSError, ConfigurationError):
+        """Give a forked child a file of its own."""
+        self._is_child, self._making = True, threading.Lock()
+        try:
+            if self._library_fd < 0:  # the parent may still use the file
                 self._begin(-1)
+            else:
+                self._renew()
+        except (OSError, ConfigurationError):
+            self._library_fd = -1
+            self._begin(-1)
 
 
 def _level() -> Any:
     """Return the C++ client's log level: at least warnings, which hold the reasons.
 
-    The root logger's level is ignored, because it is meant for the program's own lines.
+    The root logger's level is for the program's own lines.
     """
     level = ENGINE.level or _PACKAGE.level or logging.WARNING
     if level <= logging.DEBUG:
@@ -229,8 +217,11 @@ def _level() -> Any:
 def _emit(line: LogLine) -> None:
     try:
         if ENGINE.isEnabledFor(line.level):
-            name, (_, text, level, topic_number, number) = ENGINE.name, line
-            ENGINE.handle(ENGINE.makeRecord(name, level, topic_number, number, text, (), None))
+            ENGINE.handle(
+                ENGINE.makeRecord(
+                    ENGINE.name, line.level, line.source, line.number, line.text, (), None
+                )
+            )
     except BaseException:  # a handler or a filter that raises must not stop the next line
         if logging.raiseExceptions:
             with contextlib.suppress(Exception):
@@ -248,7 +239,7 @@ def _new_file() -> int:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor's file, to detect a reused number."""
+    """Return the identity of a descriptor's file, to detect a reused number."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -264,7 +255,7 @@ def _duplicate_of(fd: int) -> int:
 
 
 def _free_memory(fd: int, start: int, end: int) -> int:
-    """Free the memory of read bytes in whole pages, and return their end."""
+    """Free whole pages of read bytes, and return their end."""
     end -= end % mmap.ALLOCATIONGRANULARITY
     with contextlib.suppress(OSError), mmap.mmap(fd, end - start, offset=start) as pages:
         pages.madvise(mmap.MADV_REMOVE)  # the file keeps its size

@@ -10,6 +10,8 @@ import logging
 import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 # SimpleLogger.h: "2026-01-31 12:00:00.123 WARN  [140303244617408] ClientConnection:1731 | text".
@@ -18,12 +20,7 @@ _HEADER: Final = re.compile(
     rb" (DEBUG|INFO|WARN|ERROR) +\[(?:[1-9]\d*|0x[0-9a-fA-F]+)\] (\S+):(\d+) \| ",
     re.MULTILINE,
 )
-_LEVELS: Final = {
-    b"DEBUG": logging.DEBUG,
-    b"INFO": logging.INFO,
-    b"WARN": logging.WARNING,
-    b"ERROR": logging.ERROR,
-}
+_LEVELS: Final = logging.getLevelNamesMapping()
 _REFUSED: Final = re.compile(
     r"Received error response from server: (\w+) \((.*)\) -- req_id: \d+\Z"
     r"|Failed (?:partition-metadata )?lookup req_id: \d+ error: (\w+) msg: (.+)\Z",
@@ -44,35 +41,31 @@ class LogLine(NamedTuple):
 
 
 def lines(data: bytes, at: int) -> Iterator[LogLine]:
-    """Yield the records in `data`.
+    """Yield the records in `data`, which begins at byte `at` of the log and ends with a record.
 
-    Text without a header, which two threads can cause because the file logger takes no lock,
-    becomes a warning without a source.
-
-    Args:
-        data: Log text that ends at the end of a record.
-        at: Offset of `data` in the log, in bytes.
+    The file logger takes no lock, so two threads may write text without a header: a warning.
     """
     headers = list(_HEADER.finditer(data))
-    first = headers[0].start() if headers else len(data)
-    if first:
-        yield LogLine(at, _text(data[:first]))
-    ends = [header.start() for header in headers[1:]]
-    for header, end in zip(headers, [*ends, len(data)], strict=False):
+    starts = [*(header.start() for header in headers), len(data)]
+    if starts[0]:
+        yield LogLine(at, _text(data[: starts[0]]))
+    for header, (start, end) in zip(headers, pairwise(starts), strict=True):
         level, source, number = header.groups()
         text = _text(data[header.end() : end])
-        yield LogLine(at + header.start(), text, _LEVELS[level], _text(source), int(number))
+        yield LogLine(at + start, text, _LEVELS[_text(level)], _text(source), int(number))
 
 
 def _text(data: bytes) -> str:
     return data.removesuffix(b"\n").decode(errors="replace")
 
 
-class _Refusal(NamedTuple):
+@dataclass(slots=True)
+class _Refusal:
     at: int
     result: str
     reason: str
-    is_lookup: bool
+    is_shared: bool  # equal concurrent lookups share one line
+    is_taken: bool = False
 
 
 class Refusals:
@@ -80,16 +73,11 @@ class Refusals:
 
     def __init__(self) -> None:
         self._recent: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
-        # Reasons of lookups that one call has taken: concurrent equal lookups share one log line.
-        self._shared_lookups: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
 
     def add(self, line: LogLine) -> None:
-        own = _OWN_FAILURE.search(line.text)
-        if own is not None:
+        if own := _OWN_FAILURE.search(line.text):
             self._recent.append(_Refusal(line.at, "AuthenticationError", own[0], True))
-            return
-        found = _REFUSED.search(line.text)
-        if found is not None:
+        elif found := _REFUSED.search(line.text):
             result, reason = found[1] or found[3], found[2] or found[4]
             if reason:
                 # Some names in the log have a prefix that the codes lack ("ResultNotAllowedError").
@@ -99,23 +87,21 @@ class Refusals:
     def take(self, result: str, since: int) -> str:
         """Return the reason of a call that ended with `result` and began at log offset `since`.
 
-        Empty if there is none, or if several differ.
+        "" if there is none, or if several differ.
         """
-        for refusals in self._recent, self._shared_lookups:
-            found = [each for each in refusals if each.result == result and each.at >= since]
-            if found:
-                break
+        all_found = [each for each in self._recent if each.result == result and each.at >= since]
+        found = [each for each in all_found if not each.is_taken] or all_found
         if len({each.reason for each in found}) != 1:
             return ""
-        if refusals is self._recent:
-            refusals.remove(found[-1])
-            if found[-1].is_lookup:
-                self._shared_lookups.append(found[-1])
-        return found[-1].reason
+        last = found[-1]
+        last.is_taken = True
+        if not last.is_shared:
+            self._recent.remove(last)
+        return last.reason
 
     def forget(self, result: str, reason: str) -> None:
         """Drop a reason that the C++ client returned with its call."""
         for each in reversed(self._recent):
-            if (each.result, each.reason) == (result, reason):
+            if (each.result, each.reason, each.is_taken) == (result, reason, False):
                 self._recent.remove(each)
                 return

@@ -1,7 +1,7 @@
 """Pending creations of native objects, including abandoned ones.
 
 A native client that is closed during a creation, or during the close of an unwanted object, keeps
-threads and descriptors for ever. It is closed only when no creation is pending.
+threads and descriptors for ever.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ class Creations:
         self._waiting: list[Callable[[], None]] = []
 
     async def make(self, calls: CppCalls, start: Start, action: str) -> Any:
-        """Return the object that `start` creates. It is closed if the caller is cancelled before.
-
-        Raises:
-            ClosedError: if `calls` was abandoned.
-            TransportError: if the creation failed.
-        """
+        """Return the object that `start` creates, or close it if the caller is cancelled before."""
         loop = asyncio.get_running_loop()
         caller_done = self._begin(loop)
 
@@ -73,10 +68,9 @@ class Creations:
         await all_done.wait()
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Callable[..., None]:
-        """Count one pending creation. Return a function that ends it, callable once from any
-        thread.
+        """Count one pending creation. Return a function for any thread that ends it.
 
-        On a loop, the count goes down after the callbacks scheduled before, which may close an
+        The count goes down after the callbacks that the loop has scheduled, which may close an
         object.
         """
         with self._lock:

@@ -30,8 +30,8 @@ class TopicNames:
     def __len__(self) -> int:
         return len(self._names)
 
-    def of(self, ledger: int, partition: int, native: Any) -> int:
-        """Return the number of a message's topic. The name is read once for each ledger."""
+    def number_of(self, ledger: int, partition: int, native: Any) -> int:
+        """Return the number of a message's topic."""
         topic_number = self._by_ledger.get(ledger)
         if topic_number is None:
             topic = native.topic_name()
@@ -49,15 +49,14 @@ class TopicNames:
                 self._non_persistent.add(topic_number)
         return topic_number
 
-    def volatile(self, topic_number: int) -> bool:
-        """True for a non-persistent topic, without acks and redelivery."""
+    def is_non_persistent(self, topic_number: int) -> bool:
         return topic_number in self._non_persistent
 
     def name(self, topic_number: int) -> tuple[str, int]:
         return self._names[topic_number]
 
     def find(self, topic: str, partition: int) -> int | None:
-        """Return the topic number of an id: by its topic, or by the only declared topic."""
+        """Return the topic number of an id, by its topic or the only declared topic."""
         if topic:
             full = partition_name(topic, partition)
             if full in self._by_topic:
@@ -85,14 +84,13 @@ class Grouper:
     """Turns native messages, in order, into deliveries: one for each run of an entry.
 
     Args:
-        topic_numbers: Numbers the topics.
         one_queue: True for one unpartitioned topic on a Shared type. Two messages of an entry in
-            one list, both with the redelivery count 0, are then of one delivery, and if their
+            one list, both with the redelivery count 0, are then of one delivery. If their
             distances in the list and in the batch are equal, the ids between them need not be read.
     """
 
     def __init__(self, topic_numbers: TopicNames, *, one_queue: bool) -> None:
-        self._sources = topic_numbers
+        self._topics = topic_numbers
         self._one_queue = one_queue
 
     def group(self, natives: list[Any]) -> list[Delivery]:
@@ -122,7 +120,7 @@ class Grouper:
         return deliveries
 
     def _plain(self, native: Any, native_id: Any, size: int) -> Delivery | None:
-        """Return the delivery of an unbatched message by native getters; None if it is chunked."""
+        """Return the delivery of an unbatched message; None if it is chunked."""
         ledger, entry = native_id.ledger_id(), native_id.entry_id()
         partition = native_id.partition()
         expected = 2 + _varint_size(ledger) + _varint_size(entry)
@@ -130,7 +128,7 @@ class Grouper:
             expected += 1 + _varint_size(partition)
         if size != expected:
             return None  # the id has more fields
-        topic_number = self._sources.of(ledger, partition, native)
+        topic_number = self._topics.number_of(ledger, partition, native)
         return Delivery(
             topic_number, ledger, entry, 0, native.redelivery_count(), _SINGLE_INDEX, (native,)
         )
@@ -138,7 +136,7 @@ class Grouper:
     def _begin(self, native: Any, message_id: MessageId) -> Delivery:
         first = message_id.first_chunk
         return Delivery(
-            self._sources.of(message_id.ledger_id(), message_id.partition(), native),
+            self._topics.number_of(message_id.ledger_id(), message_id.partition(), native),
             message_id.ledger_id(),
             message_id.entry_id(),
             message_id.batch_size if message_id.batch_index() >= 0 else 0,

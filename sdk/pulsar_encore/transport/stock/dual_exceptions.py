@@ -28,13 +28,12 @@ def _pulsar_class(ours: type[PulsarException]) -> type[Exception]:
 
 @cache
 def _dual(ours: type[PulsarException]) -> type[PulsarException]:
-    """Return the class to raise in place of a class of this package or a program's subclass."""
+    """Return the class to raise in place of ours or a program's subclass of it."""
     if issubclass(ours, pulsar.asyncio.PulsarException):
         return ours
 
     def reduce(self: Any) -> Any:
-        # Pickle as the plain class, because the process that reads the pickle need not have
-        # `pulsar`.
+        # As the plain class: the process that reads the pickle may not have `pulsar`.
         _, *rest = super(dual, self).__reduce__()
         return (ours, *rest)
 

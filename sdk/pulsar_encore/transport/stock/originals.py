@@ -1,9 +1,7 @@
 """Native messages and ids that the C++ client needs back for acks and for chunked messages.
 
 The C++ client acks a part of a batch only through the ids that it delivered, and all chunks of a
-message only through the id of the whole (`docs/notes/cpp-client.md#acks`). An acked entry is
-released at once. A requested entry that does not arrive is released after `_REQUEST_WAIT_S`,
-because another consumer has it.
+message only through the id of the whole (`docs/notes/cpp-client.md#acks`).
 
 A payload is kept for one second, so that a held message does not pin it. A chunked message is kept
 until acked, and is redelivered from here, because the C++ client cannot request all its chunks. Its
@@ -57,7 +55,7 @@ class CppOriginal:
         self._natives.update(zip(delivery.indexes, delivery.messages, strict=True))
         self.kept_at = now
         if delivery.first_chunk is not None:
-            # A copy, because the receiver of the delivery may replace its messages.
+            # A copy: the receiver may replace the messages.
             self.is_chunked, self.chunked, self.crowded_out = True, copy(delivery), False
 
     def __len__(self) -> int:
@@ -78,25 +76,24 @@ class CppOriginal:
         self.chunked = None
 
     def release(self) -> None:
-        """Drop everything, so that another reference to this record pins no message."""
+        """Drop everything: another reference to this record must not pin messages."""
         self._natives = {}
         self.chunked = None
 
 
 class CppOriginals:
-    """The native messages and ids of one consumer's unfinished batches and chunked messages."""
+    """The native messages and ids of a consumer's unfinished batches and chunked messages."""
 
     def __init__(self) -> None:
         self._by_source: dict[int, SortedDict[tuple[int, int], CppOriginal]] = {}
         self._order: OrderedDict[CppOriginal, None] = OrderedDict()  # by `kept_at`
-        # Entries whose payload is still kept, in the same order.
         self._with_payload: OrderedDict[CppOriginal, None] = OrderedDict()
         self._requested: OrderedDict[CppOriginal, float] = OrderedDict()  # the time, oldest first
         self._all_requested_at: float | None = None
         self._chunked: OrderedDict[CppOriginal, int] = OrderedDict()  # payload bytes, oldest first
         self._chunked_bytes = 0
         # Ids of chunked messages without a record: acked ones, which may need a second ack after a
-        # reconnect, and released ones, which another consumer has or this one still holds.
+        # reconnect, and released ones, which this consumer may still hold.
         self._spare_ids: OrderedDict[tuple[int, tuple[int, int]], Any] = OrderedDict()
 
     def __len__(self) -> int:
@@ -105,8 +102,7 @@ class CppOriginals:
     def keep(self, delivery: Delivery, now: float) -> None:
         """Keep the native messages of a delivery if it is part of a batch or chunked.
 
-        Beyond `_MAX_ENTRIES` the oldest entry is released, and acked as a whole or at its
-        redelivery.
+        An entry released for `_MAX_ENTRIES` is acked as a whole or at its redelivery.
         """
         chunked = delivery.first_chunk is not None
         if delivery.batch_size <= 1 and not chunked:
@@ -146,14 +142,14 @@ class CppOriginals:
         return None if entries is None else entries.get(key)
 
     def chunked_id(self, topic_number: int, key: tuple[int, int]) -> Any | None:
-        """Return the id that acks all chunks of a message, or None if the entry is not chunked."""
+        """Return the id that acks all chunks of a message; None if the entry is not chunked."""
         original = self.find(topic_number, key)
         if original is None:
             return self._spare_ids.get((topic_number, key))
         return original.id_of(0) if original.is_chunked else None
 
     def take_acked(self, topic_number: int, key: tuple[int, int], remaining: int) -> Iterator[Any]:
-        """Yield the ids of a batch's indexes that are not in the mask `remaining`, each id once."""
+        """Yield, once each, the ids of a batch's indexes that are not in the mask `remaining`."""
         original = self.find(topic_number, key)
         if original is not None:
             yield from original.take_acked(remaining)
@@ -185,7 +181,6 @@ class CppOriginals:
         original.release()
 
     def note_requested(self, topic_number: int, key: tuple[int, int], now: float) -> None:
-        """Note that an entry was requested again."""
         original = self.find(topic_number, key)
         if original is not None:
             self._requested[original] = now
@@ -195,11 +190,7 @@ class CppOriginals:
         self._all_requested_at = now
 
     def compact(self, now: float) -> float | None:
-        """Drop payloads older than `_PAYLOAD_KEEP_S`, and release requested entries.
-
-        Returns:
-            Seconds until the next call is due, or None.
-        """
+        """Drop old payloads and requested entries. Return seconds until the next call, or None."""
         with_payload, left = self._with_payload, _MAX_COMPACTED
         while left > 0 and with_payload and self._payload_s(now) <= 0:
             oldest, _ = with_payload.popitem(last=False)
@@ -216,7 +207,7 @@ class CppOriginals:
         return None if soonest == float("inf") else min(max(0.0, soonest), _PAYLOAD_KEEP_S)
 
     def _release_older_than(self, time: float) -> bool:
-        """Release the oldest entry. Return False if none is older than `time`."""
+        """Release the oldest entry; False if none is older than `time`."""
         oldest = next(iter(self._order), None)
         if oldest is None or oldest.kept_at > time:
             return False

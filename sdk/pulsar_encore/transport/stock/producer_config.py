@@ -11,15 +11,16 @@ from ...errors import ConfigurationError, NotSupportedError
 from ...message import Message
 from ...options import ProducerOptions
 from ...values.message_id import MessageId
+from .client_config import native_enum
 from .stock_schemas import schema_info
 
 _NO_LIMIT: Final = 0
 
 
 class RouterGuard:
-    """Wraps a user's `message_router(message, partitions)` for the C++ client.
+    """Wraps a user's `message_router(message, partitions)`. `failed` keeps its exception.
 
-    An exception must not pass into its send, so `failed` keeps it for the producer.
+    The exception must not pass into the C++ client's send.
     """
 
     def __init__(self, route: Callable[[Any, int], int], schema: Any) -> None:
@@ -43,7 +44,7 @@ class RouterGuard:
 
 
 def _described(error: BaseException) -> str:
-    """Name an exception whose `__str__` may raise, which would end the process."""
+    """Describe an exception whose `__str__` may raise, which would end the process."""
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:
@@ -51,7 +52,7 @@ def _described(error: BaseException) -> str:
 
 
 def pending_limit(options: ProducerOptions) -> int:
-    """Return how many chunks `StockProducer` sends at once over all partitions; 0 for no limit."""
+    """Return how many chunks `StockProducer` sends at once; 0 for no limit."""
     if not (options.block_if_queue_full or options.chunking_enabled):
         return 0
     limits = (options.max_pending_messages, options.max_pending_messages_across_partitions)
@@ -59,11 +60,7 @@ def pending_limit(options: ProducerOptions) -> int:
 
 
 def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard | None]:
-    """Return the `_pulsar.ProducerConfiguration` for `options`, and the router in it.
-
-    Raises:
-        NotSupportedError: if the C++ client lacks an option.
-    """
+    """Return the `_pulsar.ProducerConfiguration` for `options`, and the router in it."""
     if options.initial_subscription_name is not None:
         raise NotSupportedError(
             "initial_subscription_name: the stock client cannot ask for a subscription with a "
@@ -76,7 +73,7 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard |
     if options.initial_sequence_id is not None:
         conf.initial_sequence_id(options.initial_sequence_id)
     conf.send_timeout_millis(options.send_timeout_millis)
-    conf.compression_type(getattr(_pulsar.CompressionType, options.compression_type.name))
+    conf.compression_type(native_enum(options.compression_type))
     has_own_limit = options.block_if_queue_full or options.chunking_enabled
     conf.max_pending_messages(_NO_LIMIT if has_own_limit else options.max_pending_messages)
     conf.max_pending_messages_across_partitions(options.max_pending_messages_across_partitions)
@@ -86,20 +83,18 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard |
     conf.batching_max_allowed_size_in_bytes(options.batching_max_allowed_size_in_bytes)
     conf.batching_max_publish_delay_ms(options.batching_max_publish_delay_ms)
     conf.chunking_enabled(options.chunking_enabled)
-    conf.partitions_routing_mode(
-        getattr(_pulsar.PartitionsRoutingMode, options.message_routing_mode.name)
-    )
+    conf.partitions_routing_mode(native_enum(options.message_routing_mode))
     conf.lazy_start_partitioned_producers(options.lazy_start_partitioned_producers)
     for key, value in (options.properties or {}).items():
         conf.property(key, value)
-    conf.batching_type(getattr(_pulsar.BatchingType, options.batching_type.name))
+    conf.batching_type(native_enum(options.batching_type))
     if options.encryption_key is not None:
         keys = options.encryption_key
         for key in keys if isinstance(keys, tuple) else (keys,):
             conf.encryption_key(key)
     if options.crypto_key_reader is not None:
         conf.crypto_key_reader(options.crypto_key_reader.cryptoKeyReader)
-    conf.access_mode(getattr(_pulsar.ProducerAccessMode, options.access_mode.name))
+    conf.access_mode(native_enum(options.access_mode))
     router = None
     if options.message_router is not None:
         router = RouterGuard(options.message_router, options.schema)

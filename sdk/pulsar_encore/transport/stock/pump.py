@@ -1,11 +1,10 @@
 """The receiving thread of a stock consumer, and the thread that watches connections.
 
 A native receive cannot be cancelled without losing its message, so only the pump's thread receives,
-into a bounded buffer: single messages while traffic is thin, batches while it is thick. An idle
-pump sleeps until a native callback wakes it.
+into a bounded buffer: single messages while traffic is thin, batches while it is thick.
 
-The `Watcher` ends a pump when its loop is closed or the main thread has ended, so that a pump can
-neither hang nor abort the process.
+A pump must not hang or abort the process, so the `Watcher` ends it when its loop is closed or the
+main thread has ended.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from .result_errors import failure
 logger: logging.Logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.050  # time between two polls of a connection
-# While a lost connection may lose acks. A reconnect takes 90 ms or more, and none may be missed.
+# While a lost connection may lose acks. A reconnect takes 90 ms or more.
 _WATCHFUL_POLL_S: Final = 0.010
 _WATCHFUL_S: Final = 1.0
 # A new connection counts after this time. The C++ client reports it shortly before it discards the
 # messages queued from the old one.
 _STEADY_S: Final = 0.050
 _WITHDRAW_S: Final = 5.0  # longest wait for a native close
-_THIN_BATCH: Final = 16  # a batch smaller than this means traffic is thin
-_QUICK_GAP_S: Final = 0.001  # single messages closer than this mean that traffic is thick
+_THIN_BATCH: Final = 16  # a smaller batch means thin traffic
+_QUICK_GAP_S: Final = 0.001  # single messages closer than this mean thick traffic
 _QUICK_COUNT: Final = 4
 
 
@@ -84,7 +83,7 @@ class Watcher:
                 self._thread.start()
 
     def forget(self) -> None:
-        """Forget the pumps in a forked child: their threads stayed in the parent."""
+        """Forget the pumps, in a forked child."""
         for pump in self._pumps:
             pump.is_of_parent = True
         self._pumps.clear()
@@ -95,7 +94,6 @@ class Watcher:
             self._pumps.discard(pump)
 
     def hurry(self) -> None:
-        """Poll now: a pump has become watchful."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -111,9 +109,7 @@ class Watcher:
             self._wake.wait(_WATCHFUL_POLL_S if watchful else _POLL_S)
 
     def _poll(self, now: float, all_pumps: bool) -> bool | None:
-        """Poll the due pumps. Return True if one is watchful, None if none is left and the thread
-        ends.
-        """
+        """Poll the due pumps. True if one is watchful, None if none is left."""
         with self._lock:
             pumps = list(self._pumps)
             if not pumps:
@@ -127,7 +123,7 @@ class Watcher:
             if main_ended:
                 pump.end_and_close()
             elif is_watched or all_pumps:
-                pump.look()
+                pump.poll()
         return watchful
 
 
@@ -161,12 +157,11 @@ class Pump:
 
     Args:
         native: The native consumer, with a batch receive policy of a few ms.
-        mailbox: Runs callbacks on the loop.
         capacity: Messages that the buffer may hold.
         deliver: Called on this thread with messages.
         arrived: Called on the loop with the result of `deliver`.
         connection: Called on the loop when the connection comes (True) or goes (False).
-        ended: Called on the loop after the thread has ended, with its error or None.
+        ended: Called on the loop at the end, with the thread's error or None.
         rests: Receive nothing while disconnected: the C++ client discards its queue at the
             reconnect, and the broker resends it.
     """
@@ -202,12 +197,12 @@ class Pump:
         self._forsaken = False
         self._paused = False
         self._full = False
-        self._connected = True  # as last polled
-        self._reported_up = True  # as last reported
-        # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`,
-        # on any thread. All three take a lock for each topic of the consumer. The seek needs the
-        # GIL and the other two keep it, so they could deadlock.
-        self.asking: threading.Lock = threading.Lock()
+        self._connected = True
+        self._reported_up = True
+        # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`.
+        # All three take a lock for each topic of the consumer. The seek needs the GIL and the other
+        # two keep it, so they could deadlock.
+        self.native_lock: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._poll_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not reported yet
@@ -226,11 +221,7 @@ class Pump:
     # From the loop
 
     def note_consumed(self, messages: int) -> None:
-        """Note that `messages` left the buffer.
-
-        The thread is woken when half of the buffer is free, because each wake-up costs it and the
-        loop.
-        """
+        """Note that `messages` left the buffer. Wake the thread when half of it is free."""
         self._taken += messages
         if self._full and self._posted - self._taken <= self._capacity // 2:
             self._wake.set()
@@ -254,7 +245,7 @@ class Pump:
         self._wake.set()
 
     def end_and_close(self) -> None:
-        """End the thread and close the native consumer, which has no owner any more."""
+        """End the thread and close the native consumer, which has no owner."""
         if self._stopping or self.is_of_parent:
             return
         self._forsaken = True
@@ -263,27 +254,25 @@ class Pump:
             self._native.close_async(ignore)
 
     def note_seek(self) -> None:
-        """Note a completed seek, on a native thread. A message of the pending receive is
-        outdated.
-        """
+        """Discard the message of the pending receive. Called on a native thread."""
         self._inbox.epoch += 1
 
     # On the watcher's thread
 
-    def look(self) -> None:
-        """Note a change of the connection. Forsake the pump if its loop is closed. Never raises."""
+    def poll(self) -> None:
+        """Note a change of the connection, or that the loop is closed. Never raises."""
         try:
-            self._poll()
+            self._poll_connection()
         except Exception:
             if not self._poll_failed:  # once: every poll may fail
                 logger.exception("whether a consumer is connected could not be found out")
             self._poll_failed = True
 
-    def _poll(self) -> None:
+    def _poll_connection(self) -> None:
         if self._mailbox.loop.is_closed():
             self.end_and_close()
             return
-        with self.asking:
+        with self.native_lock:
             up = self._native.is_connected()
         connected = self._steadiness.counts(up, time.monotonic())
         if connected != self._connected:
@@ -294,25 +283,20 @@ class Pump:
         elif not connected and self._steadiness.is_unsteady:
             self.watch()
 
-    # On the thread
+    # Commands, on the thread
 
     def request_all(self) -> None:
-        """Request all unacked messages. A command."""
-        with self.asking:
+        with self.native_lock:
             self._native.redeliver_unacknowledged_messages()
 
     def rest(self, seconds: float) -> None:
-        """Receive nothing for `seconds`. A command."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_S))
             self._report()
 
     def drain(self, most: int) -> list[Any]:
-        """Take up to `most` messages, which will be resent, out of the native queue. A command.
-
-        Bounded, because each message taken lets the broker send another.
-        """
+        """Take up to `most` messages out of the native queue. Each lets the broker send another."""
         drained = self._take_received()
         while most > 0:
             messages = self._native.batch_receive()
@@ -338,7 +322,7 @@ class Pump:
         self._mailbox.post(self._ended, error)
 
     def _wait_for_receive(self) -> None:
-        """Wait for the pending receive, which closing the native consumer answers.
+        """Wait for the pending receive, which the close of the native consumer answers.
 
         Destroying a native consumer with a pending receive ends the process. Two closes may leave
         the subscription at the broker, so only a forsaken consumer is closed here.
@@ -356,7 +340,7 @@ class Pump:
                 return
 
     def _step(self) -> bool:
-        """Do one step. Return False if the loop is closed."""
+        """Do one step; False if the loop is closed."""
         while self._commands:
             self._commands.popleft()()
         if not self._report():
@@ -372,8 +356,7 @@ class Pump:
     def _report(self) -> bool:
         """Report changes of the connection, after delivering the messages from before a loss.
 
-        If this thread is late, the inbox may already hold a message of the next connection; its
-        loss count tells.
+        The loss count tells messages from before it from those of the next connection.
         """
         while self._changes:
             up = self._changes.popleft()
@@ -382,7 +365,7 @@ class Pump:
                 arrived = self._inbox.arrived
                 old = arrived and arrived[0][1] < self._losses
                 if old and self._paused:
-                    # A seek is pending and outdates these messages, so they are not delivered.
+                    # A pending seek outdates these messages.
                     if self._rests:
                         self._take_received()
                 elif old and not self._post(self._take_received()):
@@ -429,11 +412,6 @@ class Pump:
         return messages
 
     def _take_received(self) -> list[Any]:
-        """Return the received message, or nothing.
-
-        Raises:
-            AlreadyClosed: if no more messages will arrive.
-        """
         if not self._inbox.arrived:
             return []
         epoch, _, result, message = self._inbox.arrived.popleft()

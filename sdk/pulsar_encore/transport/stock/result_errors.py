@@ -17,9 +17,9 @@ from ...errors import (
 from ..error_advice import ADVICE
 
 _UNKNOWN: Final = "the engine gives no reason; its log may"
-# The beginning of the detail when the client's own part of the authentication failed.
+# Begins the detail if the client's own part of the authentication failed.
 _OWN_AUTHENTICATION: Final = "Failed to create Connect command"
-# Only the type of the Python exception is shown, because its text may hold the secret.
+# Only the type of the exception is shown: its text may hold the secret.
 _EXCEPTION_TYPE: Final = re.compile(rf"{_OWN_AUTHENTICATION}: \w+")
 
 
@@ -39,12 +39,7 @@ def failure(native: Any, action: str, detail: str = "") -> PulsarException:
 
 
 def own_authentication_failure(action: str, why: str) -> PulsarException:
-    """Return the error for `authentication=` data that this process could not obtain.
-
-    Args:
-        action: Name of the operation.
-        why: The reason, without a secret.
-    """
+    """Return the error for `authentication=` data that this process could not obtain."""
     return exception_of_result(
         "AuthenticationError", f"{action}: authentication= failed here: {why}"
     )

@@ -2,7 +2,7 @@
 
 For a seek the broker closes the consumer and answers; the C++ client reconnects, and clears its
 queue at the answer. If a busy broker answers after the reconnect, messages from after the seek are
-discarded and never requested again. A late answer therefore repeats the seek.
+discarded for good. The seek is then repeated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import _pulsar
@@ -19,9 +19,8 @@ from .cpp_calls import CppCalls
 
 _POLL_S: Final = 0.002
 # The C++ client tries to hold the answer back until it has reconnected. An answer within this time
-# after the reconnect is such an answer; messages take longer.
+# after the reconnect is not late: messages take longer.
 _LATE_S: Final = 0.020
-_NO_LOCK: Final = nullcontext()
 _MAX_SEEKS: Final = 4  # seeks in all; an unstable connection looks like late answers
 
 
@@ -29,21 +28,16 @@ async def seek(
     native: Any,
     calls: CppCalls,
     target: Any,
-    sought: Callable[[], None] = lambda: None,
-    asking: AbstractContextManager[object] = _NO_LOCK,
+    note_seek: Callable[[], None],
+    native_lock: AbstractContextManager[object],
 ) -> None:
     """Seek, and repeat the seek while messages after it may have been discarded.
 
     Args:
         native: The native consumer or reader, without other receives.
-        calls: Runs the operation.
         target: A native message id, or a publish time in ms.
-        sought: Called on a native thread after each completed seek.
-        asking: Held while the native seek begins; see `Pump.asking`.
-
-    Raises:
-        ClosedError: if the object was closed meanwhile.
-        TransportError: if the broker refused.
+        note_seek: Called on a native thread after each completed seek.
+        native_lock: Held while the native seek begins; see `Pump.native_lock`.
     """
     for _ in range(_MAX_SEEKS):
         answered: list[float] = []
@@ -52,10 +46,10 @@ async def seek(
             def answer(result: Any) -> None:
                 answered.append(time.monotonic())
                 if result == _pulsar.Result.Ok:
-                    sought()
+                    note_seek()
                 done(result)
 
-            with asking:
+            with native_lock:
                 native.seek_async(target, answer)
 
         reconnect = asyncio.create_task(_reconnected_at(native))

@@ -1,9 +1,8 @@
 """A durable subscription over the C++ client.
 
-Acks use the native ids of the last delivery, because an id built from its parts acks its whole
-batch. They are refused while disconnected, when the C++ client would lose them. Redelivery uses the
-C++ client's nack timer at its minimum, fed in bursts that do not starve it. The rules:
-`docs/notes/cpp-client.md#rules-for-the-stock-transport`.
+The rules: `docs/notes/cpp-client.md#rules-for-the-stock-transport`. Acks use the native ids of the
+last delivery. They are refused while disconnected, when the C++ client would lose them. Redelivery
+uses the C++ client's nack timer, fed in bursts that do not starve it.
 """
 
 from __future__ import annotations
@@ -21,18 +20,17 @@ import pulsar
 
 from ...errors import EncoreError, NotConnected, NotSupportedError, UnknownError
 from ...eventloop.alarm import wall_now_ms
-from ...eventloop.close_once import CloseOnce
 from ...eventloop.mailbox import Mailbox
 from ...options import ConsumerType, Subscription
 from ...values.message_id import MessageId
 from ..interface import AckPlan, Capabilities, Delivery, DeliveryListener
-from .cpp_calls import CppCalls
 from .cpp_ids import from_native, to_native
-from .deliveries import Grouper, TopicNames, partition_name
+from .deliveries import Grouper, partition_name
 from .originals import CppOriginal, CppOriginals
 from .pump import Pump
 from .seek import seek
 from .stock_messages import wrap_messages
+from .stock_subscription import StockSubscription
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -45,16 +43,15 @@ _BURST: Final = 10_000  # ids in one burst, 3 us each
 _SLICE: Final = 1_000  # ids in one pass of the loop
 _NATIVE_GROUP_S: Final = 0.2  # the C++ client groups acks for 100 ms, then sends them
 # If a reconnect interrupts a chunked message, the C++ client keeps its first chunks and drops the
-# message when all arrive again. The next redelivery, requested after this time, completes it.
+# message when all arrive again. A redelivery requested after this time completes it.
 _CHUNK_RETRY_S: Final = 1.0
 _CLEANUP_GAP_S: Final = 0.02  # least time between two cleanups of `_originals`
 _CLOSE_S: Final = 5.0
-# A rewind during a read makes the broker skip a block. Nothing is received for this long before a
-# rewind, so that the permits are used up. After the pause 0 of 12 rewinds skipped messages, without
-# it 9 of 12: `docs/notes/wire-protocol.md#rewind-during-a-read`.
+# A rewind during a read makes the broker skip a block. A pause before it uses up the permits: 0 of
+# 12 rewinds then skipped messages, without it 9 of 12
+# (`docs/notes/wire-protocol.md#rewind-during-a-read`).
 _REWIND_PAUSE_S: Final = 0.300
-# Time after a seek until it is checked for a lost answer. A broker needs 1 s of it to choose the
-# active consumer on Failover.
+# Time after a seek until it is checked for a lost answer.
 _SEEK_CHECK_S: Final = 3.0
 
 STOCK: Final = Capabilities(
@@ -71,29 +68,23 @@ STOCK: Final = Capabilities(
 )
 
 
-class StockConsumer:
+class StockConsumer(StockSubscription):
     """A `TransportConsumer` over a native consumer.
 
     Args:
-        native: The native consumer, subscribed with `consumer_config`.
-        subscription: A durable subscription.
-        several: It reads several topics or partitions. The C++ client has one connection state for
-            all, so with one disconnected the others continue.
+        partitioned: The only topic is partitioned. For several topics or partitions the C++ client
+            has one connection state, so with one disconnected the others continue.
     """
 
     capabilities = STOCK
 
     def __init__(
-        self, native: _pulsar.Consumer, subscription: Subscription, *, several: bool = False
+        self, native: _pulsar.Consumer, subscription: Subscription, *, partitioned: bool = False
     ) -> None:
-        self._native = native
-        self._subscription = subscription
-        self._loop = asyncio.get_running_loop()
+        super().__init__(native, subscription)
         self._mailbox = Mailbox(self._loop)
-        self._calls = CppCalls()
-        self._topics = TopicNames(subscription.topics)
         self._is_multi_topic = (
-            several or subscription.pattern is not None or len(subscription.topics) > 1
+            partitioned or subscription.pattern is not None or len(subscription.topics) > 1
         )
         self._grouper = Grouper(
             self._topics, one_queue=subscription.shared and not self._is_multi_topic
@@ -104,9 +95,6 @@ class StockConsumer:
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
         self._has_chunked = False
-        self._flow_stopped = False
-        self._seeking = False
-        self._seeks = asyncio.Lock()
         self._seek_count = 0
         self._arrivals = 0  # lists received from the pump so far
         self._seek_retry: asyncio.Task[None] | None = None
@@ -114,9 +102,6 @@ class StockConsumer:
         self._connected = self._reported_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
         self._cleanup_timer: asyncio.TimerHandle | None = None
-        self._listener: DeliveryListener | None = None
-        self._closed = False
-        self._close_once = CloseOnce(self._close)
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._pump = Pump(
             native,
@@ -128,6 +113,7 @@ class StockConsumer:
             _weakly(self._pump_ended),
             rests=not self._is_multi_topic,
         )
+        self._native_lock = self._pump.native_lock
         # The thread must not keep a consumer without references alive, nor run on without it.
         finalize(self, self._pump.end_and_close).atexit = False
 
@@ -136,28 +122,9 @@ class StockConsumer:
         return str(self._native.topic())
 
     @property
-    def subscription_name(self) -> str:
-        return self._subscription.subscription_name
-
-    @property
     def consumer_name(self) -> str:
-        # For a list of topics the C++ client returns an empty name.
+        # For several topics the C++ client returns an empty name.
         return self._subscription.consumer_name or str(self._native.consumer_name())
-
-    def is_connected(self) -> bool:
-        if self._closed:
-            return False
-        with self._pump.asking:
-            return bool(self._native.is_connected())
-
-    def topic_of(self, topic_number: int) -> tuple[str, int]:
-        return self._topics.name(topic_number)
-
-    def topic_numbers(self) -> range:
-        return range(len(self._topics))
-
-    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._topics.find(topic, partition)
 
     # Deliveries
 
@@ -167,9 +134,6 @@ class StockConsumer:
 
     def consumed(self, topic_number: int, messages: int) -> None:
         self._pump.note_consumed(messages)
-
-    def request_messages(self, messages: int) -> None:
-        """Never called: a receiver queue of 0 is refused."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
@@ -185,7 +149,7 @@ class StockConsumer:
         self._arrivals += 1
         now = self._loop.time()
         for delivery in deliveries:
-            if not self._topics.volatile(delivery.topic_number):
+            if not self._topics.is_non_persistent(delivery.topic_number):
                 self._originals.keep(delivery, now)
             self._has_chunked = self._has_chunked or delivery.first_chunk is not None
             wrap_messages(delivery)
@@ -197,7 +161,6 @@ class StockConsumer:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Release expired originals now and later, even if no message arrives."""
         self._cleanup_timer = None
         wait = self._originals.compact(self._loop.time())
         if wait is not None and not self._closed:
@@ -214,8 +177,7 @@ class StockConsumer:
         self._report_connection()
 
     def _report_connection(self) -> None:
-        # A seek closes and reopens the subscription. Acks from before the seek must not be sent
-        # again.
+        # A seek reopens the subscription, but acks from before it must not be sent again.
         if self._listener is None or self._closed or self._seeking:
             return
         if self._connected == self._reported_connected:
@@ -248,8 +210,8 @@ class StockConsumer:
     def can_ack(self, topic_number: int) -> bool:
         """False while the only topic is disconnected.
 
-        With several topics the C++ client cannot tell which one is disconnected. Acks are then
-        always sent, and again once all are connected (`DeliveryListener.on_uncertain`).
+        With several topics, acks are always sent, and again once all are connected
+        (`DeliveryListener.on_uncertain`).
         """
         if self._closed or self._seeking:
             return False
@@ -270,8 +232,7 @@ class StockConsumer:
             self._ack_part(plan.topic_number, (ledger, entry), remaining)
 
     def _ack_part(self, topic_number: int, key: tuple[int, int], remaining: int) -> None:
-        # Without ids the entry was requested again. Its unacked messages are acked after
-        # redelivery.
+        # An entry without ids was requested again: its messages are acked after redelivery.
         for each in self._originals.take_acked(topic_number, key, remaining):
             self._acknowledge(each)
 
@@ -299,9 +260,8 @@ class StockConsumer:
         if original is not None and len(original) == size:
             self._acknowledge(original.id_of(last), cumulative=True)
         else:
-            # Such an id also sends the C++ client's state of the higher indexes, which would undo
-            # single acks, and is missing if it was acked singly. So ack up to the previous entry,
-            # and this entry's messages singly.
+            # The id of an index also sends the C++ client's state of the higher ones, which would
+            # undo single acks. So ack up to the previous entry, and this entry's messages singly.
             previous = self._native_id(topic_number, ledger, entry - 1)
             self._acknowledge(previous, cumulative=True)
             self._ack_part(topic_number, key, remaining)
@@ -333,8 +293,7 @@ class StockConsumer:
     def _redeliver_chunked(self, topic_number: int, key: tuple[int, int]) -> bool:
         """Deliver the kept chunked message again: the C++ client requests its last chunk only.
 
-        Returns:
-            True if it is not kept and must be requested from the broker.
+        Return True if it is not kept and must be requested from the broker.
         """
         original = self._originals.find(topic_number, key)
         if original is not None and original.chunked is not None:
@@ -343,7 +302,7 @@ class StockConsumer:
         return original is None or original.crowded_out
 
     def _request_all(self) -> None:
-        """Request all unacked messages; held ones are filtered on arrival."""
+        """Request all unacked messages. Held ones are filtered on arrival."""
         if not self._closed and self._listener is not None:
             self._note_all_requested()
             self._listener.on_all_requested(())
@@ -405,8 +364,8 @@ class StockConsumer:
     def _drain_and_ask(self, unsent_s: float) -> None:
         """Request everything again on Shared, on the pump's thread.
 
-        The native queue is drained first, because the broker resends it. Grouped acks must leave
-        before the request.
+        The broker resends the native queue, so it is drained first. Grouped acks must leave before
+        the request.
         """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
@@ -423,9 +382,7 @@ class StockConsumer:
             self._pump.call(self._pump.request_all)
 
     def _rewind(self) -> None:
-        """Rewind, on the pump's thread. Draining the native queue before would let the broker read
-        on.
-        """
+        """Rewind, on the pump's thread. A drained native queue would let the broker read on."""
         self._pump.rest(_REWIND_PAUSE_S)
         self._pump.request_all()
 
@@ -437,15 +394,13 @@ class StockConsumer:
             isinstance(position, int) and position >= wall_now_ms(self._loop)
         )
         await self._seek(target)
-        # The latest position moves, and other consumers may have received the messages: no check
-        # then.
+        # No check if the position moves, or if other consumers may have received the messages.
         if not latest and self._subscription.consumer_type is ConsumerType.Exclusive:
             again = _weakly(self._repeat_seek)
             self._loop.call_later(_SEEK_CHECK_S, again, target, self._seek_count, self._arrivals)
 
     def _repeat_seek(self, target: Any, sought: int, arrivals: int) -> None:
-        """Repeat a seek after which no message arrived: `seek` cannot detect a slightly late
-        answer.
+        """Repeat a seek after which no message arrived: its answer may have been a little late.
 
         On an empty topic the repetition costs one reconnect.
         """
@@ -457,31 +412,29 @@ class StockConsumer:
             self._seek_retry.add_done_callback(_log_failure)
 
     async def _seek(self, target: Any, *, unless_after: int | None = None) -> None:
-        async with self._seeks:  # the C++ client refuses a second seek, and each one reconnects
-            await self._seek_alone(target, unless_after)
-
-    async def _seek_alone(self, target: Any, unless_after: int | None) -> None:
-        pump_paused = self._loop.create_future()
-        self._seeking = True
-        self._pump.pause(True)
-        self._pump.call(lambda: self._mailbox.post(_set, pump_paused))
-        try:
-            await asyncio.wait((pump_paused, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            if unless_after not in (None, self._arrivals):
-                return
-            # Let grouped acks leave: after the seek they would ack messages that it brings back.
-            await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
-            pump = self._pump
-            await seek(self._native, self._calls, target, pump.note_seek, pump.asking)
-            self._seek_count += 1
-            self._due.clear()
-            self._originals.clear()
-            if self._listener is not None:
-                self._listener.on_seek()
-        finally:
-            self._seeking = False
-            self._pump.pause(self._flow_stopped)
-            self._report_connection()  # the state after the seek's own reconnect
+        pump = self._pump
+        async with self._seeks:
+            pump_paused = self._loop.create_future()
+            self._seeking = True
+            pump.pause(True)
+            pump.call(lambda: self._mailbox.post(_set, pump_paused))
+            try:
+                await asyncio.wait((pump_paused, self._ended), return_when=asyncio.FIRST_COMPLETED)
+                if unless_after not in (None, self._arrivals):
+                    return
+                # Let grouped acks leave: after the seek they would ack messages that it brings
+                # back.
+                await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
+                await seek(self._native, self._calls, target, pump.note_seek, self._native_lock)
+                self._seek_count += 1
+                self._due.clear()
+                self._originals.clear()
+                if self._listener is not None:
+                    self._listener.on_seek()
+            finally:
+                self._seeking = False
+                pump.pause(self._flow_stopped)
+                self._report_connection()  # the state after the seek's own reconnect
 
     async def last_message_id(self) -> MessageId:
         native_id = await self._calls.run(
@@ -490,9 +443,6 @@ class StockConsumer:
         topics = self._subscription.topics
         topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
         return from_native(native_id, topic)
-
-    async def acked_position(self) -> MessageId | None:
-        return None
 
     async def has_message_available(self) -> bool:
         raise NotSupportedError(
@@ -507,9 +457,6 @@ class StockConsumer:
             self._unsubscribing = False
             raise
 
-    async def close(self) -> None:
-        await self._close_once()
-
     async def _close(self) -> None:
         if self._closed:
             return
@@ -521,7 +468,6 @@ class StockConsumer:
         self._calls.abandon()
 
     def abandon(self) -> None:
-        """Stop: the C++ client calls no callback any more."""
         self._stop()
         self._calls.abandon()
 

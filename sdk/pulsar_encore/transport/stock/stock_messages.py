@@ -33,11 +33,7 @@ class CppMessage(Protocol):
 
 
 class StockMessage:
-    """A received message (`RawMessage`).
-
-    Attributes:
-        native: The `_pulsar.Message`.
-    """
+    """A received message (`RawMessage`)."""
 
     __slots__ = ("native",)
 

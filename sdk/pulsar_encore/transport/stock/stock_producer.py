@@ -2,7 +2,7 @@
 
 With `block_if_queue_full` the C++ client would block the event loop, so messages over the limit
 wait here, in order. With chunking it can refuse a message half-way and never returns the capacity
-of its first chunks, so the limit is applied here as well. The count is of chunks.
+of its first chunks, so the limit, in chunks, is applied here.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ _CHUNK_BYTES: Final = 5 * 1024 * 1024  # the broker's default maxMessageSize
 
 
 class StockProducer:
-    """One producer (`TransportProducer`), for the loop that created it or, once closed, the next
-    loop.
-    """
+    """One producer (`TransportProducer`). It moves to the loop of each call."""
 
     def __init__(self, native: Any, options: ProducerOptions, router: RouterGuard | None) -> None:
         self._native = native
@@ -82,7 +80,7 @@ class StockProducer:
         return future
 
     def _fits(self, chunks: int) -> bool:
-        """True if a message may be sent now. One larger than the limit is sent alone."""
+        """True if a message may be sent now. A larger one than the limit is sent alone."""
         if not self._limit or not self._pending:
             return True
         return self._pending_chunks + chunks <= self._limit
@@ -163,20 +161,12 @@ class StockProducer:
 
 
 def chunks_of(message: OutgoingMessage) -> int:
-    """Estimate a message's chunks, uncompressed and with the broker's default limit, to bound
-    memory.
-    """
+    """Estimate a message's chunks, without compression and with the broker's default limit."""
     size = len(message.payload or b"")
     return max(1, -(-size // _CHUNK_BYTES))
 
 
 def build(message: OutgoingMessage) -> Any:
-    """Return the `_pulsar.Message` to send.
-
-    Raises:
-        ConfigurationError: if the C++ client refuses a value.
-        NotSupportedError: if a key is bytes.
-    """
     for name in ("partition_key", "ordering_key"):
         if isinstance(getattr(message, name), bytes):
             raise NotSupportedError(

@@ -2,8 +2,7 @@
 
 The C++ client cannot take back a pending read, so at most one is pending, while the buffer is not
 full. It calls back reads and seeks in order, so an epoch tells outdated messages. Messages that
-arrive during a seek are kept until its result is known. The C++ client keeps its callbacks for
-ever, so none refers to the reader.
+arrive during a seek are kept until its result is known.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from weakref import finalize, ref
 import _pulsar
 
 from ...errors import ClosedError, NotSupportedError, TransportError
-from ...eventloop.close_once import CloseOnce
 from ...options import Subscription
 from ...values.message_id import MessageId
 from ..interface import AckPlan, Delivery, DeliveryListener
-from .cpp_calls import CppCalls, close_quietly
+from .cpp_calls import close_quietly
 from .cpp_ids import to_native
-from .deliveries import Grouper, TopicNames
+from .deliveries import Grouper
 from .result_errors import failure, raised
 from .seek import seek
 from .stock_consumer import STOCK
 from .stock_messages import wrap_messages
+from .stock_subscription import StockSubscription
 
 _MAX_READ_AHEAD: Final = 100  # 5 us each
 
@@ -43,7 +42,9 @@ _Read = tuple[int, Any]
 
 
 class _Inbox:
-    """The callback of native reads, on any thread. It refers to neither reader.
+    """The callback of native reads, on any thread.
+
+    The C++ client keeps it for ever, so it refers to neither reader.
 
     Attributes:
         epoch: Seeks so far.
@@ -62,49 +63,36 @@ class _Inbox:
         self.answered = threading.Event()
         self.answered.set()
 
-    def sought(self) -> None:
+    def note_seek(self) -> None:
         self.epoch += 1
 
     def __call__(self, *outcome: Any) -> None:
         try:
             if self.within and get_ident() == self._thread:  # the message was in the native queue
-                self._read_ended(self.epoch, *outcome)
+                self._read_ended(True, self.epoch, *outcome)
             else:
-                self._loop.call_soon_threadsafe(self._read_ended_later, self.epoch, *outcome)
+                self._loop.call_soon_threadsafe(self._read_ended, False, self.epoch, *outcome)
         except BaseException:  # a native thread must not raise
             return
         finally:
             self.answered.set()
 
-    def _read_ended(self, *read: Any) -> None:
-        """Record the read; the running `read_on` continues."""
+    def _read_ended(self, within: bool, *read: Any) -> None:
         reader = self._reader()
         if reader is not None:
             reader.read_ended(*read)
-
-    def _read_ended_later(self, *read: Any) -> None:
-        reader = self._reader()
-        if reader is not None:
-            reader.read_ended(*read)
-            reader.read_on()
+            if not within:  # else the running `read_on` continues
+                reader.read_on()
 
 
-class StockReader:
-    """A `TransportConsumer` for a subscription that is not durable.
-
-    Args:
-        native: The native reader.
-        subscription: A subscription of one topic.
-    """
+class StockReader(StockSubscription):
+    """A `TransportConsumer` for a subscription of one topic that is not durable."""
 
     capabilities = STOCK
 
     def __init__(self, native: Any, subscription: Subscription) -> None:
-        self._native = native
-        self._subscription = subscription
+        super().__init__(native, subscription)
         self._topic: str = native.topic()
-        self._loop = asyncio.get_running_loop()
-        self._topics = TopicNames(subscription.topics)
         self._inbox = _Inbox(self, self._loop)
         self._grouper = Grouper(self._topics, one_queue=False)
         self._read_ahead = min(max(1, subscription.receiver_queue_size // 2), _MAX_READ_AHEAD)
@@ -113,15 +101,7 @@ class StockReader:
         # The last message delivered from each topic: ledger, entry, index.
         self._last: dict[int, tuple[int, int, int]] = {}
         self._reading = False
-        self._flow_stopped = False
-        self._seeking = False
-        self._seeks = asyncio.Lock()  # the C++ client refuses a second seek
-        self._asking = threading.Lock()  # as `Pump.asking`
-        self._listener: DeliveryListener | None = None
-        self._calls = CppCalls()
-        self._closed = False
-        self._close_once = CloseOnce(self._close)
-        # A pending read would otherwise keep the native reader and its subscription for ever.
+        # Else a pending read would keep the native reader and its subscription for ever.
         self._unclosed = finalize(self, _close_in_process, os.getpid(), native)
         self._unclosed.atexit = False
 
@@ -130,28 +110,8 @@ class StockReader:
         return self._topic
 
     @property
-    def subscription_name(self) -> str:
-        # At the broker the C++ client appends a suffix of its own.
-        return self._subscription.subscription_name
-
-    @property
     def consumer_name(self) -> str:
         return self._subscription.consumer_name or ""
-
-    def is_connected(self) -> bool:
-        if self._closed:
-            return False
-        with self._asking:
-            return bool(self._native.is_connected())
-
-    def topic_of(self, topic_number: int) -> tuple[str, int]:
-        return self._topics.name(topic_number)
-
-    def topic_numbers(self) -> range:
-        return range(len(self._topics))
-
-    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._topics.find(topic, partition)
 
     # Reading
 
@@ -163,9 +123,6 @@ class StockReader:
         self._ahead -= messages
         if self._ahead <= self._read_ahead // 2:  # reading many at once is cheaper
             self.read_on()
-
-    def request_messages(self, messages: int) -> None:
-        """Never called: a reader's queue holds at least one message."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
@@ -218,14 +175,16 @@ class StockReader:
             self.read_on()
 
     def _drop_repeat(self, delivery: Delivery) -> bool:
-        """Drop the last delivered message, with which the C++ client begins after a reconnect if
-        its start is inclusive. Return True if any message is left.
+        """Drop the last delivered message, which the C++ client may repeat after a reconnect.
+
+        It does so if the start is inclusive. Return True if any message is left.
         """
         topic_number, indexes = delivery.topic_number, delivery.indexes
         entry_key = (delivery.ledger, delivery.entry)
-        if self._last.get(topic_number) == (*entry_key, indexes[0]) and not self._topics.volatile(
-            topic_number
-        ):
+        if self._last.get(topic_number) == (
+            *entry_key,
+            indexes[0],
+        ) and not self._topics.is_non_persistent(topic_number):
             self._ahead -= 1
             delivery.indexes = indexes = indexes[1:]
             delivery.messages = delivery.messages[1:]
@@ -238,13 +197,10 @@ class StockReader:
         if not self._closed and self._listener is not None:
             self._listener.on_failed(error)
 
-    async def acked_position(self) -> MessageId | None:
-        return None
-
     async def has_message_available(self) -> bool:
         self._check_open()
-        # The C++ client counts the message of the pending read as read shortly before it calls
-        # back. A second answer comes after that moment.
+        # The C++ client counts a message as read shortly before it calls back. A second answer
+        # comes after that moment.
         return await self._available() or (self._reading and await self._available())
 
     async def _available(self) -> bool:
@@ -268,7 +224,9 @@ class StockReader:
         async with self._seeks:
             self._seeking = True
             try:
-                await seek(self._native, self._calls, target, self._inbox.sought, self._asking)
+                await seek(
+                    self._native, self._calls, target, self._inbox.note_seek, self._native_lock
+                )
                 outdated = [each for each in self._unread if each[0] != self._inbox.epoch]
                 self._unread = self._unread[len(outdated) :]
                 self._ahead -= len(outdated)
@@ -279,15 +237,11 @@ class StockReader:
                 self._seeking = False
                 self.read_on()
 
-    async def close(self) -> None:
-        await self._close_once()
-
     async def _close(self) -> None:
         self._stop()
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the reader")
-        # Wait for the pending read, which may call back another loop. A native client that is
-        # closed before keeps a thread for ever.
+        # A native client that is closed before the pending read has ended keeps a thread for ever.
         deadline = time.monotonic() + _CLOSE_S
         while not self._inbox.answered.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)

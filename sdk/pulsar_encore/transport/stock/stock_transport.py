@@ -41,30 +41,23 @@ from .stock_producer import StockProducer
 from .stock_reader import StockReader
 from .stock_schemas import attach
 
-# Longest wait for pending creations in `close`, in s: an unreachable broker would keep the caller
-# for operation_timeout_seconds.
+# Longest wait for pending creations in `close`: an unreachable broker would keep the caller for
+# operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
 
 _Child = StockConsumer | StockProducer | StockReader | VersionedConsumer
 
 
 class StockTransport:
-    """One client on `pulsar-client` (`Transport`).
-
-    Args:
-        options: Checked options. The native client is created at once and connects on first use.
-
-    Raises:
-        ConfigurationError: if the C++ client refuses a value.
-    """
+    """One client on `pulsar-client` (`Transport`). It connects on first use."""
 
     capabilities = STOCK
 
     def __init__(self, options: ClientOptions) -> None:
         use_dual_exceptions()
         self._options = options
-        # The C++ client drops its reference to a provider without holding the GIL. If that were the
-        # last reference, the interpreter would abort (3.13.0).
+        # The C++ client drops its reference to a provider without holding the GIL. If it were the
+        # last one, the interpreter would abort (3.13.0).
         self._native, where = _native_client(options)
         self._calls = CppCalls()
         # an authentication of this package with a supplier
@@ -72,7 +65,7 @@ class StockTransport:
         if waiting is not None:
             waiting.add(self._calls)
         self._creations = Creations()
-        # Bound to the native client only, so that this object can be collected, which closes it.
+        # Refers to the native client only: collecting this object closes it.
         self._writers = WriterSchemas(partial(_definition, self._native))
         self._children: WeakSet[_Child] = WeakSet()
         self._adding = threading.Lock()  # several threads may add
@@ -102,15 +95,14 @@ class StockTransport:
         attach(subscription.schema, self._native)
         topics = subscribed_topics(subscription)
         name = subscription.subscription_name
-        several = subscription.pattern is not None or len(subscription.topics) > 1
-        if not several:
-            partitions = await self.topic_partitions(subscription.topics[0])
-            several = partitions != [full_name(subscription.topics[0])]
+        partitioned = False
+        if isinstance(topics, str):
+            partitioned = await self.topic_partitions(topics) != [full_name(topics)]
         native = await self._create(
             lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
             f"subscribe {name!r} to {subscription.pattern or ', '.join(subscription.topics)}",
         )
-        return StockConsumer(native, subscription, several=several)
+        return StockConsumer(native, subscription, partitioned=partitioned)
 
     async def _reader(self, subscription: Subscription) -> StockReader:
         conf = reader_configuration(subscription)
@@ -160,8 +152,7 @@ class StockTransport:
         return keep_in_child(await self._creations.make(self._calls, start, action))
 
     def shutdown(self) -> None:
-        # Not the native shutdown: it keeps the GIL while it waits for threads that may need the
-        # GIL.
+        # Not the native shutdown: it keeps the GIL while it waits for threads that may need it.
         if not self._closed:
             self._abandon()
 
@@ -176,8 +167,7 @@ class StockTransport:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.operation_timeout_seconds):
-                    # Consumers and producers whose close was interrupted, or that never reached a
-                    # caller.
+                    # Their close was interrupted, or they never reached a caller.
                     closing = (child.close() for child in self._all_children())
                     await asyncio.gather(*closing, return_exceptions=True)
             with contextlib.suppress(ClosedError, TransportError, TimeoutError):
@@ -187,7 +177,7 @@ class StockTransport:
                     await CppCalls().run(partial(end, self._native), "close the client")
         finally:
             self._abandon()
-        await engine_log.delivered()
+        await engine_log.wait_until_delivered()
 
     def _all_children(self) -> list[_Child]:
         with self._adding:
@@ -202,7 +192,6 @@ class StockTransport:
         self._calls.abandon()
         for child in self._all_children():
             child.abandon()
-        # If the native client is still open, close it after the last pending creation.
         self._creations.then(partial(end_open, self._native))
 
 
@@ -219,10 +208,10 @@ async def _schema_info(native: Any, topic: str, version: int) -> Any:
 
 
 def _native_client(options: ClientOptions) -> tuple[Any, Any]:
-    """Return the C++ client, and the service URL or provider that it uses."""
+    """Return the C++ client, and the URL or provider that it uses."""
     try:
         where = service_url(options.service_url)
-        with engine_log.offered(logger(options.logger)) as log:
+        with engine_log.logger_for_client(logger(options.logger)) as log:
             client = pulsar.Client(
                 where,
                 authentication=authentication(options.authentication),
