@@ -25,7 +25,7 @@ from .reader.values.schema_registry import plan_of_registry
 from .reader.values.value_plan import ValuePlan
 from .runtime import runtime
 from .sink import batch_writer, check_reachable, stream_writer
-from .source_columns import chosen, projected, schema_of
+from .source_columns import projected, schema_of
 from .source_options import ReadOptions, read_options
 
 if TYPE_CHECKING:
@@ -91,10 +91,9 @@ class PulsarDataSource(DataSource):
 
     def _offered_schema(self, options: ReadOptions) -> StructType:
         shape = options.shape
-        columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
         fields = value_fields(self._plan(options))
-        check_columns(fields, [shape.prefix + each.key for each in columns])
-        return schema_of(fields, columns, shape.prefix)
+        check_columns(fields, [shape.prefix + each.key for each in shape.columns])
+        return schema_of(fields, shape.columns, shape.prefix)
 
     def _projected_schema(self, schema: StructType, options: ReadOptions) -> StructType:
         asked = projected(schema, self._offered_schema(options))

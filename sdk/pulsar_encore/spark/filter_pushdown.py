@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import ge, gt, le, lt
+from operator import contains, eq, ge, gt, le, lt
 from typing import Any, Final
 
 from .batch_plan import LedgerSize
@@ -35,13 +35,13 @@ from .compat import (
 from .offsets import LAST_ENTRY, Position, later
 
 _COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
-    EqualTo: lambda value, operand: bool(value == operand),
-    EqualNullSafe: lambda value, operand: bool(value == operand),
+    EqualTo: eq,
+    EqualNullSafe: eq,
     GreaterThan: gt,
     GreaterThanOrEqual: ge,
     LessThan: lt,
     LessThanOrEqual: le,
-    StringContains: lambda value, operand: operand in value,
+    StringContains: contains,
     StringStartsWith: str.startswith,
     StringEndsWith: str.endswith,
 }

@@ -359,11 +359,8 @@ def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> di
 
 def _is_late(start: Position, cursor: Position | None) -> bool:
     """Return True if a subscription is behind the position that was acked before the batch."""
-    # A batch that was read in part is acked with its last message.
-    entry = start.entry - (start.batch_index >= 0)
-    if start.ledger < 0 or entry < 0 or cursor is None:
-        return False
-    return cursor.place < (start.ledger, entry)
+    acked = start.ackable_entry
+    return min(acked) >= 0 and cursor is not None and cursor.place < acked
 
 
 _GAUGES: Final = {

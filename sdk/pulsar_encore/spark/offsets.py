@@ -49,6 +49,15 @@ class Position(NamedTuple):
         """Ledger and entry id."""
         return self.ledger, self.entry
 
+    @property
+    def ackable_entry(self) -> tuple[int, int]:
+        """Ledger and entry id of the last entry that was processed completely.
+
+        A cumulative ack within a batch would undo single acks behind it. An ack of the entry before
+        does not; the broker then keeps the whole batch.
+        """
+        return self.ledger, self.entry - (self.batch_index >= 0)
+
     def __str__(self) -> str:
         return f"{self.ledger}:{self.entry}:{self.batch_index}"
 

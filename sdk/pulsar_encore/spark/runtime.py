@@ -28,17 +28,13 @@ class Runtime:
     """A running event loop, and the clients on it."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self.loop: Final = asyncio.new_event_loop()
         self._clients: dict[ConnectionOptions, Client] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="pulsar-encore", daemon=True
+            target=self.loop.run_forever, name="pulsar-encore", daemon=True
         )
         self._thread.start()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
 
     def client(self, connection: ConnectionOptions) -> Client:
         """Return this process's client for a connection, or raise ConfigurationError."""
@@ -56,7 +52,7 @@ class Runtime:
         Raises:
             TransportTimeout: if it did not end in time; it is cancelled.
         """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
         except TimeoutError as error:
@@ -79,13 +75,13 @@ class Runtime:
         async def close() -> None:
             await asyncio.gather(*(each.close() for each in clients), return_exceptions=True)
 
-        if self._loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(close(), self._loop)
+        if self.loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(close(), self.loop)
             try:
                 closing.result(_STOP_TIMEOUT_S)
             except (TimeoutError, CancelledError):
                 pass  # the brokers notice the closed connections
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_TIMEOUT_S)
 
 

@@ -134,15 +134,11 @@ def projected(asked: StructType, offered: StructType) -> StructType:
                 f"has {', '.join(known)}"
             )
         offered_type = known[field.name].dataType
-        if _bare(field.dataType) != _bare(offered_type):
+        # `simpleString` leaves out the nullability.
+        if field.dataType.simpleString() != offered_type.simpleString():
             raise ConfigurationError(
                 f"schema: {field.name} is {offered_type.simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it so and cast it, or choose another "
                 "valueFormat"
             )
     return asked
-
-
-def _bare(data_type: DataType) -> str:
-    """Return the type without nullability."""
-    return data_type.simpleString()

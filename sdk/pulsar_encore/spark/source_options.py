@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from .encryption_keys import KeyReaderOptions, keys_of
 from .offsets import EARLIEST, LATEST, Position, before, user_position
 from .option_parsers import json_object, nearest, shown
 from .option_table import SOURCE, Scope, Values
+from .source_columns import Column, chosen
 
 EARLIEST_WORD, LATEST_WORD, SUBSCRIPTION_WORD = "earliest", "latest", "subscription"
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
@@ -90,6 +90,11 @@ class Shape:
     value_schema: str | None
     mode: str
     mixed_schemas: bool
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The metadata columns."""
+        return chosen(self.include, self.prefix, letters=self.view != "plain")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -337,11 +342,6 @@ def _shape(values: Values) -> Shape:
     return Shape(**values.fields("shape"), prefix=values["metadataPrefix"])
 
 
-def digest(options: ReadOptions) -> str:
-    """Return, as text, the options that decide how a range is split into tasks."""
-    return json.dumps([options.split, options.min_partitions, options.max_records])
-
-
 def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
     """Return where a topic or partition begins or ends: a position, a time in ms, or a word.
 
@@ -357,9 +357,3 @@ def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
         if name in times:
             return times[name]
     return times.get("", edge.word)
-
-
-def unknown_topics(edge: Edge, topics: Sequence[str]) -> list[str]:
-    """Return the names in an edge that are not among the topics and partitions."""
-    named = [name for name, _ in (*edge.positions, *edge.times_ms) if name]
-    return [name for name in named if name not in topics]

@@ -26,7 +26,6 @@ from ..reader.range_fetch import ReadRange
 from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan
 from ..runtime import runtime
-from ..source_columns import chosen
 from ..source_options import ReadOptions, edge_position
 from ..spark_errors import DataLossError
 from .cluster import Cluster
@@ -104,7 +103,7 @@ class PulsarBatchReader(DataSourceReader):
                 is_end_stored=each.topic not in unstored_ends,
                 is_kept=each.topic in narrowed_starts,
             )
-            for each in ranges_of(spans, numbers, slicing)
+            for each in ranges_of(spans, slicing)
         ]
 
     def _report_loss(self, text: str) -> None:
@@ -126,7 +125,6 @@ class NarrowedBatchReader(PulsarBatchReader):
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Take the filters that restrict the read. All are returned: Spark applies them as well."""
         shape = self._options.shape
-        columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
-        names = {shape.prefix + each.key: each.key for each in columns}
+        names = {shape.prefix + each.key: each.key for each in shape.columns}
         self._narrowing = narrowing_of(filters, names)
         return filters

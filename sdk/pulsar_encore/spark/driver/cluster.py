@@ -23,7 +23,7 @@ from ...errors import (
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
 from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId
-from ...values.topic_names import base_name
+from ...values.topic_names import base_name, partition_of
 from ..admin import Admin
 from ..batch_plan import LedgerSize
 from ..offsets import EARLIEST, Position
@@ -46,16 +46,12 @@ class Cluster:
         self._transport = transport_of(client)
         self._options = options
         has_admin = options.connection.admin_url is not None
-        self._admin = Admin(options.connection) if has_admin else None
+        self.admin: Final = Admin(options.connection) if has_admin else None
         self._probes: dict[str, TransportConsumer] = {}
         self._limit = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
         self._has_answered = False
         #: Mean number of messages per entry, by topic: a moving average over the last entries.
         self.per_entry: dict[str, float] = {}
-
-    @property
-    def admin(self) -> Admin | None:
-        return self._admin
 
     async def topics(self) -> dict[str, int]:
         """Return the full names of the topics to read, with the partition number or -1.
@@ -99,16 +95,14 @@ class Cluster:
                 f"{topic} is not stored: a non-persistent topic cannot be read again"
             )
         if base_name(topic) != topic:
-            return {topic: int(topic.rpartition("-")[2])}
+            return {topic: partition_of(topic)}
         try:
             names = await self._transport.topic_partitions(topic, create=False)
         except TopicNotFound as error:
             if self._may_be_missing:
                 return {}
             raise _missing(topic) from error
-        if names == [topic]:
-            return {topic: -1}
-        return {name: int(name.rpartition("-")[2]) for name in names}
+        return {name: partition_of(name) for name in names}
 
     async def last(self, topics: Iterable[str]) -> dict[str, Position]:
         """Return the position of the last message of each topic; `EARLIEST` for an empty topic.
@@ -206,7 +200,7 @@ class Cluster:
 
     async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[LedgerSize, ...]]:
         """Return the stored ledgers by topic; an empty dict without a web service."""
-        admin = self._admin
+        admin = self.admin
         if admin is None:
             return {}
 
@@ -275,8 +269,8 @@ class Cluster:
     async def close(self) -> None:
         for topic in list(self._probes):
             await self.forget(topic)
-        if self._admin is not None:
-            self._admin.close()
+        if self.admin is not None:
+            self.admin.close()
 
 
 def _missing(topic: str) -> ConfigurationError:

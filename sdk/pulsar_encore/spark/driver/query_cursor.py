@@ -25,11 +25,11 @@ from ...errors import (
     TransportError,
 )
 from ...options import ConsumerType, InitialPosition, Subscription
-from ...transport.interface import AckPlan, TransportConsumer
+from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId
 from ..admin import Admin
 from ..offsets import EARLIEST, Position
-from ..reader.range_fetch import FetchBuffer
+from ..reader.range_fetch import FetchBuffer, ack_up_to
 from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
@@ -69,8 +69,6 @@ class QueryCursors:
         self._preexisting: set[str] = set()  # topics that had the subscription before
         # Of each topic, the position when the query attached.
         self._first_positions: dict[str, Position] = {}
-        #: Acks that failed in a row.
-        self.errors: int = 0
 
     async def position(self, topic: str, begin: Position | None) -> Position | None:
         """Attach to the subscription of a topic and return the last acked message, if known.
@@ -239,29 +237,17 @@ class QueryCursors:
         )
 
     async def _commit(self, topic: str, position: Position) -> None:
-        # A cumulative ack within a batch would undo single acks behind it. An ack of the entry
-        # before does not; the broker then keeps the whole batch.
-        entry = position.entry - (position.batch_index >= 0)
         if position.ledger < 0:
             return
         try:
-            receipt = self._consumers[topic].ack(
-                AckPlan(0, (position.ledger, entry, 0, -1), [], [])
-            )
-            if receipt is not None:
-                async with asyncio.timeout(_ACK_TIMEOUT_S):
-                    await receipt
-        except TimeoutError:
-            self._report_failed_ack(topic, position, f"no answer within {_ACK_TIMEOUT_S:g} s")
-            return
-        except EncoreError as error:
-            self._report_failed_ack(topic, position, error)
-            return
-        self._acked[topic] = position
-
-    def _report_failed_ack(self, topic: str, position: Position, reason: object) -> None:
-        self.errors += 1
-        log.warning("%s: %s is not acked yet: %s", topic, position, reason)
+            async with asyncio.timeout(_ACK_TIMEOUT_S):
+                await ack_up_to(self._consumers[topic], position)
+        except (TimeoutError, EncoreError) as error:
+            timed_out = isinstance(error, TimeoutError)
+            reason = f"no answer within {_ACK_TIMEOUT_S:g} s" if timed_out else error
+            log.warning("%s: %s is not acked yet: %s", topic, position, reason)
+        else:
+            self._acked[topic] = position
 
     async def forget(self, topic: str) -> None:
         self._piles.pop(topic, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -23,11 +23,20 @@ from ..task_split import Slicing
 from .cluster import Cluster
 from .query_cursor import QueryCursors
 from .read_bounds import begin_of, check_topics, countable, gone_text
-from .task_ranges import numbers_of, ranges_of
+from .task_ranges import ranges_of
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 Positions = dict[str, Position]
+
+
+def _moved(begin: Positions, end: Positions) -> Positions:
+    """Return the ends of the topics that have something to read."""
+    return {
+        topic: position
+        for topic, position in end.items()
+        if position.order > begin.get(topic, EARLIEST).order
+    }
 
 
 class QueryProgress:
@@ -200,28 +209,13 @@ class QueryProgress:
 
     async def _spans(self, begin: Positions, last: Positions) -> dict[str, EntrySpan]:
         limits = self._options.limits
-        moved = {
-            topic: position
-            for topic, position in last.items()
-            if position.order > begin.get(topic, EARLIEST).order
-        }
+        moved = _moved(begin, last)
         self._check_ends(begin, last)
         counted = limits.any or limits.min_rows is not None
         ledgers: dict[str, tuple[LedgerSize, ...]] = {}
         if moved and (counted or self._options.fail_on_data_loss):
-            ledgers = await self._ledgers(moved)
-            await self._check_ledgers(
-                {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
-            )
-        spans = {
-            topic: EntrySpan(
-                begin.get(topic, EARLIEST),
-                later(begin.get(topic, EARLIEST), position),
-                ledgers.get(topic, ()),
-                self.cluster.per_entry.get(topic, 1.0),
-            )
-            for topic, position in moved.items()
-        }
+            ledgers = await self._checked_ledgers(begin, moved)
+        spans = self._entry_spans(begin, moved, ledgers)
         if counted:
             for topic, span in spans.items():
                 if span.ranges() is None:
@@ -231,12 +225,43 @@ class QueryProgress:
                     )
         return spans
 
-    async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[LedgerSize, ...]]:
-        found = await self.cluster.with_retries(
+    def _entry_spans(
+        self, begin: Positions, end: Positions, ledgers: Mapping[str, tuple[LedgerSize, ...]]
+    ) -> dict[str, EntrySpan]:
+        per_entry = self.cluster.per_entry
+        return {
+            topic: EntrySpan(
+                begin.get(topic, EARLIEST),
+                position,
+                ledgers.get(topic, ()),
+                per_entry.get(topic, 1.0),
+            )
+            for topic, position in end.items()
+        }
+
+    async def _checked_ledgers(
+        self, begin: Positions, topics: Collection[str]
+    ) -> dict[str, tuple[LedgerSize, ...]]:
+        """Request the ledgers of topics, and report a deleted one that was not read to its end."""
+        ledgers = await self.cluster.with_retries(
             lambda: self.cluster.ledgers(topics), "ask for ledgers"
         )
-        self._stored |= found
-        return found
+        self._stored |= ledgers
+        admin = self.cluster.admin
+        for topic, stored in ledgers.items():
+            start, seen = begin.get(topic, EARLIEST), self._unread_ledgers.get(topic, [])
+            self._unread_ledgers[topic] = [
+                each.id for each in stored if each.entries and each.id > start.ledger
+            ]
+            entries = None if admin is None else admin.entries_of(start.ledger)
+            if self._is_recreated(topic, start):
+                continue
+            if not may_be_gone(start, stored, entries, seen):
+                continue
+            if entries is None and await self._is_retained(topic, start, stored[0].id):
+                continue
+            self._report_loss(gone_text(topic, start, stored[0].id, sure=entries is not None))
+        return ledgers
 
     def _apply_limits(self, spans: Mapping[str, EntrySpan]) -> Positions:
         limits = self._options.limits
@@ -287,25 +312,6 @@ class QueryProgress:
                 f"{start} were not read; it went up to {furthest}"
             )
 
-    async def _check_ledgers(
-        self, begin: Positions, ledgers: Mapping[str, tuple[LedgerSize, ...]]
-    ) -> None:
-        """Report a deleted ledger that was not read to its end."""
-        admin = self.cluster.admin
-        for topic, stored in ledgers.items():
-            start, seen = begin[topic], self._unread_ledgers.get(topic, [])
-            self._unread_ledgers[topic] = [
-                each.id for each in stored if each.entries and each.id > start.ledger
-            ]
-            entries = None if admin is None else admin.entries_of(start.ledger)
-            if self._is_recreated(topic, start):
-                continue
-            if not may_be_gone(start, stored, entries, seen):
-                continue
-            if entries is None and await self._is_retained(topic, start, stored[0].id):
-                continue
-            self._report_loss(gone_text(topic, start, stored[0].id, sure=entries is not None))
-
     def _is_recreated(self, topic: str, start: Position) -> bool:
         """True if the topic was deleted after it was read, and its successor was not read yet."""
         return self._read_to_deletion.get(topic) == start
@@ -342,37 +348,21 @@ class QueryProgress:
         The batch may be a repetition after a crash; then nothing has checked yet whether its
         messages still exist.
         """
-        moved = {
-            topic: position
-            for topic, position in end.items()
-            if position.order > begin.get(topic, EARLIEST).order
-        }
+        moved = _moved(begin, end)
         strict = self._options.fail_on_data_loss
         async with self._lock:
             known = all(topic in self._stored for topic in moved)
             if slicing != Slicing() or (strict and not known):
                 await self._hold_new(moved)
-                ledgers = await self._ledgers(moved)
-                await self._check_ledgers(
-                    {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
-                )
-            spans = {
-                topic: EntrySpan(
-                    begin.get(topic, EARLIEST),
-                    position,
-                    self._stored.get(topic, ()),
-                    self.cluster.per_entry.get(topic, 1.0),
-                )
-                for topic, position in moved.items()
-            }
+                await self._checked_ledgers(begin, moved)
+            spans = self._entry_spans(begin, moved, self._stored)
             retained = (
                 await self._retained_topics(spans)
                 if strict and self.cluster.admin is None
                 else set()
             )
             return [
-                replace(each, is_kept=each.topic in retained)
-                for each in ranges_of(spans, numbers_of(spans), slicing)
+                replace(each, is_kept=each.topic in retained) for each in ranges_of(spans, slicing)
             ]
 
     async def _retained_topics(self, spans: Mapping[str, EntrySpan]) -> set[str]:

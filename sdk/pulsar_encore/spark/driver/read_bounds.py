@@ -11,7 +11,6 @@ from ..source_options import (
     Edge,
     ReadOptions,
     edge_position,
-    unknown_topics,
 )
 from .cluster import Cluster
 
@@ -74,10 +73,10 @@ def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
 
 def check_topics(edge: Edge, name: str, topics: dict[str, int]) -> None:
     """Raise ConfigurationError if an option has a position for a topic that is not read."""
-    known = [*topics, *map(base_name, topics)]
-    unknown = unknown_topics(edge, known)
-    if unknown:
-        raise ConfigurationError(
-            f"{name} names {unknown[0]}, which is not among the topics that are read: "
-            f"{', '.join(sorted(topics))}"
-        )
+    known = {"", *topics, *map(base_name, topics)}  # "" stands for all topics
+    for topic, _ in (*edge.positions, *edge.times_ms):
+        if topic not in known:
+            raise ConfigurationError(
+                f"{name} names {topic}, which is not among the topics that are read: "
+                f"{', '.join(sorted(topics))}"
+            )

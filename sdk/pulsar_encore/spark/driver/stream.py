@@ -31,7 +31,7 @@ from ..plain_errors import plain_errors
 from ..reader.range_fetch import ReadRange
 from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan
-from ..runtime import Runtime, runtime
+from ..runtime import runtime
 from ..source_options import ReadOptions
 from ..task_split import Slicing
 from .query_progress import QueryProgress
@@ -58,18 +58,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # In the process beside the driver
 
-    @property
-    def _runtime(self) -> Runtime:
-        return runtime()
-
     def _progress(self) -> QueryProgress:
         if self._open_progress is None:
-            client = self._runtime.client(self._options.connection)
+            client = runtime().client(self._options.connection)
 
             async def make() -> QueryProgress:
                 return QueryProgress(client, self._options)
 
-            self._open_progress = self._runtime.call(make(), "begin a query")
+            self._open_progress = runtime().call(make(), "begin a query")
             self._end_with_process()
         return self._open_progress
 
@@ -92,7 +88,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
-        return offset_json(self._runtime.call(self._progress().initial(), "begin a query"))
+        return offset_json(runtime().call(self._progress().initial(), "begin a query"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit that only says whether limits apply; the options hold the figures."""
@@ -121,7 +117,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = self._has_limits and not isinstance(limit, ReadAllAvailable)
         begin, progress = read_offset(start), self._progress()
         work = progress.latest(begin, limited=limited)
-        end = self._runtime.call(work, "ask for the end of the topics")
+        end = runtime().call(work, "ask for the end of the topics")
         # Spark runs a batch whenever the offset differs, so an empty batch keeps the old slicing.
         slicing = slicing_text(start) if end == begin else self._slicing(progress)
         return offset_json(end, slicing)
@@ -130,7 +126,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of a batch before its beginning is known; `partitions` checks it."""
         self._needs_check = True
         progress = self._progress()
-        ends = self._runtime.call(progress.ends(), "ask for the end of the topics")
+        ends = runtime().call(progress.ends(), "ask for the end of the topics")
         return offset_json(ends, self._slicing(progress))
 
     def _slicing(self, progress: QueryProgress) -> str:
@@ -140,7 +136,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only the messages that are stored now."""
-        self._runtime.call(self._progress().freeze(), "ask for the end of the topics")
+        runtime().call(self._progress().freeze(), "ask for the end of the topics")
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -156,20 +152,20 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_planned_end = end
         if self._needs_check:
             self._needs_check = False
-            self._runtime.call(self._progress().check(begin, stop), "plan a batch")
+            runtime().call(self._progress().check(begin, stop), "plan a batch")
         work = self._progress().ranges(begin, stop, slicing)
-        return list(self._runtime.call(work, "plan a batch"))
+        return list(runtime().call(work, "plan a batch"))
 
     @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Ack a batch that is in the checkpoint. If the ack fails, the next one covers it."""
-        self._runtime.call(self._progress().commit(read_offset(end)), "ack a batch")
+        runtime().call(self._progress().commit(read_offset(end)), "ack a batch")
 
     def stop(self) -> None:
         """Detach from the subscription. It is kept unless the options say otherwise."""
         progress, self._open_progress = self._open_progress, None
         if progress is not None:
-            self._runtime.call(progress.close(), "end a query", _STOP_TIMEOUT_S)
+            runtime().call(progress.close(), "end a query", _STOP_TIMEOUT_S)
 
     # In tasks
 

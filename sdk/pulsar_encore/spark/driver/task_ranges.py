@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ...values.topic_names import partition_of
 from ..batch_plan import EntrySpan
 from ..reader.range_fetch import ReadRange
 from ..source_options import ReadOptions
@@ -22,18 +23,7 @@ def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
     return Slicing(options.min_partitions or 1, max_entries, options.split == "ledger")
 
 
-def numbers_of(topics: Iterable[str]) -> dict[str, int]:
-    """Return the partition number of each topic by its name, or -1."""
-    numbers = {}
-    for topic in topics:
-        _, mark, number = topic.rpartition("-partition-")
-        numbers[topic] = int(number) if mark and number.isdigit() else -1
-    return numbers
-
-
-def ranges_of(
-    spans: Mapping[str, EntrySpan], numbers: Mapping[str, int], slicing: Slicing
-) -> list[ReadRange]:
+def ranges_of(spans: Mapping[str, EntrySpan], slicing: Slicing) -> list[ReadRange]:
     """Return the ranges of a batch; the same spans give the same ranges."""
     entries = {
         topic: sum(each.entries for each in span.ranges() or ())
@@ -48,5 +38,5 @@ def ranges_of(
                 for each in spans[topic].ledgers
                 if start.ledger <= each.id <= end.ledger and each.closed and each.entries
             )
-            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, closed_ledgers))
+            ranges.append(ReadRange(topic, partition_of(topic), start, end, closed_ledgers))
     return ranges

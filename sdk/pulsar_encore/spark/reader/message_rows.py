@@ -214,7 +214,6 @@ def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
 
 
 def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
-
     def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.firsts], block.counts)
 
@@ -222,7 +221,6 @@ def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
 
 
 def _of_delivery(read: Callable[[Delivery], Any]) -> _Gather:
-
     def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.deliveries], block.counts)
 

@@ -157,9 +157,6 @@ class FetchBuffer:
             self._received += received
             self._lock.notify()
 
-    def on_removed(self, topic_number: int) -> None:
-        """Do nothing: delivered messages stay."""
-
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
         # A range holds messages that existed when it was planned. A recreated topic does not have
         # them.
@@ -177,28 +174,25 @@ class FetchBuffer:
         with self._lock:
             self._refusal = None  # the subscription continues at its position
 
-    def on_disconnected(self, topics: Container[int] | None = None) -> None:
-        """Do nothing: a new attachment does not send delivered messages again."""
-
-    def on_uncertain(self, topics: Container[int] | None = None) -> None:
-        """Do nothing: lost acks do not matter here."""
-
+    # Nothing to do: delivered messages stay, no ack matters, and the subscription has one topic and
+    # one consumer, and never seeks.
+    def on_removed(self, topic_number: int) -> None: ...
+    def on_disconnected(self, topics: Container[int] | None = None) -> None: ...
+    def on_uncertain(self, topics: Container[int] | None = None) -> None: ...
     def on_all_requested(
         self, unseen: Sequence[Delivery], topics: Container[int] | None = None
-    ) -> None:
-        """Do nothing: messages are never requested again."""
+    ) -> None: ...
+    def on_seek(self, topics: Container[int] | None = None) -> None: ...
+    def on_end_of_topic(self, topic_number: int) -> None: ...
+    def on_active_changed(self, topic_number: int, active: bool) -> None: ...
+    def on_new_topic(self, topic_number: int) -> None: ...
 
-    def on_seek(self, topics: Container[int] | None = None) -> None:
-        """Do nothing: this subscription never seeks."""
 
-    def on_end_of_topic(self, topic_number: int) -> None:
-        """Do nothing: a range has an end of its own."""
-
-    def on_active_changed(self, topic_number: int, active: bool) -> None:
-        """Do nothing: the subscription has one consumer."""
-
-    def on_new_topic(self, topic_number: int) -> None:
-        """Do nothing: the subscription has one topic."""
+async def ack_up_to(consumer: TransportConsumer, position: Position) -> None:
+    """Ack cumulatively up to a position, and wait for the receipt."""
+    receipt = consumer.ack(AckPlan(0, (*position.ackable_entry, 0, -1), [], []))
+    if receipt is not None:
+        await receipt
 
 
 class RangeFetch:
@@ -480,9 +474,13 @@ class RangeFetch:
         try:
             if self._consumer is None:  # opening it again has failed
                 self._open()
+            consumer, doing = self._consumer, f"end of {self._wanted.topic}"
+            assert consumer is not None
             if not self._checks_gaps:
-                return not self._has_more(timeout_s)
-            stored = self._last_stored(timeout_s)
+                available = consumer.has_message_available()
+                return not self._runtime.call(available, doing, timeout_s)
+            last = self._runtime.call(consumer.last_message_id(), doing, timeout_s)
+            stored = (last.ledger_id(), last.entry_id())
             if self._last_check != self._filter.last:
                 self._reopen()
                 self._ack_last(timeout_s)
@@ -511,39 +509,18 @@ class RangeFetch:
 
     def _ack_last(self, timeout_s: float) -> None:
         last = self._filter.last
-        entry = last.entry - (last.batch_index >= 0)
-        consumer = self._consumer
-        if entry < 0 or consumer is None:
-            return
-
-        async def ack() -> None:
-            receipt = consumer.ack(AckPlan(0, (last.ledger, entry, 0, -1), [], []))
-            if receipt is not None:
-                await receipt
-
-        self._runtime.call(ack(), f"ack on {self._wanted.topic}", timeout_s)
+        if last.ackable_entry[1] >= 0 and self._consumer is not None:
+            self._runtime.call(
+                ack_up_to(self._consumer, last), f"ack on {self._wanted.topic}", timeout_s
+            )
 
     def _cursor_position(self, timeout_s: float) -> Place:
         """Return the position of the subscription's cursor."""
-        consumer = self._consumer
-        assert consumer is not None
+        assert self._consumer is not None
         doing = f"place of a cursor on {self._wanted.topic}"
-        acked = self._runtime.call(consumer.acked_position(), doing, timeout_s)
+        acked = self._runtime.call(self._consumer.acked_position(), doing, timeout_s)
         assert acked is not None, "the native transport knows the cursor"
         return acked.ledger_id(), acked.entry_id()
-
-    def _last_stored(self, timeout_s: float) -> Place:
-        consumer = self._consumer
-        assert consumer is not None
-        doing = f"end of {self._wanted.topic}"
-        last = self._runtime.call(consumer.last_message_id(), doing, timeout_s)
-        return last.ledger_id(), last.entry_id()
-
-    def _has_more(self, timeout_s: float) -> bool:
-        consumer = self._consumer
-        assert consumer is not None
-        doing = f"end of {self._wanted.topic}"
-        return self._runtime.call(consumer.has_message_available(), doing, timeout_s)
 
     def _handle_skipped(self, skipped: SkippedEntry) -> bool:
         """Handle an entry without a message; True if the range is read again from further back."""

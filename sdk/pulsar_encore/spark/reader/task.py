@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from ..runtime import runtime
-from ..source_columns import chosen
 from ..source_options import ReadOptions
 from .message_rows import MessageRows
 from .range_fetch import RangeFetch, ReadRange
@@ -29,10 +28,9 @@ def read_range(
         StalledError: if messages do not arrive within ``pollTimeoutMs``.
     """
     shape = options.shape
-    columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
     rows = MessageRows(
         schema,
-        columns,
+        shape.columns,
         shape.prefix,
         values_of(plan, schema, wanted.topic, writer_texts(options.connection, wanted.topic)),
         wanted.topic,

@@ -49,11 +49,6 @@ def listed(column: pa.Array, name: str) -> list[Any]:
     return found
 
 
-def keys_of(column: pa.Array, name: str, *, text: bool) -> list[Any]:
-    """Return keys for a producer: bytes or text. With `text`, bytes are decoded as UTF-8."""
-    return texts_of(column, name) if text else listed(column, name)
-
-
 def millis_of(column: pa.Array) -> list[int | None]:
     """Return timestamps in whole ms since the epoch, rounded down."""
     whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())

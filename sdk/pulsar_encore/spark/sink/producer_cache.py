@@ -26,9 +26,8 @@ from ...transport.versioned.known_schema import KnownSchema
 from ...values.backoff import Backoff
 from ...wire import pulsar_pb2 as pb
 from ...wire.partition_router import PartitionRouter
-from ..option_table import PRODUCE
 from .sequence_ids import SequenceIds
-from .sink_options import Publishing, SinkOptions
+from .sink_options import Publishing
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
@@ -49,10 +48,6 @@ class ProducerKind(NamedTuple):
     publishing: Publishing
     copies: bool
     avro: str | None
-
-
-def kind_of(options: SinkOptions) -> ProducerKind:
-    return ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
 
 
 class _CachedProducer:

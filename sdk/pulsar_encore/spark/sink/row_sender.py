@@ -21,7 +21,8 @@ from ...errors import EncoreError, TransportTimeout
 from ...transport.interface import TransportProducer
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
-from .producer_cache import kind_of, producers_of
+from ..option_table import PRODUCE
+from .producer_cache import ProducerKind, producers_of
 from .row_batches import RowChunk
 from .sequence_ids import SequenceIds
 from .sink_options import SinkOptions
@@ -44,7 +45,7 @@ class RowSender:
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self._producers = producers_of(client)
-        self._kind = kind_of(options)
+        self._kind = ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
         self._numbering: SequenceIds | None = None
         self._max_in_flight = options.publishing.max_pending
         self._timeout_s = options.publishing.send_timeout_ms / 1000

@@ -32,14 +32,10 @@ class Halt:
             triage(spark, topics, options, halt=halt)
     """
 
-    report: TriageReport | None
-    asked: bool
-    _spark: SparkSession | None
-
     def __init__(self) -> None:
-        self.report = None
-        self.asked = False
-        self._spark = None
+        self.report: TriageReport | None = None
+        self.asked: bool = False
+        self._spark: SparkSession | None = None
 
     def begin(self, spark: SparkSession, report: TriageReport) -> None:
         """Called by the triage at its start."""

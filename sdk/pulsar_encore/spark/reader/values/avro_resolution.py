@@ -64,20 +64,15 @@ _RANKS: Final = {
 """How well a type becomes another one, from 2 (well) to 4; other pairs do not."""
 
 
-def resolved(writer: AvroNode, reader: AvroNode) -> Convert:
-    """Return a function that converts a decoded value, or None, to the reader's schema.
+def conversion(writer: AvroNode, reader: AvroNode, path: str = "") -> Convert | None:
+    """Return a function that converts a decoded value to the reader's schema; None if none does.
 
-    It raises ValueError for a value that does not fit. A reader's record may lack fields that are
-    not read.
+    The function may change the value in place. It raises ValueError for a value that does not fit.
+
+    Args:
+        writer, reader: The schemas. The reader's record may lack fields that are not read.
+        path: The path of the value in the whole value, for errors.
     """
-    convert = _convert(writer, reader, "")
-    if convert is None:
-        return lambda value: value
-    return lambda value: None if value is None else convert(value)
-
-
-def _convert(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
-    """Return the function for values that are not null; None if nothing changes."""
     if writer.kind == "null":
         return None
     if writer.kind == "union":
@@ -91,9 +86,9 @@ def _convert(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
     if reader.kind == "record":
         return _record(writer, reader, path)
     if reader.kind == "array":
-        return _array(_convert(writer.parts[0], reader.parts[0], f"{path}[]"))
+        return _array(conversion(writer.parts[0], reader.parts[0], f"{path}[]"))
     if reader.kind == "map":
-        return _map(_convert(writer.parts[0], reader.parts[0], f"{path}{{}}"))
+        return _map(conversion(writer.parts[0], reader.parts[0], f"{path}{{}}"))
     return _leaf(writer, reader)
 
 
@@ -124,7 +119,7 @@ def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
 
 def _from_union(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     """Convert by the Python type of a value; `read_avro` checks that the members' types differ."""
-    members = {shape_of(each): _convert(each, reader, path) for each in writer.parts}
+    members = {shape_of(each): conversion(each, reader, path) for each in writer.parts}
 
     def convert(value: Any) -> Any:
         each = members[type(value)]
@@ -142,13 +137,13 @@ def _to_member(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
             f"{', '.join(map(_named, reader.parts))}"
         )
     _, at = min(fitting)
-    name, inner = f"member{at}", _convert(writer, reader.parts[at], path)
+    name, inner = f"member{at}", conversion(writer, reader.parts[at], path)
     if inner is None:
         return lambda value: {name: value}
     return lambda value: {name: inner(value)}
 
 
-def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
+def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
     types_by_name = dict(zip(writer.names, writer.parts, strict=True))
     mapped: list[tuple[str, str, Convert | None]] = []
     defaults: dict[str, Any] = {}
@@ -156,7 +151,7 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
         where = f"{path}.{name}" if path else name
         source = next((each for each in (name, *rule.aliases) if each in types_by_name), None)
         if source is not None:
-            mapped.append((name, source, _convert(types_by_name[source], part, where)))
+            mapped.append((name, source, conversion(types_by_name[source], part, where)))
             continue
         try:
             defaults[name] = _absent(part, rule)
@@ -165,6 +160,8 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
                 f"{where} is not in the schema it was written with, has no default and may not be "
                 "null"
             )
+    if not defaults and all(name == source for name, source, _ in mapped):
+        return _in_place([(name, inner) for name, _, inner in mapped if inner is not None])
 
     def convert(value: Any) -> Any:
         record = dict(defaults)
@@ -172,6 +169,21 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
             found = value[source]
             record[name] = found if found is None or inner is None else inner(found)
         return record
+
+    return convert
+
+
+def _in_place(changed: list[tuple[str, Convert]]) -> Convert | None:
+    """Convert fields of a record; Arrow ignores fields that the reader's schema lacks."""
+    if not changed:
+        return None
+
+    def convert(value: Any) -> Any:
+        for name, inner in changed:
+            found = value[name]
+            if found is not None:
+                value[name] = inner(found)
+        return value
 
     return convert
 

@@ -41,8 +41,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ...compat import arrow_type
 from .avro_types import AvroNode
-from .value_decoder import Malformed, arrow, gathered
+from .value_decoder import Malformed, gathered
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -65,7 +66,7 @@ class JsonPart:
 
     def __init__(self, kind: DataType, node: AvroNode | None = None) -> None:
         self.type: DataType = kind
-        self._arrow = arrow(kind)
+        self._arrow = arrow_type(kind)
         self._convert = _converter(kind, node)
         self._parse_float = Decimal if _has_decimals(kind) else None
         self._parsed: pa.Schema | None = None
@@ -184,7 +185,7 @@ def _parsed(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.Data
         items = _parsed(kind.elementType, _part(node, 0))
         if items is None:
             return None
-        item = arrow(kind).value_field
+        item = arrow_type(kind).value_field
         return pa.list_(item.with_type(items[0])), pa.list_(item.with_type(items[1]))
     if isinstance(kind, TimestampType | TimestampNTZType):
         if node is None:
@@ -196,7 +197,7 @@ def _parsed(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.Data
         return (pa.string(), pa.string()) if node is None else (pa.int32(), pa.int32())
     if isinstance(kind, MapType | DecimalType | BinaryType | NullType):
         return None
-    return arrow(kind), arrow(kind)
+    return arrow_type(kind), arrow_type(kind)
 
 
 def _converter(kind: DataType, node: AvroNode | None) -> Convert:

@@ -23,7 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .value_decoder import Malformed, arrow, gathered
+from ...compat import arrow_type
+from .value_decoder import Malformed, gathered
 
 _DAY_MS: Final = 86_400_000
 _DAY_US: Final = 86_400_000_000
@@ -72,7 +73,7 @@ class FixedPart:
         fixed = FIXED[kind]
         self.type: DataType = fixed.type
         self._form, self._convert_numbers = fixed.form, fixed.made
-        self._arrow = arrow(self.type)
+        self._arrow = arrow_type(self.type)
         self._struct = Struct(">" + self._form)
 
     def decode(

@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from ....values.message_id import MessageId
-from ...compat import arrow_type
 from ...source_columns import VALUE
 from ..message_blocks import MessageBlock
 from ..payloads import Payloads
@@ -61,10 +60,6 @@ class RawValues:
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         return {VALUE: payloads.arrow()}, None
-
-
-def arrow(kind: DataType) -> pa.DataType:
-    return arrow_type(kind)
 
 
 def gathered(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
