@@ -78,8 +78,7 @@ class PulsarDataSource(DataSource):
     @plain_errors()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         options = self._planned(streaming=True)
-        limits = options.limits
-        if not compat.HAS_LIMITS and (limits.any or limits.min_rows is not None):
+        if not compat.HAS_LIMITS and options.limits.need_counts:
             raise ConfigurationError(
                 "limits of a batch (maxEntriesPerTrigger, maxOffsetsPerTrigger, "
                 "maxBytesPerTrigger, minOffsetsPerTrigger) need PySpark 4.2 or later, this is "

@@ -71,15 +71,12 @@ LATEST: Final = Position(_MAX_LONG, _MAX_LONG, -1)
 LAST_ENTRY: Final = _MAX_LONG
 """Stands for the last entry of a ledger."""
 
-Offsets = Mapping[str, Position]
-"""A position for each topic or partition, by full name."""
-
 
 def later(one: Position, other: Position) -> Position:
     return one if one.order >= other.order else other
 
 
-def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
+def offset_json(offsets: Mapping[str, Position], slicing: str = "") -> dict[str, Any]:
     """Return offsets for Spark: a dict with the same JSON text for the same positions.
 
     `slicing` is the split of the batch that ends here (see `slicing_text`), or "".

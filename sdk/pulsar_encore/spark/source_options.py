@@ -78,6 +78,11 @@ class Limits:
     def any(self) -> bool:
         return not (self.rows is self.entries is self.size is None)
 
+    @property
+    def need_counts(self) -> bool:
+        """True if the entries of the topics must be counted."""
+        return self.any or self.min_rows is not None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:

@@ -34,7 +34,9 @@ from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_BUSY_S: Final = 20.0  # by then the brokers have closed the connection of a driver that was killed
+_BUSY_TIMEOUT_S: Final = (
+    20.0  # by then the brokers have closed the connection of a driver that was killed
+)
 _RETRY_DELAY_S: Final = 0.5
 _ACK_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.2
@@ -64,7 +66,7 @@ class QueryCursors:
         self._options = options
         self._name: str = options.cursor.subscription
         self._consumers: dict[str, TransportConsumer] = {}
-        self._piles: dict[str, FetchBuffer] = {}  # they get no messages, but learn of errors
+        self._buffers: dict[str, FetchBuffer] = {}  # they get no messages, but learn of errors
         self._acked: dict[str, Position] = {}
         self._preexisting: set[str] = set()  # topics that had the subscription before
         # Of each topic, the position when the query attached.
@@ -107,24 +109,24 @@ class QueryCursors:
                 f"{topic} has no subscription {self._name!r}: check the name, or set "
                 "subscriptionCreate=true"
             )
-        deadline = asyncio.get_running_loop().time() + _BUSY_S
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _BUSY_TIMEOUT_S
         while True:
             try:
                 consumer = await self._transport.subscribe(subscription)
                 break
-            except ConsumerBusy as error:
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise ConsumerBusy(
-                        f"the subscription {self._name!r} of {topic} is in use: "
-                        f"{await self._describe_holder(topic)}; stop it, or name another "
-                        "subscription"
-                    ) from error
-                await asyncio.sleep(_RETRY_DELAY_S)
-            except NotAllowedError:  # the broker has not yet removed the consumer of `_exists`
-                if asyncio.get_running_loop().time() >= deadline:
+            # NotAllowedError: the broker has not yet removed the consumer of `_exists`.
+            except (ConsumerBusy, NotAllowedError) as error:
+                if loop.time() < deadline:
+                    await asyncio.sleep(_RETRY_DELAY_S)
+                    continue
+                if isinstance(error, NotAllowedError):
                     raise
-                await asyncio.sleep(_RETRY_DELAY_S)
-        self._piles[topic] = buffer = FetchBuffer(asyncio.get_running_loop())
+                raise ConsumerBusy(
+                    f"the subscription {self._name!r} of {topic} is in use: "
+                    f"{await self._describe_holder(topic)}; stop it, or name another subscription"
+                ) from error
+        self._buffers[topic] = buffer = FetchBuffer(loop)
         consumer.start(buffer)  # a queue of 0 requests no messages
         return consumer
 
@@ -179,7 +181,7 @@ class QueryCursors:
         They or their topics were deleted. A subscription created in their place keeps no old
         message.
         """
-        failed = [topic for topic, buffer in self._piles.items() if buffer.failed]
+        failed = [topic for topic, buffer in self._buffers.items() if buffer.failed]
         for topic in failed:
             await self.forget(topic)
         return failed
@@ -214,7 +216,7 @@ class QueryCursors:
 
     async def _acked_position(self, topic: str) -> MessageId | None:
         """Return the acked position; None if unknown, as while re-attaching fails."""
-        consumer, buffer = self._consumers.get(topic), self._piles.get(topic)
+        consumer, buffer = self._consumers.get(topic), self._buffers.get(topic)
         if consumer is None or buffer is None:
             return None
         request = asyncio.ensure_future(consumer.acked_position())
@@ -250,7 +252,7 @@ class QueryCursors:
             self._acked[topic] = position
 
     async def forget(self, topic: str) -> None:
-        self._piles.pop(topic, None)
+        self._buffers.pop(topic, None)
         self._acked.pop(topic, None)
         self._first_positions.pop(topic, None)
         self._preexisting.discard(topic)

@@ -208,10 +208,9 @@ class QueryProgress:
             self._frozen = dict(await self._ends())
 
     async def _spans(self, begin: Positions, last: Positions) -> dict[str, EntrySpan]:
-        limits = self._options.limits
+        counted = self._options.limits.need_counts
         moved = _moved(begin, last)
         self._check_ends(begin, last)
-        counted = limits.any or limits.min_rows is not None
         ledgers: dict[str, tuple[LedgerSize, ...]] = {}
         if moved and (counted or self._options.fail_on_data_loss):
             ledgers = await self._checked_ledgers(begin, moved)

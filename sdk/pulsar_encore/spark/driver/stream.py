@@ -96,8 +96,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _has_limits(self) -> bool:
-        limits = self._options.limits
-        return limits.any or limits.min_rows is not None
+        return self._options.limits.need_counts
 
     @plain_errors()
     def latestOffset(

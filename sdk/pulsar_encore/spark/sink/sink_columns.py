@@ -55,27 +55,9 @@ _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     MESSAGE_ID: (_BYTES,),
     SCHEMA_VERSION: (_BYTES,),
 }
-_PRODUCE_KEYS: Final = (
-    TOPIC,
-    KEY,
-    KEY_IS_BYTES,
-    ORDERING_KEY,
-    EVENT_TIME,
-    PROPERTIES,
-    AFTER_MS,
-    AT,
-    CLUSTERS,
-)
-_COPY_KEYS: Final = (
-    TOPIC,
-    KEY,
-    KEY_IS_BYTES,
-    ORDERING_KEY,
-    EVENT_TIME,
-    PROPERTIES,
-    MESSAGE_ID,
-    SCHEMA_VERSION,
-)
+_COMMON_KEYS: Final = (TOPIC, KEY, KEY_IS_BYTES, ORDERING_KEY, EVENT_TIME, PROPERTIES)
+_PRODUCE_KEYS: Final = (*_COMMON_KEYS, AFTER_MS, AT, CLUSTERS)
+_COPY_KEYS: Final = (*_COMMON_KEYS, MESSAGE_ID, SCHEMA_VERSION)
 _REQUIRED_COPY_KEYS: Final = (TOPIC, MESSAGE_ID, PROPERTIES)
 EVIDENCE: Final = ("errorClass", "errorMessage", "errorStack", "reason")
 """Columns that describe a row's failure. They have no prefix, because the job makes them."""

@@ -10,6 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain, count
 from typing import Final
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -35,7 +36,6 @@ _MAX_BARS: Final = 60
 _MIN_BARS: Final = 6  # room for bars, so that a single hour does not fill the plot
 _MAX_TICKS: Final = 12
 _MAX_LABEL: Final = 110
-_HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; doubled beyond 96
 # The colours of Okabe and Ito, which people with colour blindness can tell apart, and grey.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 _GREY: Final = "#999999"
@@ -148,11 +148,8 @@ def _colours(series: Sequence[tuple[str, str]]) -> list[str]:
 def _bins(hours_ms: Sequence[int]) -> tuple[list[int], int]:
     """Return the start of each bar, in ms since the epoch, and the length of a bar in hours."""
     first, last = min(hours_ms), max(hours_ms)
-    hours = next(
-        (each for each in _HOURS if _bar_count(first, last, each) <= _MAX_BARS), _HOURS[-1]
-    )
-    while _bar_count(first, last, hours) > _MAX_BARS:
-        hours *= 2
+    lengths = chain((1, 2, 3), (6 << doubled for doubled in count()))
+    hours = next(each for each in lengths if _bar_count(first, last, each) <= _MAX_BARS)
     step = hours * HOUR_MS
     return list(range(first // step * step, last + 1, step)), hours
 

@@ -11,46 +11,28 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from ....errors import ConfigurationError
 
-_PLAIN: Final[Mapping[str, DataType]] = {
-    "null": NullType(),
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "bytes": BinaryType(),
-    "string": StringType(),
-    "fixed": BinaryType(),
-    "enum": StringType(),
+_PLAIN: Final[Mapping[str, types.DataType]] = {
+    "null": types.NullType(),
+    "boolean": types.BooleanType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "bytes": types.BinaryType(),
+    "string": types.StringType(),
+    "fixed": types.BinaryType(),
+    "enum": types.StringType(),
 }
 _NAMED: Final = ("record", "error", "enum", "fixed")
-_TIMES: Final[Mapping[str, DataType]] = {
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
-    "local-timestamp-millis": TimestampNTZType(),
-    "local-timestamp-micros": TimestampNTZType(),
+_TIMES: Final[Mapping[str, types.DataType]] = {
+    "timestamp-millis": types.TimestampType(),
+    "timestamp-micros": types.TimestampType(),
+    "local-timestamp-millis": types.TimestampNTZType(),
+    "local-timestamp-micros": types.TimestampNTZType(),
 }
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 # The Python types of decoded values, by which members of a union are told apart.
@@ -255,20 +237,24 @@ def shape_of(node: AvroNode) -> type:
     return _SHAPES[node.kind]
 
 
-def spark_type(node: AvroNode) -> DataType:
+def spark_type(node: AvroNode) -> types.DataType:
     """The Spark type; everything in it may be null."""
     if node.kind == "record":
         fields = zip(node.names, node.parts, strict=True)
-        return StructType([StructField(name, spark_type(part)) for name, part in fields])
+        return types.StructType(
+            [types.StructField(name, spark_type(part)) for name, part in fields]
+        )
     if node.kind == "union":
-        members = [StructField(f"member{i}", spark_type(each)) for i, each in enumerate(node.parts)]
-        return StructType(members)
+        members = [
+            types.StructField(f"member{i}", spark_type(each)) for i, each in enumerate(node.parts)
+        ]
+        return types.StructType(members)
     if node.kind == "array":
-        return ArrayType(spark_type(node.parts[0]))
+        return types.ArrayType(spark_type(node.parts[0]))
     if node.kind == "map":
-        return MapType(StringType(), spark_type(node.parts[0]))
+        return types.MapType(types.StringType(), spark_type(node.parts[0]))
     if node.logical == "decimal":
-        return DecimalType(node.digits, node.scale)
+        return types.DecimalType(node.digits, node.scale)
     if node.logical == "date":
-        return DateType()
+        return types.DateType()
     return _TIMES.get(node.logical, _PLAIN[node.kind])

@@ -7,21 +7,7 @@ from struct import Struct, unpack
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from ...compat import arrow_type
 from .value_decoder import Malformed, gathered
@@ -39,28 +25,30 @@ class FixedType(NamedTuple):
         made: Converts the numbers of one value; None if the value is the number.
     """
 
-    type: DataType
+    type: types.DataType
     form: str
     made: Callable[..., Any] | None = None
 
 
 #: By the name in the schema registry.
 FIXED: Final[Mapping[str, FixedType]] = {
-    "bool": FixedType(BooleanType(), "B", bool),
-    "int8": FixedType(ByteType(), "b"),
-    "int16": FixedType(ShortType(), "h"),
-    "int32": FixedType(IntegerType(), "i"),
-    "int64": FixedType(LongType(), "q"),
-    "float": FixedType(FloatType(), "f"),
-    "double": FixedType(DoubleType(), "d"),
-    "date": FixedType(DateType(), "q", lambda ms: ms // _DAY_MS),
-    "time": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
-    "timestamp": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
-    "instant": FixedType(TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
-    "localdate": FixedType(DateType(), "q"),
-    "localtime": FixedType(LongType(), "q"),  # ns of the day, because Spark 4.0 has no type for it
+    "bool": FixedType(types.BooleanType(), "B", bool),
+    "int8": FixedType(types.ByteType(), "b"),
+    "int16": FixedType(types.ShortType(), "h"),
+    "int32": FixedType(types.IntegerType(), "i"),
+    "int64": FixedType(types.LongType(), "q"),
+    "float": FixedType(types.FloatType(), "f"),
+    "double": FixedType(types.DoubleType(), "d"),
+    "date": FixedType(types.DateType(), "q", lambda ms: ms // _DAY_MS),
+    "time": FixedType(types.TimestampType(), "q", lambda ms: ms * 1000),
+    "timestamp": FixedType(types.TimestampType(), "q", lambda ms: ms * 1000),
+    "instant": FixedType(types.TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
+    "localdate": FixedType(types.DateType(), "q"),
+    "localtime": FixedType(
+        types.LongType(), "q"
+    ),  # ns of the day, because Spark 4.0 has no type for it
     "localdatetime": FixedType(
-        TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000
+        types.TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000
     ),
 }
 
@@ -71,7 +59,7 @@ class FixedPart:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         fixed = FIXED[kind]
-        self.type: DataType = fixed.type
+        self.type: types.DataType = fixed.type
         self._form, self._convert_numbers = fixed.form, fixed.made
         self._arrow = arrow_type(self.type)
         self._struct = Struct(">" + self._form)
@@ -98,7 +86,7 @@ class FixedPart:
 
 
 class StringPart:
-    type: DataType = StringType()
+    type: types.DataType = types.StringType()
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
@@ -120,7 +108,7 @@ class StringPart:
 
 
 class BytesPart:
-    type: DataType = BinaryType()
+    type: types.DataType = types.BinaryType()
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]

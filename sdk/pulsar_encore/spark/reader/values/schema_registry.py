@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -165,15 +166,12 @@ def writer_texts(
     is not Avro.
     """
     base = base_name(topic)
-    known: dict[int, Registered] = {}
 
+    @cache
     def find(version: int) -> Registered:
-        found = known.get(version)
+        found = fetch_schema(connection, base, version)
         if found is None:
-            found = fetched(connection, base, version)
-            if found is None:
-                raise ValueError(f"schema version {version} of {base} does not exist any more")
-            known[version] = found
+            raise ValueError(f"schema version {version} of {base} does not exist any more")
         return found
 
     return (
@@ -189,7 +187,7 @@ def _text(schema: Registered, version: int) -> str:
     return schema.data.decode(errors="replace")
 
 
-def fetched(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
+def fetch_schema(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
     """Return a version of a topic's schema; None if the broker does not have it."""
     process_runtime = runtime()
     transport = transport_of(process_runtime.client(connection))
