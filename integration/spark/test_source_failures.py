@@ -96,7 +96,7 @@ def test_markers_at_the_end_of_a_closed_ledger_are_skipped(
     admin.create_subscription(topic, "keep")
     admin.unload(topic)
     assert values(rows_of(reader, [whole])) == bodies(2)
-    assert whole.end.place == entry_ids[-1]
+    assert whole.end.entry_key == entry_ids[-1]
     publish(pulsar, topic, [7])
     assert values(rows_of(reader, [whole])) == bodies(2)
 

@@ -262,7 +262,7 @@ def test_a_stream_in_limited_batches_reads_everything_once(url: str) -> None:
 
 def fresh(query: Stream) -> Stream:
     """Ask the broker again, even shortly after the last request."""
-    query.reader._progress()._asked_s = float("-inf")
+    query.reader._progress()._polled_s = float("-inf")
     return query
 
 

@@ -181,7 +181,7 @@ def _spend_rest(
     costs: Mapping[str, Sequence[float]],
     counted: Mapping[str, Sequence[TopicRange]],
     limit: float,
-    turn: int,
+    rotation: int,
 ) -> None:
     """Spend the rest of shares that are not whole entries on one more entry of some topics.
 
@@ -189,7 +189,7 @@ def _spend_rest(
         shares: By topic; modified.
         costs, counted: By topic, for each range.
         limit: Of all topics together.
-        turn: Decides which topic is first. It changes as the positions advance.
+        rotation: Decides which topic is first. It changes as the positions advance.
     """
     topics = sorted(counted)
     spent = {
@@ -203,7 +203,7 @@ def _spend_rest(
     }
     rest = limit - sum(spent.values())
     for at in range(len(topics)):
-        topic = topics[(turn + at) % len(topics)]
+        topic = topics[(rotation + at) % len(topics)]
         next_cost = _next_cost(counted[topic], costs[topic], spent[topic])
         if next_cost is not None and next_cost <= rest:
             shares[topic] = spent[topic] + next_cost
@@ -244,7 +244,7 @@ def _end_of(taken: Sequence[TopicRange], span: EntrySpan) -> Position:
     if not taken:
         return span.start
     last = Position(taken[-1].ledger, taken[-1].last)
-    return span.end if last.place == span.end.place else last
+    return span.end if last.entry_key == span.end.entry_key else last
 
 
 def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:

@@ -25,7 +25,7 @@ from .reader.values.schema_registry import plan_of_registry
 from .reader.values.value_plan import ValuePlan
 from .runtime import runtime
 from .sink import batch_writer, check_reachable, stream_writer
-from .source_columns import projected, schema_of
+from .source_columns import projected_schema, schema_of
 from .source_options import ReadOptions, read_options
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ class PulsarDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> PulsarBatchReader:
-        options = self._planned(streaming=False)
+        options = self._checked_options(streaming=False)
         kind = NarrowedBatchReader if _has_filters() else PulsarBatchReader
         return kind(options, self._projected_schema(schema, options), self._plan(options))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
-        options = self._planned(streaming=True)
+        options = self._checked_options(streaming=True)
         if not compat.HAS_LIMITS and options.limits.need_counts:
             raise ConfigurationError(
                 "limits of a batch (maxEntriesPerTrigger, maxOffsetsPerTrigger, "
@@ -95,9 +95,9 @@ class PulsarDataSource(DataSource):
         return schema_of(fields, shape.columns, shape.prefix)
 
     def _projected_schema(self, schema: StructType, options: ReadOptions) -> StructType:
-        asked = projected(schema, self._offered_schema(options))
-        check_nullable(asked, value_fields(self._plan(options)))
-        return asked
+        wanted = projected_schema(schema, self._offered_schema(options))
+        check_nullable(wanted, value_fields(self._plan(options)))
+        return wanted
 
     def _plan(self, options: ReadOptions) -> ValuePlan:
         if options.shape.value_format != "schema":
@@ -120,7 +120,7 @@ class PulsarDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return stream_writer(dict(self.options), schema, overwrite)
 
-    def _planned(self, *, streaming: bool) -> ReadOptions:
+    def _checked_options(self, *, streaming: bool) -> ReadOptions:
         """Return the options after checking that the key files exist."""
         options = self._read_options(streaming=streaming)
         if options.reading.keys is not None:

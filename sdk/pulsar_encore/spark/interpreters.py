@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _VARIABLE: Final = "PYSPARK_PYTHON"
 _SETTING: Final = "spark.pyspark.python"
 _IMPORT: Final = "import pulsar_encore.spark"
-_IMPORT_S: Final = 60.0
+_IMPORT_TIMEOUT_S: Final = 60.0
 _MAX_OUTPUT: Final = 300
 
 
@@ -63,11 +63,11 @@ def check_python(program: str) -> None:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
-            timeout=_IMPORT_S,
+            timeout=_IMPORT_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         # Its `stderr` is bytes on POSIX and incomplete, so it is left out.
-        output = f"it did not answer within {_IMPORT_S:g} s"
+        output = f"it did not answer within {_IMPORT_TIMEOUT_S:g} s"
     except subprocess.CalledProcessError as error:
         output = "".join(error.stderr.strip().splitlines()[-1:]) or str(error)
     except OSError as error:

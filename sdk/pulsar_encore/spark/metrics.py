@@ -340,7 +340,7 @@ def _backlog(
 def _is_late(start: Position, cursor: Position | None) -> bool:
     """Return True if a subscription is behind the position that was acked before the batch."""
     acked = start.ackable_entry
-    return min(acked) >= 0 and cursor is not None and cursor.place < acked
+    return min(acked) >= 0 and cursor is not None and cursor.entry_key < acked
 
 
 _GAUGES: Final = {

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ..errors import ConfigurationError
 from ..wire import pulsar_pb2 as pb
-from .option_parsers import shown
+from .option_parsers import shortened
 
 VERSION: Final = 1
 _MAX_LONG: Final = (1 << 63) - 1
@@ -45,7 +45,7 @@ class Position(NamedTuple):
         return self.ledger, self.entry, _MAX_LONG if self.batch_index < 0 else self.batch_index
 
     @property
-    def place(self) -> tuple[int, int]:
+    def entry_key(self) -> tuple[int, int]:
         """Ledger and entry id."""
         return self.ledger, self.entry
 
@@ -102,7 +102,7 @@ def read_offset(value: Any) -> dict[str, Position]:
             value = json.loads(value)
         except ValueError as error:
             raise ConfigurationError(
-                f"an offset of this source is JSON, got {shown(value)}"
+                f"an offset of this source is JSON, got {shortened(value)}"
             ) from error
     if not isinstance(value, Mapping) or not isinstance(value.get("p"), Mapping):
         raise ConfigurationError(
@@ -155,21 +155,21 @@ def user_position(value: Any, where: str) -> Position:
                 pass
             else:
                 return _from_wire(data, where)
-    raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
+    raise ConfigurationError(f"{where} must be {_FORMS}; got {shortened(value)}")
 
 
 def _from_mapping(value: Mapping[str, Any], where: str) -> Position:
     known = {"ledgerId", "entryId", "batchIndex", "partition", "partitionIndex"}
     numbers = [value.get("ledgerId"), value.get("entryId"), value.get("batchIndex", -1)]
     if set(value) - known or not all(type(each) is int for each in numbers):
-        raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
+        raise ConfigurationError(f"{where} must be {_FORMS}; got {shortened(value)}")
     return _checked(*numbers, where=where)
 
 
 def _from_bytes(value: list[Any], where: str) -> Position:
     """Parse signed bytes, as a JVM prints them, or unsigned bytes."""
     if not all(type(each) is int and -128 <= each <= 255 for each in value):
-        raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
+        raise ConfigurationError(f"{where} must be {_FORMS}; got {shortened(value)}")
     return _from_wire(bytes(each & 0xFF for each in value), where)
 
 

@@ -28,11 +28,11 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 _FUNCTION: Final = re.compile(r"[\w.]+:\w+")
 _BYTES: Final = re.compile(r"(\d{1,12})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_MOST_MS: Final = 1 << 53  # a float holds every whole number below
+_MAX_MS: Final = 1 << 53  # a float holds every whole number below
 _SHOWN: Final = 120
 
 
-def shown(value: object) -> str:
+def shortened(value: object) -> str:
     """Return the `repr` of a value for an error text, shortened to 120 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
@@ -56,7 +56,7 @@ def function_name(value: str, name: str) -> str:
     """Parse the name of a function, ``module:function``."""
     text = value.strip()
     if not _FUNCTION.fullmatch(text):
-        raise ConfigurationError(f"{name} must be module:function, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be module:function, got {shortened(value)}")
     return text
 
 
@@ -76,7 +76,7 @@ def load_function(function: str, option: str) -> Callable[..., Any]:
 def flag(value: str, name: str) -> bool:
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
-        raise ConfigurationError(f"{name} must be true or false, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be true or false, got {shortened(value)}")
     return lowered == "true"
 
 
@@ -88,7 +88,9 @@ def at_least(low: int, high: int | None = None) -> Parser[int]:
         number = int(text) if _WHOLE.fullmatch(text) else low - 1
         if number < low or (high is not None and number > high):
             span = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise ConfigurationError(f"{name} must be a whole number, {span}; got {shown(value)}")
+            raise ConfigurationError(
+                f"{name} must be a whole number, {span}; got {shortened(value)}"
+            )
         return number
 
     return parse
@@ -99,7 +101,7 @@ def size(value: str, name: str) -> int:
     match = _BYTES.fullmatch(value.strip())
     if match is None or int(match[1]) < 1:
         raise ConfigurationError(
-            f"{name} must be a number of bytes such as 100m, got {shown(value)}"
+            f"{name} must be a number of bytes such as 100m, got {shortened(value)}"
         )
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
 
@@ -117,10 +119,10 @@ def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
         time_ms = -1.0
         if match is not None:
             time_ms = float(match[1]) * _UNITS_MS[(match[2] or unit).lower()]
-        if not low <= time_ms < _MOST_MS:
+        if not low <= time_ms < _MAX_MS:
             least = f", at least {low} ms" if low else ""
             raise ConfigurationError(
-                f"{name} must be a time such as 250ms, 30s or 15m{least}: {shown(value)}"
+                f"{name} must be a time such as 250ms, 30s or 15m{least}: {shortened(value)}"
             )
         return round(time_ms)
 
@@ -136,7 +138,7 @@ def choice(values: Mapping[str, T]) -> Parser[T]:
         if found is None:
             *others, last = values
             raise ConfigurationError(
-                f"{name} must be {', '.join(others)} or {last}, got {shown(value)}"
+                f"{name} must be {', '.join(others)} or {last}, got {shortened(value)}"
                 f"{nearest(value, values)}"
             )
         return values[found]
@@ -153,7 +155,7 @@ def names(value: str, name: str) -> tuple[str, ...]:
     """Parse names that are separated by commas."""
     found = tuple(each.strip() for each in value.split(",") if each.strip())
     if not found:
-        raise ConfigurationError(f"{name} must name something, got {shown(value)}")
+        raise ConfigurationError(f"{name} must name something, got {shortened(value)}")
     return found
 
 
@@ -163,7 +165,7 @@ def json_object(value: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise ConfigurationError(f"{name} must be a JSON object, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be a JSON object, got {shortened(value)}")
     return parsed
 
 

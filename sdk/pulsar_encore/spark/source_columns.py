@@ -94,7 +94,9 @@ LETTER: Final = (
 FULL: Final = STANDARD + MORE
 
 
-def chosen(include: str | Sequence[str], prefix: str, *, letters: bool) -> tuple[Column, ...]:
+def chosen_columns(
+    include: str | Sequence[str], prefix: str, *, letters: bool
+) -> tuple[Column, ...]:
     """Return the metadata columns of a read.
 
     Args:
@@ -124,10 +126,10 @@ def schema_of(values: Sequence[StructField], columns: Sequence[Column], prefix: 
     return StructType([*values, *others])
 
 
-def projected(asked: StructType, offered: StructType) -> StructType:
+def projected_schema(wanted: StructType, offered: StructType) -> StructType:
     """Return a user's schema, if it only selects and orders offered columns."""
     known = {field.name: field for field in offered}
-    for field in asked:
+    for field in wanted:
         if field.name not in known:
             raise ConfigurationError(
                 f"schema: the source has no column {field.name!r}{nearest(field.name, known)}; it "
@@ -141,4 +143,4 @@ def projected(asked: StructType, offered: StructType) -> StructType:
                 f"{field.dataType.simpleString()}; read it so and cast it, or choose another "
                 "valueFormat"
             )
-    return asked
+    return wanted

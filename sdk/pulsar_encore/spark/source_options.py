@@ -17,9 +17,9 @@ from ..values.topic_names import full_name
 from .connection_options import ConnectionOptions, connection_of
 from .encryption_keys import KeyReaderOptions, keys_of
 from .offsets import EARLIEST, LATEST, Position, before, user_position
-from .option_parsers import json_object, nearest, shown
+from .option_parsers import json_object, nearest, shortened
 from .option_table import SOURCE, Scope, Values
-from .source_columns import Column, chosen
+from .source_columns import Column, chosen_columns
 
 EARLIEST_WORD, LATEST_WORD, SUBSCRIPTION_WORD = "earliest", "latest", "subscription"
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
@@ -41,7 +41,7 @@ class Topics:
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
-    chosen: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    partitions: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +99,7 @@ class Shape:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The metadata columns."""
-        return chosen(self.include, self.prefix, letters=self.view != "plain")
+        return chosen_columns(self.include, self.prefix, letters=self.view != "plain")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,7 +251,7 @@ def _topics(values: Values) -> Topics:
             chosen[full] = _numbers(each)
         if not chosen:
             raise ConfigurationError('assign must be like {"topic": [0, 2]}, got {}')
-        return Topics(names=tuple(chosen), chosen=tuple(chosen.items()))
+        return Topics(names=tuple(chosen), partitions=tuple(chosen.items()))
     listed: Iterable[str] = [values[option_name]] if option_name == "topic" else values[option_name]
     return Topics(names=tuple(dict.fromkeys(_full(each, option_name) for each in listed)))
 
@@ -307,7 +307,7 @@ def _time(value: Any, name: str) -> int:
     text = str(value).strip()
     number = int(text) if _DIGITS.fullmatch(text) else -1
     if not 0 <= number < 1 << 63:
-        raise ConfigurationError(f"{name} must be in ms since the epoch, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be in ms since the epoch, got {shortened(value)}")
     if number in _SECONDS:
         raise ConfigurationError(
             f"{name} must be in ms since the epoch, and {value} is in 1970 by that; of seconds it "

@@ -18,26 +18,26 @@ class Slicing(NamedTuple):
 
     Attributes:
         parts: Minimum number of tasks, if there are as many entries.
-        most: Maximum number of entries per task; 0 for no limit.
+        max_entries: Maximum number of entries per task; 0 for no limit.
         by_ledger: Split only between ledgers.
     """
 
     parts: int = 1
-    most: int = 0
+    max_entries: int = 0
     by_ledger: bool = False
 
     def __str__(self) -> str:
-        return f"{self.parts}:{self.most}:{'ledger' if self.by_ledger else 'entry'}"
+        return f"{self.parts}:{self.max_entries}:{'ledger' if self.by_ledger else 'entry'}"
 
     @classmethod
     def read(cls, text: str) -> Slicing:
         """Parse the text of a slicing; the default for "". Raises ValueError for other texts."""
         if not text:
             return cls()
-        parts, most, unit = text.split(":")
+        parts, max_entries, unit = text.split(":")
         if unit not in ("ledger", "entry"):
-            raise ValueError(f"cut by {unit!r}")
-        return cls(int(parts), int(most), unit == "ledger")
+            raise ValueError(f"split by {unit!r}")
+        return cls(int(parts), int(max_entries), unit == "ledger")
 
 
 def split(
@@ -56,20 +56,20 @@ def split(
     if parts <= 1 or not ranges:
         return [(span.start, span.end)]
     total = sum(each.entries for each in ranges)
-    cuts: list[Position] = []
+    bounds: list[Position] = []
     taken = 0
     for at, entry_range in enumerate(ranges):
         if by_ledger:
-            if at and taken * parts >= total * (len(cuts) + 1):
-                cuts.append(Position(ranges[at - 1].ledger, ranges[at - 1].last))
+            if at and taken * parts >= total * (len(bounds) + 1):
+                bounds.append(Position(ranges[at - 1].ledger, ranges[at - 1].last))
         else:
-            cuts += _cuts_within(entry_range, taken, total, parts, len(cuts))
+            bounds += _bounds_within(entry_range, taken, total, parts, len(bounds))
         taken += entry_range.entries
-    edges = [span.start, *(cut for cut in cuts if cut.order < span.end.order), span.end]
+    edges = [span.start, *(bound for bound in bounds if bound.order < span.end.order), span.end]
     return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
 
 
-def _cuts_within(
+def _bounds_within(
     entry_range: TopicRange, taken: int, total: int, parts: int, made: int
 ) -> Iterator[Position]:
     for number in range(made + 1, parts):
@@ -82,13 +82,13 @@ def _cuts_within(
         yield Position(entry_range.ledger, last)
 
 
-def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[str, int]:
+def shared_parts(entries: Mapping[str, int], parts: int, max_entries: int = 0) -> dict[str, int]:
     """Return the number of tasks of each topic.
 
     Args:
         entries: To be read, by topic; 0 if they cannot be counted, which gives one task.
         parts: Minimum number of tasks in total, if there are as many entries.
-        most: Maximum number of entries per task; 0 for no limit.
+        max_entries: Maximum number of entries per task; 0 for no limit.
     """
     shared = dict.fromkeys(entries, 1)
     total = sum(entries.values())
@@ -101,7 +101,7 @@ def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[
             if entries[topic] <= shared[topic]:
                 break
             shared[topic] += 1
-    if most:
+    if max_entries:
         for topic, count in entries.items():
-            shared[topic] = max(shared[topic], -(-count // most))
+            shared[topic] = max(shared[topic], -(-count // max_entries))
     return {topic: min(shared[topic], max(1, count)) for topic, count in entries.items()}

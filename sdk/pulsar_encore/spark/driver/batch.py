@@ -41,7 +41,7 @@ class PulsarBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
-        self._plan_of_values = plan
+        self._value_plan = plan
         self._narrowing = Narrowing()
 
     @plain_errors()
@@ -101,7 +101,7 @@ class PulsarBatchReader(DataSourceReader):
             replace(
                 each,
                 is_end_stored=each.topic not in unstored_ends,
-                is_kept=each.topic in narrowed_starts,
+                is_start_retained=each.topic in narrowed_starts,
             )
             for each in ranges_of(spans, slicing)
         ]
@@ -116,7 +116,7 @@ class PulsarBatchReader(DataSourceReader):
         if not isinstance(partition, ReadRange):
             return
         with plain_errors():
-            yield from read_range(self._options, self._schema, self._plan_of_values, partition)
+            yield from read_range(self._options, self._schema, self._value_plan, partition)
 
 
 class NarrowedBatchReader(PulsarBatchReader):

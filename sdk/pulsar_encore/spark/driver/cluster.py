@@ -67,7 +67,7 @@ class Cluster:
         else:
             bases = list(wanted.names)
         partitions = await self._request_each(bases, self._partitions_of)
-        chosen = dict(wanted.chosen)
+        chosen = dict(wanted.partitions)
         topics: dict[str, int] = {}
         for base in bases:
             topics |= {

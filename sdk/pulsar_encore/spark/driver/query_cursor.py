@@ -187,10 +187,10 @@ class QueryCursors:
         return failed
 
     @property
-    def held(self) -> Container[str]:
+    def attached(self) -> Container[str]:
         return self._consumers
 
-    async def keeps(self, topic: str, start: Position, first: int | None = None) -> bool:
+    async def has_kept(self, topic: str, start: Position, first: int | None = None) -> bool:
         """Return True if the brokers have kept all messages behind `start`.
 
         They have if the subscription is not ahead of `start`. A time-to-live or backlog quota that

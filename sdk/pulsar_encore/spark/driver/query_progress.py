@@ -62,7 +62,7 @@ class QueryProgress:
         self._furthest: Positions = {}  # the furthest position ever seen of each topic
         # Topics that were deleted after they had been read up to here.
         self._read_to_deletion: dict[str, Position] = {}
-        self._asked_s = float("-inf")
+        self._polled_s = float("-inf")
         self._frozen: Positions | None = None
         # The ledgers of each topic when they were last requested; no entry if they never were.
         self._stored: dict[str, tuple[LedgerSize, ...]] = {}
@@ -143,7 +143,7 @@ class QueryProgress:
         async with self._lock:
             last = await self._ends()
             await self._drop_failed(start)
-            await self._hold_new(last)
+            await self._attach_new(last)
             spans = await self._spans(start, last)
             ends = (
                 self._apply_limits(spans) if limited else {t: each.end for t, each in spans.items()}
@@ -159,7 +159,7 @@ class QueryProgress:
         """Check a batch that was planned before its beginning was known, and ack the beginning."""
         async with self._lock:
             self._check_ends(begin, end)
-            await self._hold_new(end)
+            await self._attach_new(end)
         if self._options.cursor.commit == "eager":
             await self.commit(begin)
 
@@ -168,7 +168,7 @@ class QueryProgress:
         if self._frozen is not None:
             return self._frozen
         now = self._clock()
-        if now - self._asked_s >= self._options.poll_ms / 1000:
+        if now - self._polled_s >= self._options.poll_ms / 1000:
 
             async def request_ends() -> Positions:
                 await self._list()
@@ -178,7 +178,7 @@ class QueryProgress:
                 request_ends, "ask for the end of the topics"
             )
             self._record_ends(self._last)
-            self._asked_s = self._clock()
+            self._polled_s = self._clock()
         return self._last
 
     def _record_ends(self, last: Positions) -> None:
@@ -194,16 +194,16 @@ class QueryProgress:
                     f"deleted, and perhaps created again; messages behind {begin} may be gone"
                 )
 
-    async def _hold_new(self, topics: Iterable[str]) -> None:
+    async def _attach_new(self, topics: Iterable[str]) -> None:
         """Attach to the subscription of new topics, which are read from their beginning."""
         if self._cursors is not None:
             for topic in topics:
-                if topic not in self._cursors.held:
+                if topic not in self._cursors.attached:
                     await self._cursors.position(topic, EARLIEST)
 
     async def freeze(self) -> None:
         """Fix the ends at the last messages stored now, and ignore new topics."""
-        self._asked_s = float("-inf")
+        self._polled_s = float("-inf")
         async with self._lock:
             self._frozen = dict(await self._ends())
 
@@ -287,7 +287,7 @@ class QueryProgress:
             position = last.get(topic, EARLIEST)
             if position == EARLIEST:
                 self._check_gone(topic, start, is_there=topic in last)
-            elif position.place < start.place and not self._is_recreated(topic, start):
+            elif position.entry_key < start.entry_key and not self._is_recreated(topic, start):
                 self._report_loss(
                     f"{topic} ends at {position} and was read up to {start}: it was deleted and "
                     "created again, or its last messages were lost"
@@ -322,7 +322,7 @@ class QueryProgress:
         if cursors is None:
             return False
         return await self.cluster.with_retries(
-            lambda: cursors.keeps(topic, start, first), "ask for the subscription"
+            lambda: cursors.has_kept(topic, start, first), "ask for the subscription"
         )
 
     def _report_loss(self, text: str) -> None:
@@ -352,7 +352,7 @@ class QueryProgress:
         async with self._lock:
             known = all(topic in self._stored for topic in moved)
             if slicing != Slicing() or (strict and not known):
-                await self._hold_new(moved)
+                await self._attach_new(moved)
                 await self._checked_ledgers(begin, moved)
             spans = self._entry_spans(begin, moved, self._stored)
             retained = (
@@ -361,7 +361,8 @@ class QueryProgress:
                 else set()
             )
             return [
-                replace(each, is_kept=each.topic in retained) for each in ranges_of(spans, slicing)
+                replace(each, is_start_retained=each.topic in retained)
+                for each in ranges_of(spans, slicing)
             ]
 
     async def _retained_topics(self, spans: Mapping[str, EntrySpan]) -> set[str]:

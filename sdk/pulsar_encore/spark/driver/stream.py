@@ -46,7 +46,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
-        self._plan_of_values = plan
+        self._value_plan = plan
         self._open_progress: QueryProgress | None = None
         # The end of the last batch planned here, for PySpark before 4.2. The initial offset cannot
         # stand in for it: PySpark may ask for that of a query that continues from a checkpoint.
@@ -171,4 +171,4 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadRange)
         with plain_errors():
-            yield from read_range(self._options, self._schema, self._plan_of_values, partition)
+            yield from read_range(self._options, self._schema, self._value_plan, partition)

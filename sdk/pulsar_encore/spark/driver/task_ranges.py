@@ -31,7 +31,7 @@ def ranges_of(spans: Mapping[str, EntrySpan], slicing: Slicing) -> list[ReadRang
         if not span.empty
     }
     ranges = []
-    for topic, parts in shared_parts(entries, slicing.parts, slicing.most).items():
+    for topic, parts in shared_parts(entries, slicing.parts, slicing.max_entries).items():
         for start, end in split(spans[topic], parts, by_ledger=slicing.by_ledger):
             closed_ledgers = tuple(
                 (each.id, each.entries - 1)

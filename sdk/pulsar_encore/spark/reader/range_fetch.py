@@ -50,7 +50,7 @@ from ..offsets import EARLIEST, Position
 from ..runtime import Runtime
 from ..source_options import Reading
 from ..spark_errors import DataLossError, StalledError
-from .range_filter import Cut, RangeFilter
+from .range_filter import DeliverySlice, RangeFilter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
@@ -64,7 +64,7 @@ _OPEN_TIMEOUT_S: Final = 120.0
 Received = Delivery | SkippedEntry
 """A delivery, or an entry that the transport skipped."""
 
-Place = tuple[int, int]
+EntryKey = tuple[int, int]
 """Ledger and entry id."""
 
 
@@ -79,8 +79,8 @@ class ReadRange(InputPartition):
         end: The last message of the range.
         ledgers: The known closed ledgers in the range, each with its last entry.
         is_end_stored: The end is a stored entry, and not a number that a user gave.
-        is_kept: All messages behind the start exist, even if its ledger is gone or the start comes
-            from a filter.
+        is_start_retained: All messages behind the start exist, even if its ledger is gone or the
+            start comes from a filter.
     """
 
     topic: str
@@ -89,7 +89,7 @@ class ReadRange(InputPartition):
     end: Position
     ledgers: tuple[tuple[int, int], ...] = ()
     is_end_stored: bool = True
-    is_kept: bool = False
+    is_start_retained: bool = False
 
     def __str__(self) -> str:
         return f"{self.topic} behind {self.start} up to {self.end}"
@@ -196,7 +196,7 @@ async def ack_up_to(consumer: TransportConsumer, position: Position) -> None:
 
 
 class RangeFetch:
-    """The messages of a range, in order and each once, as lists of cuts.
+    """The messages of a range, in order and each once, as lists of slices.
 
     With `fail_on_loss`, missing messages are an error. Without `reads_values`, an entry that cannot
     be unpacked is no loss.
@@ -224,9 +224,9 @@ class RangeFetch:
         # On a compacted topic the next entry cannot be predicted, nor on the stock transport.
         self._checks_gaps = is_native and not reading.compacted
         # First entry received since the subscription was opened.
-        self._first_received: Place | None = None
+        self._first_received: EntryKey | None = None
         # The gap for which the range was read again.
-        self._reread_gap: tuple[Place, Place] | None = None
+        self._reread_gap: tuple[EntryKey, EntryKey] | None = None
         self._cursor_unmoved = False  # the cursor had not moved when the present deliveries came
         self._last_check: Position | None = None  # the position of the last check for the end
         self._request_error: TransportError | None = None
@@ -240,12 +240,12 @@ class RangeFetch:
         self._consumer: TransportConsumer | None = None
         self._buffer = FetchBuffer(runtime.loop)
 
-    def __iter__(self) -> Generator[list[Cut]]:
+    def __iter__(self) -> Generator[list[DeliverySlice]]:
         if self._filter.done:
             return
         try:
             self._open()
-            yield from self._cut_lists()
+            yield from self._slice_lists()
         except TopicNotFound as error:
             self._report_loss(f"{self._wanted}: the topic was deleted", error)
         finally:
@@ -310,7 +310,7 @@ class RangeFetch:
         lookback = self._lookback or int(last.batch_index >= 0)
         return MessageId(self._wanted.partition, last.ledger, last.entry - lookback)
 
-    def _cut_lists(self) -> Iterator[list[Cut]]:
+    def _slice_lists(self) -> Iterator[list[DeliverySlice]]:
         range_filter = self._filter
         poll_timeout_s = self._reading.poll_timeout_ms / 1000
         silent_since = time.monotonic()
@@ -320,9 +320,9 @@ class RangeFetch:
             if received:
                 silent_since = time.monotonic()
                 pause_s = min(_SILENCE_S, poll_timeout_s)
-                cuts = self._cut(received)
-                if cuts:
-                    yield cuts
+                slices = self._slices(received)
+                if slices:
+                    yield slices
                 continue
             if error is not None:
                 raise error
@@ -353,20 +353,20 @@ class RangeFetch:
             f"(pollTimeoutMs) behind {self._filter.last}, and {reason}"
         )
 
-    def _cut(self, received: list[Received]) -> list[Cut]:
-        """Return the cuts that belong to the range; fewer if it is read again from further back."""
+    def _slices(self, received: list[Received]) -> list[DeliverySlice]:
+        """Return the slices that belong to the range; fewer if the range is read again."""
         range_filter, count, topic_number = self._filter, 0, -1
-        cuts: list[Cut] = []
+        slices: list[DeliverySlice] = []
         self._cursor_unmoved = False
         for each in received:
             if not isinstance(each, Delivery):
                 if self._handle_skipped(each):
-                    return cuts
+                    return slices
                 continue
             last = range_filter.last
             follows = each.entry == last.entry + 1 and each.ledger == last.ledger
-            if not follows and self._rereads_gap((each.ledger, each.entry)):
-                return cuts
+            if not follows and self._reread_if_gap((each.ledger, each.entry)):
+                return slices
             if self._first_received is None:
                 self._first_received = (each.ledger, each.entry)
             count += len(each.messages)
@@ -374,13 +374,13 @@ class RangeFetch:
             if not self._reports_undecryptable and self._rejects_encrypted(each):
                 self._handle_skipped(SkippedEntry(each.ledger, each.entry, SkipReason.ENCRYPTED))
                 continue
-            cut = range_filter.take(each)
-            if cut is not None and not (self._reads_values and self._is_unreadable(each)):
-                cuts.append(cut)
+            found = range_filter.take(each)
+            if found is not None and not (self._reads_values and self._skip_if_unreadable(each)):
+                slices.append(found)
         self._return_permits(topic_number, count)
-        return cuts
+        return slices
 
-    def _is_unreadable(self, delivery: Delivery) -> bool:
+    def _skip_if_unreadable(self, delivery: Delivery) -> bool:
         """Return True if the entry is skipped because its codec is missing."""
         messages = delivery.messages
         if not (isinstance(messages, tuple) and isinstance(messages[0], Unreadable)):
@@ -396,8 +396,8 @@ class RangeFetch:
         if count and consumer is not None:
             self._runtime.loop.call_soon_threadsafe(consumer.consumed, topic_number, count)
 
-    def _rereads_gap(self, place: Place) -> bool:
-        """Return True if entries are missing before `place` and the range is now read again.
+    def _reread_if_gap(self, entry_key: EntryKey) -> bool:
+        """Return True if entries are missing before `entry_key` and the range is now read again.
 
         Gaps are normal: brokers do not send markers and aborted transactions. But where messages
         expire, brokers also move the cursors of readers past unsent messages. Nothing is acked
@@ -407,32 +407,32 @@ class RangeFetch:
         read a second time.
         """
         range_filter = self._filter
-        gap = (range_filter.last.place, place)
-        if not self._checks_gaps or range_filter.done or place <= range_filter.last.place:
+        gap = (range_filter.last.entry_key, entry_key)
+        if not self._checks_gaps or range_filter.done or entry_key <= range_filter.last.entry_key:
             return False
         if gap == self._reread_gap:
-            self._check_ledgers(place)
+            self._check_ledgers(entry_key)
             return False
         if self._first_received is None:
-            if range_filter.last == EARLIEST and not place[1]:
-                self._check_ledgers(place)  # the first entry of the first stored ledger
+            if range_filter.last == EARLIEST and not entry_key[1]:
+                self._check_ledgers(entry_key)  # the first entry of the first stored ledger
                 return False
         elif self._cursor_unmoved or self._cursor_position(_OPEN_TIMEOUT_S) < self._first_received:
             self._cursor_unmoved = True
-            self._check_ledgers(place)
+            self._check_ledgers(entry_key)
             return False
         self._reread_gap = gap
         self._reopen()
         return True
 
-    def _check_ledgers(self, place: Place) -> None:
-        """Report ledgers between the last message read and `place` that are gone."""
-        wanted, last = self._wanted, self._filter.last.place
+    def _check_ledgers(self, entry_key: EntryKey) -> None:
+        """Report ledgers between the last message read and `entry_key` that are gone."""
+        wanted, last = self._wanted, self._filter.last.entry_key
         known = list(wanted.ledgers)
         if wanted.is_end_stored:
-            known.append(wanted.end.place)
+            known.append(wanted.end.entry_key)
         skipped = {
-            ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]
+            ledger for ledger, entry in known if last < (ledger, entry) and ledger < entry_key[0]
         }
         missing, uncertainty = set(), "was not read to its end"
         if self._connection.admin_url is not None:
@@ -445,7 +445,7 @@ class RangeFetch:
             # else in the first stored ledger.
             at = self._cursor_position(_OPEN_TIMEOUT_S)[0]
             missing = {ledger for ledger in skipped if ledger < at}
-            if not missing and last[0] < at and not wanted.is_kept:
+            if not missing and last[0] < at and not wanted.is_start_retained:
                 missing = {last[0]}
                 uncertainty = (
                     "it is not known whether it was read to its end (admin.url would tell)"
@@ -486,7 +486,7 @@ class RangeFetch:
                 self._ack_last(timeout_s)
                 self._last_check = self._filter.last
                 return False
-            end = self._wanted.end.place
+            end = self._wanted.end.entry_key
             reached = self._cursor_position(timeout_s) >= end
             if stored < end and not (reached and stored[0] >= 0):
                 self._report_loss(
@@ -514,7 +514,7 @@ class RangeFetch:
                 ack_up_to(self._consumer, last), f"ack on {self._wanted.topic}", timeout_s
             )
 
-    def _cursor_position(self, timeout_s: float) -> Place:
+    def _cursor_position(self, timeout_s: float) -> EntryKey:
         """Return the position of the subscription's cursor."""
         assert self._consumer is not None
         doing = f"place of a cursor on {self._wanted.topic}"
@@ -525,24 +525,24 @@ class RangeFetch:
     def _handle_skipped(self, skipped: SkippedEntry) -> bool:
         """Handle an entry without a message; True if the range is read again from further back."""
         ledger, entry, reason, _ = skipped
-        place, start = (ledger, entry), self._wanted.start
+        entry_key, start = (ledger, entry), self._wanted.start
         if self._first_received is None:
-            self._first_received = place
-        if self._filter.done or Position(*place).order <= start.order:
+            self._first_received = entry_key
+        if self._filter.done or Position(*entry_key).order <= start.order:
             return False
-        if place > self._wanted.end.place:
-            self._filter.passed(ledger, entry)
+        if entry_key > self._wanted.end.entry_key:
+            self._filter.skip(ledger, entry)
             return False
-        if reason is SkipReason.INCOMPLETE and self._rereads_for_chunks(place):
+        if reason is SkipReason.INCOMPLETE and self._reread_for_chunks(entry_key):
             return True
         if reason is SkipReason.ENCRYPTED:
             self._report_undecryptable(skipped)
         elif reason in (SkipReason.BROKEN, SkipReason.INCOMPLETE):
             self._report_loss(f"{ledger}:{entry} of {self._wanted.topic} is {reason.value}")
-        self._filter.passed(ledger, entry)
+        self._filter.skip(ledger, entry)
         return False
 
-    def _rereads_for_chunks(self, place: tuple[int, int]) -> bool:
+    def _reread_for_chunks(self, entry_key: tuple[int, int]) -> bool:
         """Read again from further back, for a message with first chunks before the range.
 
         The lookback grows eightfold each time, then covers the whole topic. Return False if that
@@ -554,7 +554,7 @@ class RangeFetch:
         if self._lookback > last.entry + 1:
             return False
         self._lookback = max(self._reading.chunk_lookback, 8 * self._lookback)
-        log.info("%s: %d:%d is a later chunk; reading again from before", self._wanted, *place)
+        log.info("%s: %d:%d is a later chunk; reading again from before", self._wanted, *entry_key)
         self.close()
         self._open()
         return True
@@ -567,9 +567,11 @@ class RangeFetch:
         return context is not None and context.is_decryption_failed()
 
     def _report_undecryptable(self, skipped: SkippedEntry) -> None:
-        place = (skipped.ledger, skipped.entry)
+        entry_key = (skipped.ledger, skipped.entry)
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.DISCARD:
-            if place > self._filter.last.place:  # after a reconnect the broker sends it again
+            if (
+                entry_key > self._filter.last.entry_key
+            ):  # after a reconnect the broker sends it again
                 self._skipped_undecryptable += 1
             return
         has_keys = self._reading.keys is not None

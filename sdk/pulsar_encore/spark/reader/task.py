@@ -45,7 +45,7 @@ def read_range(
         fail_on_loss=options.fail_on_data_loss,
         reads_values=rows.has_values,
     )
-    with closing(iter(fetch)) as cut_lists:  # close also when Spark stops reading early
-        for cuts in cut_lists:
-            yield from rows.add(cuts)
-    yield from rows.rest()
+    with closing(iter(fetch)) as slice_lists:  # close also when Spark stops reading early
+        for slices in slice_lists:
+            yield from rows.add(slices)
+    yield from rows.flush_rest()

@@ -146,7 +146,7 @@ class ProducerCache:
                 delay_s = _BUSY_BACKOFF.delay_ms(attempt, self._rng) / 1000
                 attempt += 1
                 if time.monotonic() + delay_s > deadline:
-                    raise ProducerBusy(_busy(options, timeout_s, error)) from error
+                    raise ProducerBusy(_busy_text(options, timeout_s, error)) from error
                 await asyncio.sleep(delay_s)
 
     async def _options(
@@ -216,7 +216,7 @@ def _name(
     return f"{publishing.name}-{uuid.uuid4().hex[:8]}"  # tasks run concurrently
 
 
-def _busy(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> str:
+def _busy_text(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> str:
     text = (
         f"no producer could be created on {options.topic} for {timeout_s:g} s (sendTimeoutMs); the "
         f"broker answered: {error}"

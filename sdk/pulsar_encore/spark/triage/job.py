@@ -553,7 +553,7 @@ class _Job:
             if report.out is not None:
                 store(rows, report.out, "letters", report.run, batch, [ROUTE])
                 store(groups, report.out, "groups", report.run, batch, [])
-            listed = largest(groups, self.tally.most)
+            listed = largest(groups, self.tally.max_groups)
             # The last check: letters that are sent are always counted and remembered.
             self._halt.check()
             if chosen and not plan.dry_run:

@@ -33,7 +33,7 @@ def report_text(report: TriageReport) -> str:
         _headline(report),
         *(f"there is no topic {printable(each)}" for each in _missing(report)),
     ]
-    totals = added_up(report.groups)
+    totals = sum_over_hours(report.groups)
     if totals:
         lines += ["", *_table(totals[:_MAX_LINES])]
         if (rest := totals[_MAX_LINES:]) != []:
@@ -82,7 +82,7 @@ def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:
     return f"{done}; nothing is lost: {next_step}"
 
 
-def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
+def sum_over_hours(groups: Iterable[HourGroup]) -> list[HourGroup]:
     """Sum the groups over all hours by fingerprint and topic, largest first (`hour_ms`: None)."""
     sums: dict[tuple[str, str], HourGroup] = {}
     for group in groups:
@@ -99,7 +99,7 @@ def failure_of(group: HourGroup, max_length: int) -> str:
     return printable(": ".join(parts), max_length)
 
 
-def when(ms: int) -> str:
+def format_time(ms: int) -> str:
     """Format a time, in UTC to the minute."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
@@ -155,8 +155,8 @@ def _table(groups: Sequence[HourGroup]) -> list[str]:
             printable(each.fingerprint, _MAX_FINGERPRINT),
             printable(each.real_topic.removeprefix(_DEFAULT_NAMESPACE), _MAX_TOPIC)
             or "(no REAL_TOPIC)",
-            when(each.first_ms) if each.last_ms else "",
-            when(each.last_ms) if each.last_ms else "",
+            format_time(each.first_ms) if each.last_ms else "",
+            format_time(each.last_ms) if each.last_ms else "",
             failure_of(each, _MAX_FAILURE),
         )
         for each in groups

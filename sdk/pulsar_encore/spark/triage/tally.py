@@ -57,10 +57,10 @@ class HourGroup:
 
 
 class HourlyTally:
-    """Adds groups. Beyond `most` groups, letters count as "(others)"."""
+    """Adds groups. Beyond `max_groups` groups, letters count as "(others)"."""
 
-    def __init__(self, most: int = MAX_GROUPS) -> None:
-        self.most: int = most
+    def __init__(self, max_groups: int = MAX_GROUPS) -> None:
+        self.max_groups: int = max_groups
         self._groups: dict[tuple[str, str, int | None], HourGroup] = {}
         self._others = HourGroup(fingerprint=OTHERS, real_topic=OTHERS, hour_ms=None)
 
@@ -69,7 +69,7 @@ class HourlyTally:
         for group in groups:
             key = (group.fingerprint, group.real_topic, group.hour_ms)
             found = self._groups.get(key)
-            if found is None and len(self._groups) < self.most:
+            if found is None and len(self._groups) < self.max_groups:
                 found = self._groups[key] = HourGroup(
                     fingerprint=group.fingerprint,
                     real_topic=group.real_topic,

@@ -23,7 +23,7 @@ from decimal import Decimal
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from .avro_types import MISSING, AvroNode, FieldRule, shape_of
+from .avro_types import MISSING, AvroNode, FieldRule, python_type
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Converts fastavro's object, never None, to an object that Arrow takes."""
@@ -119,7 +119,7 @@ def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
 
 def _from_union(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     """Convert by the Python type of a value; `read_avro` checks that the members' types differ."""
-    members = {shape_of(each): conversion(each, reader, path) for each in writer.parts}
+    members = {python_type(each): conversion(each, reader, path) for each in writer.parts}
 
     def convert(value: Any) -> Any:
         each = members[type(value)]

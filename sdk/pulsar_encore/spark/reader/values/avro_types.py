@@ -36,7 +36,7 @@ _TIMES: Final[Mapping[str, types.DataType]] = {
 }
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 # The Python types of decoded values, by which members of a union are told apart.
-_SHAPES: Final[Mapping[str, type]] = {
+_PYTHON_TYPES: Final[Mapping[str, type]] = {
     "boolean": bool,
     "int": int,
     "long": int,
@@ -92,12 +92,12 @@ class AvroNode:
     rules: tuple[FieldRule, ...] = field(default=(), compare=False)
 
     def narrowed(self, names: Collection[str]) -> AvroNode:
-        places = [at for at, name in enumerate(self.names) if name in names]
+        kept_at = [at for at, name in enumerate(self.names) if name in names]
         return replace(
             self,
-            names=tuple(self.names[at] for at in places),
-            parts=tuple(self.parts[at] for at in places),
-            rules=tuple(self.rules[at] for at in places),
+            names=tuple(self.names[at] for at in kept_at),
+            parts=tuple(self.parts[at] for at in kept_at),
+            rules=tuple(self.rules[at] for at in kept_at),
         )
 
 
@@ -192,7 +192,7 @@ class _SchemaParser:
         kinds = frozenset(each.kind for each in nodes)
         if len(nodes) == 2 and kinds in _WIDER:
             return AvroNode(_WIDER[kinds])
-        if len({shape_of(each) for each in nodes}) < len(nodes):
+        if len({python_type(each) for each in nodes}) < len(nodes):
             raise _UnsupportedType(
                 f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, which "
                 "cannot be told apart when they are read"
@@ -232,9 +232,9 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
     return AvroNode(kind)
 
 
-def shape_of(node: AvroNode) -> type:
+def python_type(node: AvroNode) -> type:
     """The Python type of decoded values."""
-    return _SHAPES[node.kind]
+    return _PYTHON_TYPES[node.kind]
 
 
 def spark_type(node: AvroNode) -> types.DataType:

@@ -18,7 +18,7 @@ from ....errors import ConfigurationError
 from ...compat import arrow_type
 from .avro_resolution import Convert, conversion
 from .avro_types import read_avro, spark_type
-from .value_decoder import Malformed, gathered
+from .value_decoder import Malformed, to_array
 
 WriterText: TypeAlias = Callable[[int], str]
 """Returns the Avro JSON of a schema version; ValueError says why that is not possible."""
@@ -87,7 +87,7 @@ class AvroPart:
             except Exception as error:  # fastavro raises errors of any class
                 malformed[at] = f"no Avro of schema version {version}: {error!r}"
                 add(None)
-        return gathered(rows, self._arrow, malformed), malformed
+        return to_array(rows, self._arrow, malformed), malformed
 
     def _writer(self, version: int) -> tuple[Any, Convert | None, str]:
         """Return the writer's schema and the converter of its values, or an error text."""

@@ -78,13 +78,13 @@ def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
             )
 
 
-def check_nullable(asked: StructType, fields: Sequence[StructField]) -> None:
+def check_nullable(wanted: StructType, fields: Sequence[StructField]) -> None:
     """Raise ConfigurationError if the user's schema has NOT NULL for a field of the values.
 
     Any value may be null, and Spark would read a null in such a field as another value.
     """
     names = {each.name for each in fields}
-    for field in asked:
+    for field in wanted:
         if field.name in names and not (field.nullable and _all_nullable(field.dataType)):
             raise ConfigurationError(
                 f"schema: {field.name} and all in it may be null, as in a message without a value: "

@@ -24,7 +24,7 @@ from pyspark.sql import types
 
 from ...compat import arrow_type
 from .avro_types import AvroNode
-from .value_decoder import Malformed, gathered
+from .value_decoder import Malformed, to_array
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -66,8 +66,8 @@ class JsonPart:
             return pa.nulls(len(data), self._arrow), malformed
         if len(present) == len(data):
             return array, malformed
-        places = iter(range(len(present)))
-        indexes = [None if each is None else next(places) for each in data]
+        numbering = iter(range(len(present)))
+        indexes = [None if each is None else next(numbering) for each in data]
         numbers = [at for at, each in enumerate(data) if each is not None]
         renumbered = {numbers[at]: reason for at, reason in malformed.items()}
         return array.take(pa.array(indexes, pa.int64())), renumbered
@@ -125,7 +125,7 @@ class JsonPart:
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 failed[at] = f"no JSON of the schema: {error}"
                 rows.append(None)
-        array = gathered(rows, self._arrow, failed)
+        array = to_array(rows, self._arrow, failed)
         malformed.update((first + at, reason) for at, reason in failed.items())
         return array
 

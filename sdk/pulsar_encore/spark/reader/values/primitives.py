@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from ...compat import arrow_type
-from .value_decoder import Malformed, gathered
+from .value_decoder import Malformed, to_array
 
 _DAY_MS: Final = 86_400_000
 _DAY_US: Final = 86_400_000_000
@@ -22,12 +22,12 @@ class FixedType(NamedTuple):
     Attributes:
         type: The Spark type.
         form: The format for `struct`.
-        made: Converts the numbers of one value; None if the value is the number.
+        convert: Converts the numbers of one value; None if the value is the number.
     """
 
     type: types.DataType
     form: str
-    made: Callable[..., Any] | None = None
+    convert: Callable[..., Any] | None = None
 
 
 #: By the name in the schema registry.
@@ -60,7 +60,7 @@ class FixedPart:
         self._kind = kind
         fixed = FIXED[kind]
         self.type: types.DataType = fixed.type
-        self._form, self._convert_numbers = fixed.form, fixed.made
+        self._form, self._convert_numbers = fixed.form, fixed.convert
         self._arrow = arrow_type(self.type)
         self._struct = Struct(">" + self._form)
 
@@ -71,7 +71,7 @@ class FixedPart:
         malformed: Malformed = {}
         if made is None and all(each is not None and len(each) == size for each in data):
             found = unpack(f">{len(data)}{self._form}", b"".join(each or b"" for each in data))
-            return gathered(list(found), self._arrow, malformed), malformed
+            return to_array(list(found), self._arrow, malformed), malformed
         rows: list[object] = []
         for at, each in enumerate(data):
             if each is None:
@@ -82,7 +82,7 @@ class FixedPart:
             else:
                 numbers = self._struct.unpack(each)
                 rows.append(numbers[0] if made is None else made(*numbers))
-        return gathered(rows, self._arrow, malformed), malformed
+        return to_array(rows, self._arrow, malformed), malformed
 
 
 class StringPart:

@@ -51,7 +51,7 @@ class Registered(NamedTuple):
         return (self.kind,)
 
 
-def registered(known: Any) -> Registered:
+def registered_schema(known: Any) -> Registered:
     info = known.schema_info()
     if isinstance(info, pb.Schema):
         kind = pb.Schema.Type.Name(info.type)
@@ -121,7 +121,7 @@ async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
 
 async def _latest(transport: Transport, topic: str) -> Registered | None:
     known = await transport.latest_schema(topic)
-    return None if known is None else registered(known)
+    return None if known is None else registered_schema(known)
 
 
 def _kind_name(schema: Registered | None) -> str:
@@ -197,4 +197,4 @@ def fetch_schema(connection: ConnectionOptions, topic: str, version: int) -> Reg
         )
     except TopicNotFound:
         return None
-    return registered(known)
+    return registered_schema(known)

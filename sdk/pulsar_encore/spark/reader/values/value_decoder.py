@@ -62,7 +62,7 @@ class RawValues:
         return {VALUE: payloads.arrow()}, None
 
 
-def gathered(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
+def to_array(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
     """Return an array of Python objects; misfits become null and are added to `malformed`."""
     try:
         return pa.array(rows, kind)
