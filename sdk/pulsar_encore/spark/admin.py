@@ -1,7 +1,7 @@
 """The ledgers and consumers of topics, from the web service (admin API) of the brokers.
 
-Requests use the client's own login and certificates. `Admin` remembers the size of closed ledgers:
-it never changes, and after a ledger is deleted it tells whether the ledger was read to its end.
+`Admin` remembers the size of closed ledgers: after a ledger is deleted, its size tells whether it
+was read to its end.
 """
 
 from __future__ import annotations
@@ -37,11 +37,7 @@ class TopicLedgers(NamedTuple):
 
 
 class Admin:
-    """The web service of one cluster. Belongs to the event loop that creates it.
-
-    Raises:
-        ConfigurationError: if `connection` has no usable `admin_url`.
-    """
+    """The web service of one cluster. Belongs to the event loop that creates it."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
         url = web_address(connection.admin_url or "", "admin.url")

@@ -1,7 +1,6 @@
 """Fallbacks for PySpark 4.0 and 4.1.
 
-Nothing calls the stand-in of a missing class, because a release that lacks the class lacks its
-callers too.
+A release that lacks a class lacks its callers too, so nothing calls the empty class in its stead.
 
 - 4.0 pushes no filters, and passes Arrow data only to a `DataSourceArrowWriter`.
 - 4.0 and 4.1 do not say where a stream's next batch begins. They have no limits of a batch, and
@@ -65,7 +64,6 @@ else:
         """4.0 passes Arrow data to a writer that is a `DataSourceArrowWriter`."""
 
     def _class(module: object, name: str, base: type = object) -> type:
-        """Return PySpark's class, or an empty class."""
         return getattr(module, name, None) or type(name, (base,), {})
 
     def _filter(name: str) -> type:
@@ -123,10 +121,8 @@ _UTC: Final[dict[str, str]] = (
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type that Spark takes for a type of its own; times are in UTC."""
     return to_arrow_type(kind, **_UTC)  # type: ignore[arg-type]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark takes for a schema of its own; times are in UTC."""
     return to_arrow_schema(schema, **_UTC)  # type: ignore[arg-type]

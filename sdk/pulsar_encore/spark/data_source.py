@@ -1,8 +1,8 @@
 """The data source behind ``format("pulsar")``.
 
-All options are checked in the driver, when a query is planned and before anything connects. With
-``valueFormat=schema`` the schema registry is read once, here: PySpark pickles this object between
-`schema` and the readers, and the answer goes with it.
+Options are checked when a query is planned, before anything connects. With ``valueFormat=schema``
+the schema registry is read once: PySpark pickles `PulsarDataSource` between `schema` and the
+readers, and the answer goes with it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ class PulsarDataSource(DataSource):
         return stream_writer(dict(self.options), schema, overwrite)
 
     def _checked_options(self, *, streaming: bool) -> ReadOptions:
-        """Return the options after checking that the key files exist."""
         options = self._read_options(streaming=streaming)
         if options.reading.keys is not None:
             options.reading.keys.check()
@@ -132,11 +131,11 @@ class PulsarDataSource(DataSource):
 
 
 def _has_filters() -> bool:
-    """Return True if PySpark is about to push filters, because the session has that enabled.
+    """Return True if PySpark is about to push filters.
 
-    PySpark passes no configuration to this process, and rejects a reader with `pushFilters` if
-    pushdown is disabled, so the call stack is the only sign. If a later PySpark calls the source in
-    another way than 4.3, no filters are pushed: the read is slower but correct.
+    PySpark rejects a reader with `pushFilters` if the session has not enabled pushdown, and passes
+    no configuration to this process. The call stack is the only sign. If a later PySpark than 4.3
+    calls the source in another way, no filters are pushed: the read is slower but correct.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -1,7 +1,6 @@
 """Metrics of streaming queries: rows read, lag, backlog, and whether acks arrive.
 
-No figure is an estimate of this module. Spark observes rows and times, the backlog comes from the
-brokers' ledgers, and an unknown figure is None.
+No figure is an estimate: an unknown figure is None.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ class PulsarProgressListener(StreamingQueryListener):
             progress = event.progress
             ends = [each for each in map(_positions, progress.sources) if each is not None]
             if not ends:
-                return  # a batch of another source
+                return
             key = str(progress.id)
             with self._lock:
                 previous = self._queries.get(key)
@@ -281,7 +280,7 @@ class PulsarProgressListener(StreamingQueryListener):
 
 
 def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] | None:
-    """Return start and end of a batch; None for another source."""
+    """Return start and end of a batch; None for a batch of another source."""
     try:
         # PySpark passes `str` of null for the first batch of a query.
         first = source.startOffset in (None, "None", "null")
@@ -315,7 +314,6 @@ def _ms_of(timestamp: str) -> float:
 def _backlog(
     ends: Mapping[str, Position], answers: Mapping[str, TopicLedgers | None]
 ) -> dict[str, Any]:
-    """Return the entries behind the ends of a batch, as fields of `QueryMetrics`."""
     backlog: dict[str, TopicBacklog] = {}
     deleted = 0
     for topic, end in ends.items():
@@ -338,7 +336,6 @@ def _backlog(
 
 
 def _is_late(start: Position, cursor: Position | None) -> bool:
-    """Return True if a subscription is behind the position that was acked before the batch."""
     acked = start.ackable_entry
     return min(acked) >= 0 and cursor is not None and cursor.entry_key < acked
 

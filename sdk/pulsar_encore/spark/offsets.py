@@ -1,7 +1,7 @@
 """Positions in a topic, the offsets of a query, and positions in options.
 
-A position is the last processed message. A range is therefore from behind one position up to and
-including another. Equal positions have equal texts, because Spark compares offsets as text.
+A range is from behind one position up to and including another. Equal positions have equal texts,
+because Spark compares offsets as text.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ _FORMS: Final = (
 class Position(NamedTuple):
     """The last processed message of a topic or partition.
 
-    Attributes:
-        ledger, entry: Its entry; -1 and -1 before the first message.
-        batch_index: Its index in a batch; -1 for the whole entry.
+    `ledger` and `entry` are -1 before the first message. `batch_index` is -1 for a whole entry.
     """
 
     ledger: int
@@ -46,15 +44,14 @@ class Position(NamedTuple):
 
     @property
     def entry_key(self) -> tuple[int, int]:
-        """Ledger and entry id."""
         return self.ledger, self.entry
 
     @property
     def ackable_entry(self) -> tuple[int, int]:
-        """Ledger and entry id of the last entry that was processed completely.
+        """The last entry that was processed completely.
 
-        A cumulative ack within a batch would undo single acks behind it. An ack of the entry before
-        does not; the broker then keeps the whole batch.
+        A cumulative ack within a batch would undo single acks behind it. After an ack of the entry
+        before, the broker keeps the whole batch.
         """
         return self.ledger, self.entry - (self.batch_index >= 0)
 
@@ -63,7 +60,7 @@ class Position(NamedTuple):
 
 
 EARLIEST: Final = Position(-1, -1, -1)
-"""Before the first message that exists at the time of the read."""
+"""Before the first message that is stored."""
 
 LATEST: Final = Position(_MAX_LONG, _MAX_LONG, -1)
 """Behind the last message; never part of an offset."""
@@ -77,26 +74,19 @@ def later(one: Position, other: Position) -> Position:
 
 
 def offset_json(offsets: Mapping[str, Position], slicing: str = "") -> dict[str, Any]:
-    """Return offsets for Spark: a dict with the same JSON text for the same positions.
-
-    `slicing` is the split of the batch that ends here (see `slicing_text`), or "".
-    """
+    """Return offsets for Spark; `slicing` is the split of the batch that ends at them, or ""."""
     positions = {topic: str(offsets[topic]) for topic in sorted(offsets)}
     split_fields = {"s": slicing} if slicing else {}
     return {"p": positions, **split_fields, "v": VERSION}
 
 
 def slicing_text(value: Any) -> str:
-    """Return how the batch that ends at these offsets is split, as passed to `offset_json`."""
+    """Return the `slicing` in the value of `offset_json`."""
     return str(value.get("s", "")) if isinstance(value, Mapping) else ""
 
 
 def read_offset(value: Any) -> dict[str, Position]:
-    """Parse the offsets of `offset_json` that Spark hands back.
-
-    Raises:
-        ConfigurationError: if they are not offsets of this source, or of an unknown version.
-    """
+    """Parse the value of `offset_json`, or raise ConfigurationError."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -129,9 +119,9 @@ def _read_position(text: Any, topic: str) -> Position:
 
 
 def user_position(value: Any, where: str) -> Position:
-    """Parse a position from the JSON of an option; `EARLIEST` and `LATEST` for the ends.
+    """Parse a position from the JSON of an option, or raise ConfigurationError.
 
-    `where` names the option and the topic in errors (ConfigurationError).
+    `where` names the option and the topic in errors.
     """
     if value in ("earliest", -2):
         return EARLIEST
@@ -199,8 +189,7 @@ def _checked(ledger: int, entry: int, index: int = -1, *, where: str) -> Positio
 def before(first: Position) -> Position:
     """Return the position from which a read begins with the message `first`.
 
-    For a whole entry or its first message, that is the whole entry before. If that entry does not
-    exist, the read begins with the next existing entry.
+    The entry before `first` need not exist: the read begins with the next existing entry.
     """
     if first in (EARLIEST, LATEST):
         return first

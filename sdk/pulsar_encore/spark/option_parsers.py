@@ -1,7 +1,4 @@
-"""Parsers of option texts. Each error names the option.
-
-Spark passes every option value as text.
-"""
+"""Parsers of option texts. Spark passes every option value as text."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from ..values.topic_names import full_name
 
 T = TypeVar("T")
 Parser = Callable[[str, str], T]
-"""Converts an option's text to a value. The second argument is the option's name.
-
-Raises `ConfigurationError` if the text is not allowed.
-"""
+"""Converts an option's text to a value, or raises ConfigurationError with the option's name."""
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -33,7 +27,6 @@ _SHOWN: Final = 120
 
 
 def shortened(value: object) -> str:
-    """Return the `repr` of a value for an error text, shortened to 120 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
@@ -46,14 +39,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def words(value: str, name: str) -> str:
-    """Parse a text that is not blank."""
     if not value.strip():
         raise ConfigurationError(f"{name} must not be blank")
     return value.strip()
 
 
 def function_name(value: str, name: str) -> str:
-    """Parse the name of a function, ``module:function``."""
     text = value.strip()
     if not _FUNCTION.fullmatch(text):
         raise ConfigurationError(f"{name} must be module:function, got {shortened(value)}")
@@ -61,7 +52,7 @@ def function_name(value: str, name: str) -> str:
 
 
 def load_function(function: str, option: str) -> Callable[..., Any]:
-    """Import a function named ``module:function``; ConfigurationError if it does not exist."""
+    """Import a function named ``module:function``, or raise ConfigurationError."""
     module, _, name = function.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -81,8 +72,6 @@ def flag(value: str, name: str) -> bool:
 
 
 def at_least(low: int, high: int | None = None) -> Parser[int]:
-    """Return a parser of whole numbers from `low` to `high`, both included."""
-
     def parse(value: str, name: str) -> int:
         text = value.strip()
         number = int(text) if _WHOLE.fullmatch(text) else low - 1
@@ -97,7 +86,7 @@ def at_least(low: int, high: int | None = None) -> Parser[int]:
 
 
 def size(value: str, name: str) -> int:
-    """Parse a number of bytes such as 1048576, 100k or 1g. Units are powers of 1024."""
+    """Parse a number of bytes such as 1048576, 100k or 1g, in powers of 1024."""
     match = _BYTES.fullmatch(value.strip())
     if match is None or int(match[1]) < 1:
         raise ConfigurationError(
@@ -107,12 +96,7 @@ def size(value: str, name: str) -> int:
 
 
 def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
-    """Return a parser of times such as 15m, 30s or 250ms, in ms.
-
-    Args:
-        unit: The unit of a bare number.
-        low: The shortest time allowed, in ms.
-    """
+    """Return a parser of times such as 15m, 30s or 250ms, in ms; `unit` is for a bare number."""
 
     def parse(value: str, name: str) -> int:
         match = _DURATION.fullmatch(value.strip())
@@ -130,7 +114,7 @@ def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
 
 
 def choice(values: Mapping[str, T]) -> Parser[T]:
-    """Return a parser of the words in `values`, in any case, to the value of each word."""
+    """Return a parser of the words in `values`, in any case."""
     spelled = {each.lower(): each for each in values}
 
     def parse(value: str, name: str) -> T:
@@ -147,12 +131,10 @@ def choice(values: Mapping[str, T]) -> Parser[T]:
 
 
 def one_of(*words: str) -> Parser[str]:
-    """Return a parser of some words, in any case. The value is the word as it is spelled here."""
     return choice({each: each for each in words})
 
 
 def names(value: str, name: str) -> tuple[str, ...]:
-    """Parse names that are separated by commas."""
     found = tuple(each.strip() for each in value.split(",") if each.strip())
     if not found:
         raise ConfigurationError(f"{name} must name something, got {shortened(value)}")
@@ -170,7 +152,6 @@ def json_object(value: str, name: str) -> dict[str, Any]:
 
 
 def web_address(value: str, name: str) -> str:
-    """Parse the URL of a cluster's web service."""
     value = value.strip()
     scheme, mark, host = value.partition("://")
     if scheme not in ("http", "https") or not mark or not host.strip("/"):

@@ -1,9 +1,9 @@
 """Errors of this package without PySpark's tracebacks.
 
-PySpark sends the text of an exception from a Python worker to the JVM: the traceback of each
-exception in its chain, and then the error's own text. An error of this package says what to change,
-and the tracebacks only hide that. PySpark leaves them out if the environment variable
-SPARK_HIDE_TRACEBACK is set when the worker reports the exception. The worker then ends.
+PySpark sends an exception of a Python worker to the JVM as text, with the traceback of each
+exception in its chain before the error's own text. The tracebacks hide which option to change.
+PySpark leaves them out if the environment variable SPARK_HIDE_TRACEBACK is set when the worker
+reports the exception. The worker then ends.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 class plain_errors(ContextDecorator):
     """Let PySpark report an `EncoreError` that leaves this block without its tracebacks.
 
-    Does nothing outside of PySpark's workers, nor for any other exception, because its traceback is
-    needed. The logger ``pulsar_encore.spark`` has the traceback at the level DEBUG.
+    Does nothing outside of PySpark's workers. The tracebacks are logged at the level DEBUG.
     """
 
     def __enter__(self) -> None:

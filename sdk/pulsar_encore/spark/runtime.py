@@ -1,8 +1,7 @@
 """An event loop and clients for Spark's driver and workers, which have no event loop.
 
-Each process has one `Runtime`. It is created on first use, and so after any fork. Its loop runs on
-its own thread, so that connections answer their brokers while Spark is busy. It keeps one client
-per set of connection options.
+Each process creates its `Runtime` on first use, and so after any fork. The loop has its own thread,
+so that connections answer their brokers while Spark is busy.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _STOP_TIMEOUT_S: Final = 5.0
 
 
 class Runtime:
-    """A running event loop, and the clients on it."""
+    """A running event loop, and one client per set of connection options."""
 
     def __init__(self) -> None:
         self.loop: Final = asyncio.new_event_loop()
@@ -37,7 +36,6 @@ class Runtime:
         self._thread.start()
 
     def client(self, connection: ConnectionOptions) -> Client:
-        """Return this process's client for a connection, or raise ConfigurationError."""
         with self._lock:
             client = self._clients.get(connection)
             if client is None:
@@ -45,12 +43,9 @@ class Runtime:
             return client
 
     def call(self, work: Coroutine[Any, Any, T], doing: str, timeout_s: float | None = None) -> T:
-        """Run `work` on the loop and wait up to `timeout_s` (s) for its end.
+        """Run `work` on the loop and wait for its end; cancel it on a timeout.
 
-        `doing` names the activity in the text of a time-out.
-
-        Raises:
-            TransportTimeout: if it did not end in time; it is cancelled.
+        `doing` names the work in the text of TransportTimeout.
         """
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
@@ -67,7 +62,6 @@ class Runtime:
             raise
 
     def stop(self) -> None:
-        """Close the clients, with a short time limit."""
         with self._lock:
             clients = list(self._clients.values())
             self._clients.clear()

@@ -1,6 +1,6 @@
 """The options of a read as values, and the rules for their combinations.
 
-`option_table` declares the options themselves. A wrong option is an error before anything connects.
+A wrong option is an error before anything connects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EARLIEST_WORD, LATEST_WORD, SUBSCRIPTION_WORD = "earliest", "latest", "subscript
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _SECONDS: Final = range(10**9, 10**10)  # of the years 2001 to 2286
 _TABLE_PREFIX: Final = (
-    "option."  # prefix of a table's options; Spark passes them with it, or also without
+    "option."  # of a table's options; Spark passes them with the prefix, or also without
 )
 
 
@@ -34,8 +34,8 @@ class Topics:
     """The topics of a read.
 
     Attributes:
-        names: Full names. All partitions of each topic are read.
-        pattern: A regular expression of full names. New topics that match are found later.
+        names: Full names.
+        pattern: A regular expression of full names, also of topics that are created later.
         chosen: Partition numbers by full name, for topics that are not read completely.
     """
 
@@ -60,13 +60,12 @@ class Edge:
     times_ms: tuple[tuple[str, int], ...] = ()
 
 
-# The fields below have the values of options. An option in `option_table` names its field
-# (`Option.target`) and holds the description and the default.
+# Each field below has the value of the option in `option_table` that names it (`Option.target`).
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much a micro-batch takes. None means no limit."""
+    """The limits of a micro-batch; None for no limit."""
 
     rows: int | None
     entries: int | None
@@ -80,14 +79,11 @@ class Limits:
 
     @property
     def need_counts(self) -> bool:
-        """True if the entries of the topics must be counted."""
         return self.any or self.min_rows is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """The columns of the rows, and how values become columns."""
-
     include: str | tuple[str, ...]
     prefix: str
     view: str
@@ -98,14 +94,11 @@ class Shape:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The metadata columns."""
         return chosen_columns(self.include, self.prefix, letters=self.view != "plain")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How a task fetches messages."""
-
     queue: int
     compacted: bool
     poll_timeout_ms: int
@@ -118,8 +111,6 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cursor:
-    """The durable subscription that follows a streaming query."""
-
     subscription: str | None
     commit: str
     create: bool
@@ -128,8 +119,6 @@ class Cursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """The options of a read, parsed and checked."""
-
     connection: ConnectionOptions
     topics: Topics
     start: Edge
@@ -151,15 +140,10 @@ class ReadOptions:
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """Parse the options of a read.
+    """Parse the options of a read, or raise ConfigurationError.
 
-    Args:
-        given: Names, in any case, and texts.
-        streaming: True for a stream, which starts at the end by default; False for a batch, which
-            starts at the beginning. None accepts the options of both.
-
-    Raises:
-        ConfigurationError: if an option is unknown or wrong, or two do not go together.
+    By default a stream starts at the end and a batch at the beginning. With None for `streaming`,
+    the options of both are accepted.
     """
     values = SOURCE.parse(_without_table_prefix(given).values())
     if streaming is not None:
@@ -185,7 +169,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 
 
 def _without_table_prefix(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return names as written and texts, by lower-cased name without the prefix of a table."""
+    """Return names and texts as given, by lower-cased name without the prefix of a table."""
     found = {name.lower(): (name, text) for name, text in given.items()}
     for lowered, (name, text) in list(found.items()):
         if lowered.startswith(_TABLE_PREFIX):
@@ -195,7 +179,6 @@ def _without_table_prefix(given: Mapping[str, str]) -> dict[str, tuple[str, str]
 
 
 def _check_kind(values: Values, *, streaming: bool) -> None:
-    """Reject options of the other kind of read, where they would have no effect."""
     kind, other = (Scope.STREAM, "read") if streaming else (Scope.BATCH, "readStream")
     for name in values:
         if not SOURCE[name].scope & kind:
@@ -269,7 +252,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 
 def _edge(values: Values, edge: str, default: str) -> Edge:
-    """Return the edge that startingOffsets and startingTime set, or the same for "ending"."""
+    """Return the edge of the options ``<edge>Offsets`` and ``<edge>Time``."""
     offsets, time = f"{edge}Offsets", f"{edge}Time"
     if time in values:
         return Edge(word=default, times_ms=_times(values[time], time))
@@ -296,7 +279,6 @@ def _edge(values: Values, edge: str, default: str) -> Edge:
 
 
 def _times(text: str, name: str) -> tuple[tuple[str, int], ...]:
-    """Parse ms since the epoch, for all topics or by topic."""
     if not text.lstrip().startswith("{"):
         return (("", _time(text, name)),)
     given = json_object(text, name)
@@ -348,10 +330,7 @@ def _shape(values: Values) -> Shape:
 
 
 def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
-    """Return where a topic or partition begins or ends: a position, a time in ms, or a word.
-
-    `base` is the full name of the topic without its partition.
-    """
+    """Return where a topic or partition begins or ends: a position, a time in ms, or a word."""
     positions, times = dict(edge.positions), dict(edge.times_ms)
     for name in (topic, base):
         if name in positions:

@@ -1,4 +1,4 @@
-"""How the messages of one batch are split into the ranges of tasks. Pure."""
+"""The split of a batch into the ranges of its tasks."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ def split(
 ) -> list[tuple[Position, Position]]:
     """Split a span into at most `parts` ranges with nearly equal numbers of entries.
 
-    A span with few entries, or entries that cannot be counted, gives fewer ranges.
-
-    Returns:
-        The start (exclusive) and end of each range, in order; together they are the span.
+    Return the start (exclusive) and end of each range. A span with few entries, or entries that
+    cannot be counted, gives fewer ranges.
     """
     if span.empty:
         return []
@@ -83,12 +81,9 @@ def _bounds_within(
 
 
 def shared_parts(entries: Mapping[str, int], parts: int, max_entries: int = 0) -> dict[str, int]:
-    """Return the number of tasks of each topic.
+    """Return the number of tasks of each topic; `parts` and `max_entries` are as in `Slicing`.
 
-    Args:
-        entries: To be read, by topic; 0 if they cannot be counted, which gives one task.
-        parts: Minimum number of tasks in total, if there are as many entries.
-        max_entries: Maximum number of entries per task; 0 for no limit.
+    `entries` has the entries to read by topic, 0 if they cannot be counted, which gives one task.
     """
     shared = dict.fromkeys(entries, 1)
     total = sum(entries.values())

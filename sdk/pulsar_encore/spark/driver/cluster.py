@@ -1,7 +1,7 @@
 """Requests of the driver to the brokers: topics, last messages, messages by time, ledgers.
 
-`Cluster` keeps one non-durable subscription per topic that gets no permits. It serves only for
-requests such as GetLastMessageId.
+For requests such as GetLastMessageId, `Cluster` keeps a non-durable subscription per topic. It gets
+no permits.
 """
 
 from __future__ import annotations
@@ -50,16 +50,11 @@ class Cluster:
         self._probes: dict[str, TransportConsumer] = {}
         self._limit = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
         self._has_answered = False
-        #: Mean number of messages per entry, by topic: a moving average over the last entries.
+        #: Messages per entry, by topic: a moving average over the last entries.
         self.per_entry: dict[str, float] = {}
 
     async def topics(self) -> dict[str, int]:
-        """Return the full names of the topics to read, with the partition number or -1.
-
-        Raises:
-            ConfigurationError: if a topic has no such partition, does not exist, or is
-                non-persistent.
-        """
+        """Return the full names of the topics to read, with the partition number or -1."""
         wanted = self._options.topics
         if wanted.pattern is not None:
             found = await self._transport.topics_matching(wanted.pattern)
@@ -107,7 +102,7 @@ class Cluster:
     async def last(self, topics: Iterable[str]) -> dict[str, Position]:
         """Return the position of the last message of each topic; `EARLIEST` for an empty topic.
 
-        A missing topic is left out if it may be created later, else a ConfigurationError.
+        A missing topic is left out if it may be created later, and is an error otherwise.
         """
         found = await self._request_each(topics, self._last)
         return {topic: position for topic, position in found.items() if position is not None}
@@ -122,7 +117,7 @@ class Cluster:
             raise _missing(topic) from error
         except TransportError as error:
             if error.retryable:
-                # The consumer's own backoff is longer than ours; a new one tries at once.
+                # A new consumer tries at once; the backoff of this one is longer than ours.
                 await self.forget(topic)
             raise
         if last.entry_id() < 0:
@@ -136,7 +131,7 @@ class Cluster:
         try:
             return await (await self._probe(topic)).last_message_id()
         except NotSupportedError:
-            # Readers of the stock transport cannot ask; they can read the last message.
+            # On the stock transport, read the last message instead.
             reader = await self._client.create_reader(
                 topic,
                 MessageId.latest,
@@ -172,10 +167,7 @@ class Cluster:
         return f"{self._options.reading.role_prefix}-{purpose}-{uuid.uuid4().hex[:10]}"
 
     async def first_at(self, topic: str, time_ms: int) -> Position | None:
-        """Return the first entry published at `time_ms` or later; None without one.
-
-        Times are by the producers' clocks, in ms since the epoch.
-        """
+        """Return the first entry published at `time_ms` or later by the producer's clock."""
         reader = await self._client.create_reader(
             topic,
             MessageId.earliest,
@@ -186,8 +178,7 @@ class Cluster:
         )
         try:
             await reader.seek(time_ms)
-            # The broker seeks to an entry near that time, so the publish time of each entry is
-            # checked.
+            # The broker seeks to an entry near that time.
             while await reader.has_message_available():
                 [message, *_] = await reader.read_entry(timeout=_READ_TIMEOUT_S)
                 if message.publish_timestamp() >= time_ms:
@@ -199,7 +190,7 @@ class Cluster:
             await reader.close()
 
     async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[LedgerSize, ...]]:
-        """Return the stored ledgers by topic; an empty dict without a web service."""
+        """Return the stored ledgers by topic; {} without a web service."""
         admin = self.admin
         if admin is None:
             return {}
@@ -238,8 +229,7 @@ class Cluster:
         """Retry a request after retryable errors, as often as the `fetchOffset.*` options allow.
 
         Until a broker has answered once, all attempts together take no longer than the operation
-        timeout: the URL may be wrong, and the user who started the query waits for the error. After
-        the first answer the query is running, and brokers may be restarting.
+        timeout: the URL may be wrong, and the user who started the query waits for the error.
         """
         options = self._options
         clock = asyncio.get_running_loop().time

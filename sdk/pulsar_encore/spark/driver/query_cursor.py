@@ -1,9 +1,8 @@
 """The durable subscription of a query, which follows the checkpoint.
 
-`QueryCursors` holds the subscription of each topic with an Exclusive consumer, so that a second
-query is rejected. The consumer gets no permits. The checkpoint decides which messages are read. The
-subscription only makes the brokers keep unread messages and shows the true backlog. If an ack
-fails, the next ack covers it.
+The checkpoint decides which messages are read. The subscription only makes the brokers keep unread
+messages and shows the true backlog. Its Exclusive consumer makes the brokers reject a second query,
+and gets no permits. If an ack fails, the next ack covers it.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ _CONSUMER_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
 
 
 class QueryCursors:
-    """The subscription of one query on each of its topics. Used on the runtime's loop only.
-
-    Raises:
-        ConfigurationError: if `subscriptionCreate=false` and nothing can tell whether it exists.
-    """
+    """The subscription of one query on each of its topics. Used on the runtime's loop only."""
 
     def __init__(self, client: Client, options: ReadOptions, admin: Admin | None) -> None:
         self._admin = admin
@@ -75,9 +70,7 @@ class QueryCursors:
     async def position(self, topic: str, begin: Position | None) -> Position | None:
         """Attach to the subscription of a topic and return the last acked message, if known.
 
-        Args:
-            topic: Full name, of the partition if any.
-            begin: Where a new subscription begins; None for the end of the topic.
+        A new subscription begins at `begin`, or at the end of the topic for None.
 
         Raises:
             ConsumerBusy: if another query holds the subscription.
@@ -146,8 +139,8 @@ class QueryCursors:
     async def _exists(self, topic: str) -> bool:
         """Return True if a topic has the subscription; False also if that cannot be told.
 
-        Without a web service, a non-durable subscription of the same name is tried: the broker
-        rejects it if a durable one exists.
+        Without a web service, try a non-durable subscription of the same name: the broker rejects
+        it if a durable one exists.
         """
         if not self._can_check_existence:
             return False
@@ -178,8 +171,7 @@ class QueryCursors:
     async def drop_failed(self) -> list[str]:
         """Drop subscriptions that cannot be attached again, and return their topics.
 
-        They or their topics were deleted. A subscription created in their place keeps no old
-        message.
+        The subscription or the topic was deleted. A new subscription keeps no old message.
         """
         failed = [topic for topic, buffer in self._buffers.items() if buffer.failed]
         for topic in failed:
@@ -194,12 +186,11 @@ class QueryCursors:
         """Return True if the brokers have kept all messages behind `start`.
 
         They have if the subscription is not ahead of `start`. A time-to-live or backlog quota that
-        deletes unacked messages moves it forward. So does the end of a ledger that was acked
-        completely, to the beginning of the next ledger. An expiry while no query runs that ends at
-        the beginning of a ledger looks the same and is not detected.
+        deletes unacked messages moves the subscription forward. The end of a ledger that was acked
+        completely moves it to the beginning of the next ledger. An expiry while no query runs that
+        ends at the beginning of a ledger looks the same and is not detected.
 
         Args:
-            topic: Full name, of the partition if any.
             start: The last message that was read. Its ledger may be gone.
             first: The first stored ledger, if known.
         """
@@ -215,7 +206,7 @@ class QueryCursors:
         return kept and is_first and position.entry < 0
 
     async def _acked_position(self, topic: str) -> MessageId | None:
-        """Return the acked position; None if unknown, as while re-attaching fails."""
+        """Return the acked position; None if unknown, such as while attaching again fails."""
         consumer, buffer = self._consumers.get(topic), self._buffers.get(topic)
         if consumer is None or buffer is None:
             return None
@@ -228,7 +219,7 @@ class QueryCursors:
             request.cancel()
 
     async def commit(self, positions: Mapping[str, Position]) -> None:
-        """Ack up to the positions in the checkpoint. Failures are logged and counted."""
+        """Ack up to the positions in the checkpoint. Failures are logged."""
         await asyncio.gather(
             *(
                 self._commit(topic, position)
@@ -261,7 +252,6 @@ class QueryCursors:
             await consumer.close()
 
     async def close(self, *, delete: bool) -> None:
-        """Detach from the subscription, or delete it."""
         consumers, self._consumers = self._consumers, {}
         for topic, consumer in consumers.items():
             if delete:

@@ -1,7 +1,7 @@
 """The progress of a streaming query and the end of its next batch.
 
-Spark keeps the checkpoint. Before `latest` returns an end, it compares the checkpoint with the
-stored ledgers, so that lost messages become an error and not just a smaller batch.
+Each batch compares the checkpoint with the stored ledgers, so that lost messages become an error
+and not just a smaller batch.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ def _moved(begin: Positions, end: Positions) -> Positions:
 
 
 class QueryProgress:
-    """The driver's side of one query. Used on the runtime's loop only.
-
-    `clock` is a monotonic clock, in s; None for the loop's.
-    """
+    """The driver's side of one query. Used on the runtime's loop only."""
 
     def __init__(
         self, client: Client, options: ReadOptions, clock: Callable[[], float] | None = None
@@ -59,23 +56,23 @@ class QueryProgress:
         self._numbers: dict[str, int] = {}
         self._listed_s = float("-inf")
         self._last: Positions = {}
-        self._furthest: Positions = {}  # the furthest position ever seen of each topic
-        # Topics that were deleted after they had been read up to here.
+        self._furthest: Positions = {}  # the furthest last message ever seen
+        # Topics that were deleted after they had been read to this position.
         self._read_to_deletion: dict[str, Position] = {}
         self._polled_s = float("-inf")
         self._frozen: Positions | None = None
-        # The ledgers of each topic when they were last requested; no entry if they never were.
+        # The ledgers of each topic at the last request.
         self._stored: dict[str, tuple[LedgerSize, ...]] = {}
         # Non-empty ledgers behind the last message read.
         self._unread_ledgers: dict[str, list[int]] = {}
-        # Since when fewer messages than `minRows` are available.
+        # Since this time, fewer messages than `min_rows` are available.
         self._waiting_since_s: float | None = None
         self._warned: set[str] = set()
 
     async def initial(self) -> Positions:
-        """Return where a new query begins; every call returns the same positions.
+        """Return where a new query begins.
 
-        A subscription is created now and keeps these positions: a query that crashes in its first
+        The subscription is created now and keeps these positions: a query that crashes in its first
         batch calls this again, and must not skip messages published in the meantime.
         """
         async with self._lock:
@@ -107,10 +104,9 @@ class QueryProgress:
         held = await self._cursors.position(topic, None if edge == LATEST_WORD else EARLIEST)
         if held is None:
             return EARLIEST if wanted is None else wanted
-        # A new subscription at the end of the topic already is where it should be. A subscription
-        # that existed before holds unread messages, perhaps those of a query that crashed before it
-        # moved the subscription to its start. If it is not known whether it existed, a subscription
-        # without acks counts as new.
+        # A new subscription at the end of the topic is already right. An older subscription holds
+        # unread messages, perhaps of a query that crashed before it moved the subscription to its
+        # start. If its age is not known, a subscription without acks counts as new.
         if wanted is None or edge == LATEST_WORD or wanted == EARLIEST:
             return held
         was_there = self._cursors.existed_before(topic)
@@ -129,11 +125,7 @@ class QueryProgress:
         self._listed_s = now
 
     async def latest(self, start: Positions, *, limited: bool = True) -> Positions:
-        """Return the end of the next batch; `start` if there is nothing new to read.
-
-        Args:
-            start: The end of the last batch, from the checkpoint.
-            limited: Whether the limits of a batch apply.
+        """Return the end of the batch behind `start`; `start` if there is nothing new to read.
 
         Raises:
             DataLossError: if messages behind `start` are gone and ``failOnDataLoss`` is true.
@@ -151,12 +143,11 @@ class QueryProgress:
             return {**start, **ends}
 
     async def ends(self) -> Positions:
-        """Return the last messages, while the position of the query is not known yet."""
         async with self._lock:
             return dict(await self._ends())
 
     async def check(self, begin: Positions, end: Positions) -> None:
-        """Check a batch that was planned before its beginning was known, and ack the beginning."""
+        """Check a batch that was planned before its start was known, and ack the start."""
         async with self._lock:
             self._check_ends(begin, end)
             await self._attach_new(end)
@@ -164,7 +155,7 @@ class QueryProgress:
             await self.commit(begin)
 
     async def _ends(self) -> Positions:
-        """Return the last messages, from the last poll if that was a moment ago."""
+        """Return the last messages; poll only if `latestOffsetPollMs` has passed."""
         if self._frozen is not None:
             return self._frozen
         now = self._clock()
@@ -195,14 +186,14 @@ class QueryProgress:
                 )
 
     async def _attach_new(self, topics: Iterable[str]) -> None:
-        """Attach to the subscription of new topics, which are read from their beginning."""
+        """Attach to the subscription of new topics, to read them from their beginning."""
         if self._cursors is not None:
             for topic in topics:
                 if topic not in self._cursors.attached:
                     await self._cursors.position(topic, EARLIEST)
 
     async def freeze(self) -> None:
-        """Fix the ends at the last messages stored now, and ignore new topics."""
+        """Keep the last messages of now as the ends, and ignore new topics."""
         self._polled_s = float("-inf")
         async with self._lock:
             self._frozen = dict(await self._ends())
@@ -312,7 +303,7 @@ class QueryProgress:
             )
 
     def _is_recreated(self, topic: str, start: Position) -> bool:
-        """True if the topic was deleted after it was read, and its successor was not read yet."""
+        """True if the topic was deleted after it was read, and the new topic was not read yet."""
         return self._read_to_deletion.get(topic) == start
 
     async def _is_retained(self, topic: str, start: Position, first: int | None = None) -> bool:
@@ -344,8 +335,8 @@ class QueryProgress:
     async def ranges(self, begin: Positions, end: Positions, slicing: Slicing) -> list[ReadRange]:
         """Return the ranges of a batch.
 
-        The batch may be a repetition after a crash; then nothing has checked yet whether its
-        messages still exist.
+        In a batch that is repeated after a crash, nothing has checked yet whether its messages
+        still exist.
         """
         moved = _moved(begin, end)
         strict = self._options.fail_on_data_loss

@@ -1,4 +1,4 @@
-"""Conversion of the start and end options of a read into positions."""
+"""The start and end options of a read as positions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from .cluster import Cluster
 
 
 async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """Return the position behind which the read of a topic begins.
-
-    If no message is as late as the starting time, the options decide between its end and an error.
-    """
+    """Return the position behind which the read of a topic begins."""
     edge_value = edge_position(options.start, topic, base_name(topic))
     if isinstance(edge_value, Position):
         return edge_value
@@ -40,10 +37,10 @@ async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Pos
 
 
 async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
-    """Return an equivalent position with a countable number of entries behind it, if possible.
+    """Return an equivalent position from which entries can be counted, if possible.
 
-    From the beginning of a topic only the web service can count entries. From a position in the
-    topic's only ledger no web service is needed.
+    From `EARLIEST`, only the web service can count entries. From a position in the topic's only
+    ledger, no web service is needed.
     """
     if begin != EARLIEST or cluster.admin is not None:
         return begin
@@ -52,7 +49,7 @@ async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
 
 
 async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """Return the last message that a batch reads of a topic, at most the stored `last`."""
+    """Return the last message that a batch reads of a topic, at most `last`."""
     edge_value = edge_position(options.end, topic, base_name(topic))
     if isinstance(edge_value, Position):
         return edge_value if edge_value.order < last.order else last
@@ -63,7 +60,7 @@ async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Posit
 
 
 def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
-    """Return the error text for lost messages; not `sure` if they may never have existed."""
+    """Return the error text for lost messages; without `sure`, they may never have existed."""
     caveat = "" if sure else ", unless that was the last of its ledger, which is no longer known"
     return (
         f"{topic}: messages behind {start} are gone{caveat}; the first stored message is in ledger "

@@ -1,10 +1,9 @@
-"""Streaming reads: a sequence of micro-batches.
+"""Streaming reads in micro-batches.
 
 PySpark calls `read` in the tasks, and all other methods in one process beside the driver, which
 lives as long as the query. It calls `commit` one batch late, and never for the last batch. The
-`start` that it passes to `latestOffset` is already in the checkpoint, however, and can be acked.
-PySpark does not call `stop` when a query is stopped: the process gets SIGTERM and must detach from
-its subscription then.
+`start` of `latestOffset` is already in the checkpoint, however, and can be acked. PySpark does not
+call `stop` when a query is stopped: the process gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -41,22 +40,18 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader for the messages of topics in micro-batches."""
-
     def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
         self._value_plan = plan
         self._open_progress: QueryProgress | None = None
-        # The end of the last batch planned here, for PySpark before 4.2. The initial offset cannot
-        # stand in for it: PySpark may ask for that of a query that continues from a checkpoint.
+        # For PySpark before 4.2. The initial offset cannot stand in for it: PySpark may request the
+        # initial offset of a query that continues from a checkpoint.
         self._last_planned_end: dict[str, Any] | None = None
         self._needs_check = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open_progress": None}
-
-    # In the process beside the driver
 
     def _progress(self) -> QueryProgress:
         if self._open_progress is None:
@@ -70,7 +65,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._open_progress
 
     def _end_with_process(self) -> None:
-        """Detach from the subscription on SIGTERM, by which Spark stops this process."""
         if threading.current_thread() is not threading.main_thread():
             return
         previous_handler = signal.getsignal(signal.SIGTERM)
@@ -81,7 +75,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             try:
                 self.stop()
-            finally:  # brokers that do not answer must not keep the process alive
+            finally:  # even if no broker answers
                 os.kill(os.getpid(), signal.SIGTERM)
 
         signal.signal(signal.SIGTERM, on_term)
@@ -106,7 +100,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Args:
             start: The end of the last batch, which is in the checkpoint. PySpark before 4.2 does
-                not pass it; the end of the last batch planned in this process takes its place.
+                not pass it.
             limit: `ReadAllAvailable` for all stored messages. Any other value means the limits in
                 the options.
         """
@@ -122,7 +116,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_json(end, slicing)
 
     def _first_after_restart(self) -> dict[str, Any]:
-        """Return the end of a batch before its beginning is known; `partitions` checks it."""
+        """Return the end of a batch before its start is known; `partitions` checks it."""
         self._needs_check = True
         progress = self._progress()
         ends = runtime().call(progress.ends(), "ask for the end of the topics")
@@ -134,12 +128,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read only the messages that are stored now."""
         runtime().call(self._progress().freeze(), "ask for the end of the topics")
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the ranges of a batch. A repeated batch gets the same messages."""
         begin, stop = read_offset(start), read_offset(end)
         try:
             slicing = Slicing.read(slicing_text(end))
@@ -157,16 +149,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
-        """Ack a batch that is in the checkpoint. If the ack fails, the next one covers it."""
         runtime().call(self._progress().commit(read_offset(end)), "ack a batch")
 
     def stop(self) -> None:
-        """Detach from the subscription. It is kept unless the options say otherwise."""
         progress, self._open_progress = self._open_progress, None
         if progress is not None:
             runtime().call(progress.close(), "end a query", _STOP_TIMEOUT_S)
-
-    # In tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadRange)

@@ -1,4 +1,4 @@
-"""Conversion of the entry spans of a batch into the ranges of its tasks."""
+"""The ranges of a batch's tasks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ..task_split import Slicing, shared_parts, split
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
     """Return how a batch is split into tasks.
 
-    The largest of the mean messages per entry (`per_entry`) converts `maxRecordsPerPartition` into
-    entries.
+    `maxRecordsPerPartition` becomes a number of entries by the largest mean in `per_entry`.
     """
     max_entries = 0
     if options.max_records is not None:
@@ -24,7 +23,6 @@ def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
 
 
 def ranges_of(spans: Mapping[str, EntrySpan], slicing: Slicing) -> list[ReadRange]:
-    """Return the ranges of a batch; the same spans give the same ranges."""
     entries = {
         topic: sum(each.entries for each in span.ranges() or ())
         for topic, span in spans.items()

@@ -1,4 +1,4 @@
-"""Grouping of messages into blocks, because processing them one by one costs several times more."""
+"""Blocks of messages: processing messages one by one costs several times more."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from .range_filter import DeliverySlice
 
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 1024 * 1024
-_MIN_PLAIN_MESSAGES: Final = 48  # messages of batches from which reading all at once pays
+_MIN_PLAIN_MESSAGES: Final = 48  # from here on, reading all at once pays
 
 
 class MessageBlock:
     """Consecutive messages of entries that are all batches, or all not.
 
-    Attributes:
-        deliveries: The entries.
-        counts: Number of messages of each entry.
-        plain: Positions of the payloads, if each message has only a value and a sequence id.
+    `counts` has the number of messages of each entry. `plain` is set if each message has only a
+    value and a sequence id.
     """
 
     def __init__(self, slices: Sequence[DeliverySlice]) -> None:
@@ -62,7 +60,7 @@ class MessageBlock:
 
 
 def blocks(slices: Iterable[DeliverySlice], max_messages: int) -> Iterator[MessageBlock]:
-    """Group the messages into blocks of at most `max_messages`, in order.
+    """Group the messages into blocks of at most `max_messages`.
 
     A block also has a limit in bytes, which a single message may exceed.
     """

@@ -1,8 +1,4 @@
-"""Conversion of messages into Arrow columns.
-
-Most messages in a batch have only a value and a sequence id; they are read from the bytes of the
-batch all at once (`plain`). All others are read through `RawMessage`.
-"""
+"""Conversion of messages into Arrow columns."""
 
 from __future__ import annotations
 
@@ -29,20 +25,19 @@ from .payloads import Payloads
 from .range_filter import DeliverySlice
 from .values.value_decoder import ValueDecoder
 
-_MIN_ARRAY_MESSAGES: Final = 48  # messages of an entry from which building their ids at once pays
+_MIN_ARRAY_MESSAGES: Final = 48  # of an entry; from here on, building their ids at once pays
 _MAX_CACHED_BATCH: Final = 4096  # largest batch for which the ids are cached
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
 
 class MessageRows:
-    """Collects the rows of one topic, column by column.
+    """Collects the rows of one topic or partition, column by column.
 
     Args:
         schema: Columns of the value, as `values` decodes it, and of `columns`.
-        columns: The chosen metadata columns; `prefix` begins their names.
-        values: Decoder of the values.
-        topic, partition: Full name, of the partition if any; partition number, or -1.
+        columns: The metadata columns; `prefix` begins their names.
+        partition: Partition number, or -1.
         max_rows: Maximum rows of one record batch.
     """
 
@@ -75,7 +70,7 @@ class MessageRows:
             (_COLLECT[key], values) for key, values in self._collected.items() if key in _COLLECT
         ]
         self._payloads = Payloads()
-        #: False if the schema has no column of the value, so that values are not read.
+        #: False if the schema has no column of the value.
         self.has_values: bool = any(each.name not in keys for each in self._arrow)
 
     def add(self, slices: Iterable[DeliverySlice]) -> Iterator[pa.RecordBatch]:
@@ -89,12 +84,11 @@ class MessageRows:
                 yield self.flush()
 
     def flush_rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the last record batch, if any rows are left."""
         if len(self._payloads):
             yield self.flush()
 
     def _add(self, block: MessageBlock) -> None:
-        if not self.has_values:  # do not read the value at all: it may be unreadable
+        if not self.has_values:  # the value may be unreadable
             self._payloads.add([None] * block.count)
         elif block.plain is not None:
             self._payloads.add_plain(block.plain)
@@ -167,7 +161,7 @@ def _ids(block: MessageBlock, partition: int) -> Iterator[MessageId]:
 
 
 def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
-    """Return the part of a serialized id that depends on the batch index, for each message."""
+    """Return the part of each serialized id that depends on the batch index."""
     start = len(MessageId(-1, 0, 0).serialize())
     ids = (MessageId(-1, 0, 0, index, batch_size=batch_size) for index in range(batch_size))
     ends = [each.serialize()[start:] for each in ids]
@@ -176,8 +170,6 @@ def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
 
 _cached_id_ends = lru_cache(maxsize=64)(_id_ends)
 
-
-# Each function adds the values of one column for a block.
 
 _Collect = Callable[[MessageBlock, int, ColumnValues], None]
 
@@ -228,12 +220,11 @@ def _of_delivery(read: Callable[[Delivery], Any]) -> _Collect:
 
 
 def _publish_time(message: RawMessage) -> int:
-    """In us; at most the last time that Spark can represent."""
     return min(message.publish_timestamp() * 1000, LAST_US)
 
 
 def _event_time(message: RawMessage) -> int | None:
-    """In us; None if missing or beyond Spark's range, as when a producer sent nanoseconds."""
+    """In us; None if missing or beyond Spark's range, as in nanoseconds."""
     time_us = message.event_timestamp() * 1000
     return time_us if 0 < time_us <= LAST_US else None
 
@@ -247,7 +238,7 @@ def _key(message: RawMessage) -> bytes | None:
 
 
 def _key_is_bytes(message: Any) -> bool | None:
-    """None without a key, and on the stock transport, which cannot tell."""
+    """None without a key, and on the stock transport."""
     metadata = getattr(message, "metadata", None)
     if metadata is None or not metadata.HasField("partition_key"):
         return None

@@ -1,13 +1,9 @@
 """Fetching a range of one topic, in a task of Spark.
 
-`RangeFetch` creates a non-durable subscription on the event loop and passes its deliveries to the
-task's thread. Messages that the task does not take stay at the broker. The last entry of a range
-may be one that the broker never sends, such as a transaction marker; the cursor of the subscription
-then shows that the end was passed.
-
-A missing message is never skipped silently: it raises `DataLossError`, or is logged if
-``failOnDataLoss=false``. A message that cannot be decrypted raises `CryptoError`, unless the
-options say to skip it or to pass it on encrypted.
+`RangeFetch` passes the deliveries of a non-durable subscription from the event loop to the task's
+thread. Messages that the task does not take stay at the broker. The broker never sends some
+entries, such as transaction markers. If a range ends with one, the cursor of the subscription shows
+that the end was passed. A missing message is never skipped silently.
 """
 
 from __future__ import annotations
@@ -54,16 +50,15 @@ from .range_filter import DeliverySlice, RangeFilter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_SILENCE_S: Final = 0.5  # after this silence, ask the broker for more messages
-_REQUEST_TIMEOUT_S: Final = 10.0  # timeout of one such request, which is repeated
-# The first pause after such a request, when only the end can be missing.
+_SILENCE_S: Final = 0.5  # after this silence, check for the end of the range
+_REQUEST_TIMEOUT_S: Final = 10.0  # of a request in that check
+# The first pause after a check that reads the range again: often only the end is missing.
 _FIRST_PAUSE_S: Final = 0.05
 _OPEN_TIMEOUT_S: Final = 120.0
 
 
 Received = Delivery | SkippedEntry
 """A delivery, or an entry that the transport skipped."""
-
 EntryKey = tuple[int, int]
 """Ledger and entry id."""
 
@@ -77,7 +72,7 @@ class ReadRange(InputPartition):
         partition: Partition number, or -1.
         start: The last message before the range.
         end: The last message of the range.
-        ledgers: The known closed ledgers in the range, each with its last entry.
+        ledgers: The known closed ledgers in the range, each with its last entry id.
         is_end_stored: The end is a stored entry, and not a number that a user gave.
         is_start_retained: All messages behind the start exist, even if its ledger is gone or the
             start comes from a filter.
@@ -108,14 +103,14 @@ class FetchBuffer:
         self._received: list[Received] = []
         self._error: Exception | None = None
         self._refusal: Exception | None = None
-        # Used on the event loop only: published at the end of the loop's pass.
+        # Used on the event loop only, until the end of the loop's pass.
         self._deliveries: list[Delivery] = []
         self._unread: list[SkippedEntry] = []
         self._publishing = False
 
     @property
     def failed(self) -> bool:
-        """True if nothing more will come, because the subscription cannot be attached again."""
+        """True if the subscription cannot be attached again."""
         with self._lock:
             return self._error is not None
 
@@ -126,7 +121,7 @@ class FetchBuffer:
             return self._refusal
 
     def take(self, timeout_s: float) -> tuple[list[Received], Exception | None]:
-        """Take everything in order; wait up to `timeout_s` for the first item."""
+        """Take everything in order; wait up to `timeout_s` for the first delivery."""
         with self._lock:
             if not (self._received or self._error):
                 self._lock.wait(timeout_s)
@@ -158,8 +153,7 @@ class FetchBuffer:
             self._lock.notify()
 
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
-        # A range holds messages that existed when it was planned. A recreated topic does not have
-        # them.
+        # A topic that is created again does not have the messages of the range.
         if isinstance(notice.error, TopicNotFound):
             self.on_failed(notice.error)
         with self._lock:
@@ -196,7 +190,7 @@ async def ack_up_to(consumer: TransportConsumer, position: Position) -> None:
 
 
 class RangeFetch:
-    """The messages of a range, in order and each once, as lists of slices.
+    """The messages of a range, in order and each once.
 
     With `fail_on_loss`, missing messages are an error. Without `reads_values`, an entry that cannot
     be unpacked is no loss.
@@ -221,22 +215,22 @@ class RangeFetch:
         self._transport = transport_of(runtime.client(connection))
         is_native = self._transport.capabilities.name == "native"
         self._filter = RangeFilter(wanted.start, wanted.end, whole=is_native)
-        # On a compacted topic the next entry cannot be predicted, nor on the stock transport.
+        # On a compacted topic or the stock transport, the next entry cannot be predicted.
         self._checks_gaps = is_native and not reading.compacted
-        # First entry received since the subscription was opened.
+        # Since the subscription was opened.
         self._first_received: EntryKey | None = None
         # The gap for which the range was read again.
         self._reread_gap: tuple[EntryKey, EntryKey] | None = None
         self._cursor_unmoved = False  # the cursor had not moved when the present deliveries came
-        self._last_check: Position | None = None  # the position of the last check for the end
+        self._last_check: Position | None = None  # the last message at the last check for the end
         self._request_error: TransportError | None = None
         keys = reading.keys
         self._keys = None if keys is None else keys.reader(self._transport.capabilities.name)
-        # The C++ client drops messages that it cannot decrypt, without a notice. It is therefore
-        # told to pass them on, and this class decides about them.
+        # The C++ client drops messages that it cannot decrypt without a notice, unless it is told
+        # to pass them on.
         self._reports_undecryptable = is_native
         self._skipped_undecryptable = 0
-        self._lookback = 0  # entries before the start that are read to find first chunks
+        self._lookback = 0  # entries read before the start, to find first chunks
         self._consumer: TransportConsumer | None = None
         self._buffer = FetchBuffer(runtime.loop)
 
@@ -304,9 +298,8 @@ class RangeFetch:
         if self._lookback > last.entry + 1:
             # The chunks are in an earlier ledger, which only the broker can find.
             return MessageId.earliest
-        # An entry that was read in part is requested as a whole, and the filter drops the messages
-        # already read. If nothing of it is left in the range, a transport that skips its first
-        # messages would send nothing at all.
+        # An entry that was read in part is requested as a whole. A transport that skips its first
+        # messages would send nothing at all if none of the others is in the range.
         lookback = self._lookback or int(last.batch_index >= 0)
         return MessageId(self._wanted.partition, last.ledger, last.entry - lookback)
 
@@ -328,13 +321,12 @@ class RangeFetch:
                 raise error
             remaining_s = silent_since + poll_timeout_s - time.monotonic()
             previous_check = self._last_check
-            # One check must not take all of the poll timeout: messages sent in the meantime would
-            # wait.
+            # Messages that arrive during the check wait for its end.
             if self._check_end(min(_REQUEST_TIMEOUT_S, max(_SILENCE_S, remaining_s))):
                 return
             if remaining_s <= 0:
                 stalled, refusal = self._stalled(), self._buffer.refusal
-                # The client retries these errors without end. They say what to change.
+                # The client retries these errors without end.
                 if isinstance(refusal, (AuthenticationError, AuthorizationError)):
                     raise refusal from stalled
                 raise stalled from self._request_error
@@ -381,7 +373,7 @@ class RangeFetch:
         return slices
 
     def _skip_if_unreadable(self, delivery: Delivery) -> bool:
-        """Return True if the entry is skipped because its codec is missing."""
+        """Return True if the codec of the entry is missing."""
         messages = delivery.messages
         if not (isinstance(messages, tuple) and isinstance(messages[0], Unreadable)):
             return False
@@ -397,14 +389,14 @@ class RangeFetch:
             self._runtime.loop.call_soon_threadsafe(consumer.consumed, topic_number, count)
 
     def _reread_if_gap(self, entry_key: EntryKey) -> bool:
-        """Return True if entries are missing before `entry_key` and the range is now read again.
+        """Read the range again if an expiry may have removed entries before `entry_key`.
 
-        Gaps are normal: brokers do not send markers and aborted transactions. But where messages
-        expire, brokers also move the cursors of readers past unsent messages. Nothing is acked
-        here, so only an expiry moves the cursor to or past the first received entry. One request
-        serves all deliveries of a list, because a cursor that has not moved now had not moved
-        before. If nothing was received before the gap, the cursor proves nothing, and the range is
-        read a second time.
+        Return True if the range is read again. Gaps are normal: brokers do not send markers and
+        aborted transactions. But where messages expire, brokers also move the cursors of readers
+        past unsent messages. No message of the range is acked, so only an expiry moves the cursor
+        to or past the first received entry. One request serves all deliveries of a list, because a
+        cursor that has not moved now had not moved before. If nothing was received before the gap,
+        the cursor proves nothing, and the range is read a second time.
         """
         range_filter = self._filter
         gap = (range_filter.last.entry_key, entry_key)
@@ -467,12 +459,11 @@ class RangeFetch:
         """Return True if the rest of the range holds no messages; called after a silence.
 
         The range is read again from behind the last message, which is acked. The cursor then moves
-        over entries that the broker never sends, and over nothing else, so it shows whether the
-        range ends with such entries.
+        over entries that the broker never sends, and over nothing else.
         """
         self._request_error = None
         try:
-            if self._consumer is None:  # opening it again has failed
+            if self._consumer is None:  # `_reopen` has failed
                 self._open()
             consumer, doing = self._consumer, f"end of {self._wanted.topic}"
             assert consumer is not None
@@ -498,7 +489,7 @@ class RangeFetch:
         except TransportError as error:
             if not error.retryable:
                 raise
-            # The transport reconnects; the poll timeout limits the wait.
+            # The transport reconnects until the poll timeout.
             self._request_error = error
             return False
 
@@ -515,7 +506,6 @@ class RangeFetch:
             )
 
     def _cursor_position(self, timeout_s: float) -> EntryKey:
-        """Return the position of the subscription's cursor."""
         assert self._consumer is not None
         doing = f"place of a cursor on {self._wanted.topic}"
         acked = self._runtime.call(self._consumer.acked_position(), doing, timeout_s)
@@ -523,7 +513,7 @@ class RangeFetch:
         return acked.ledger_id(), acked.entry_id()
 
     def _handle_skipped(self, skipped: SkippedEntry) -> bool:
-        """Handle an entry without a message; True if the range is read again from further back."""
+        """Handle an entry without a message; return True if the range is read again."""
         ledger, entry, reason, _ = skipped
         entry_key, start = (ledger, entry), self._wanted.start
         if self._first_received is None:
@@ -545,8 +535,8 @@ class RangeFetch:
     def _reread_for_chunks(self, entry_key: tuple[int, int]) -> bool:
         """Read again from further back, for a message with first chunks before the range.
 
-        The lookback grows eightfold each time, then covers the whole topic. Return False if that
-        has been tried: the chunks are gone.
+        The lookback grows eightfold each time, then covers the whole topic. Return False after
+        that: the chunks are gone.
         """
         last = self._filter.last
         if not self._reading.chunk_lookback or last == EARLIEST:
@@ -560,7 +550,6 @@ class RangeFetch:
         return True
 
     def _rejects_encrypted(self, delivery: Delivery) -> bool:
-        """Return True if the message is still encrypted and the options do not accept that."""
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.CONSUME:
             return False
         context = delivery.messages[0].encryption_context()

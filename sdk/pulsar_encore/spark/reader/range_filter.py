@@ -1,7 +1,6 @@
 """Selection of the messages that belong to a range, each once.
 
-The broker sends messages again after a reconnect, and a subscription begins at an entry and not
-within it. Messages at or before the last taken position are therefore dropped.
+The broker sends messages again after a reconnect, and a subscription begins at a whole entry.
 """
 
 from __future__ import annotations
@@ -18,12 +17,8 @@ DeliverySlice = tuple[Delivery, int, int]
 class RangeFilter:
     """Selects the messages from behind `start` up to and including `end`.
 
-    Args:
-        whole: A delivery holds all messages of its entry.
-
-    Attributes:
-        done: The end was reached.
-        last: The last position that is finished.
+    With `whole`, a delivery holds all messages of its entry. `last` is the last position that is
+    finished.
     """
 
     __slots__ = ("_end", "_end_key", "_whole", "done", "last")
@@ -63,7 +58,7 @@ class RangeFilter:
         return (delivery, first, stop) if stop > first else None
 
     def skip(self, ledger: int, entry: int) -> None:
-        """Note an entry that holds no message; everything before it has been received."""
+        """Pass an entry without messages; everything before it has been received."""
         entry_key = (ledger, entry)
         if entry_key > self.last.entry_key:
             self.last = Position(*entry_key)
@@ -72,7 +67,6 @@ class RangeFilter:
 
 
 def _count_up_to(indexes: Sequence[int], batch_index: int) -> int:
-    """Return how many of the indexes are at or before this one."""
     return sum(1 for each in indexes if each <= batch_index)
 
 

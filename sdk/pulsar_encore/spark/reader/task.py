@@ -1,4 +1,4 @@
-"""The work of a task: read a range and yield record batches, for batches and streams alike."""
+"""The work of a task, for batches and streams alike."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ from .values.value_plan import ValuePlan
 def read_range(
     options: ReadOptions, schema: StructType, plan: ValuePlan, wanted: ReadRange
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range as rows.
-
-    Raises:
-        MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
-        DataLossError: if messages are gone and ``failOnDataLoss`` is true.
-        StalledError: if messages do not arrive within ``pollTimeoutMs``.
-    """
+    """Yield the messages of a range as rows."""
     shape = options.shape
     rows = MessageRows(
         schema,
@@ -45,7 +39,7 @@ def read_range(
         fail_on_loss=options.fail_on_data_loss,
         reads_values=rows.has_values,
     )
-    with closing(iter(fetch)) as slice_lists:  # close also when Spark stops reading early
+    with closing(iter(fetch)) as slice_lists:  # also when Spark stops reading early
         for slices in slice_lists:
             yield from rows.add(slices)
     yield from rows.flush_rest()

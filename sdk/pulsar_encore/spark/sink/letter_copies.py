@@ -38,7 +38,7 @@ class AttemptTimes(NamedTuple):
 
     Attributes:
         wall_now: Rounded down.
-        wall_from: Rounded up, so that a due time computed from it is never early.
+        wall_from: Rounded up, so that a due time is never early.
     """
 
     wall_now: int
@@ -54,11 +54,7 @@ class FailureReason(NamedTuple):
     reason: str | None = None
 
     def evidence(self, default_reason: str) -> Evidence | None:
-        """Return the evidence for a letter; None without a description.
-
-        Args:
-            otherwise: The reason of a failure without a reason of its own.
-        """
+        """Return the evidence for a letter; None without a description."""
         if not any(self):
             return None
         reason = (self.reason or default_reason)[:_MAX_REASON]
@@ -72,21 +68,16 @@ class FailureReason(NamedTuple):
 
 
 class CopyRule(Protocol):
-    """How a `sinkMode` copies a row."""
-
     def copy(
         self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
-        """Return the copy and its destination; ConfigurationError if this row cannot be copied."""
+        """Return the copy and its destination, or raise ConfigurationError."""
 
 
 def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> CopyRule:
     """Return the rule of a `sinkMode` other than produce.
 
-    Args:
-        options: Checked options.
-        refuse_byte_keys: The transport cannot copy keys of bytes.
-        rng: Source of the jitter of delays.
+    `refuse_byte_keys` is for a transport that cannot copy keys of bytes.
     """
     if options.replay is not None:
         return _Replay(options.replay, refuse_byte_keys)
@@ -108,11 +99,10 @@ class _Topics:
         self._retry_suffix = f"-{options.subscription}-RETRY"
 
     def from_retry_topic(self, topic: str) -> bool:
-        """True if a topic is the retry letter topic in the options."""
         return base_name(topic) == self._options.retry_topic
 
     def retry(self, topic: str) -> str:
-        """A letter from a retry letter topic returns to that topic."""
+        """Return the retry letter topic. A row that was read from one returns to it."""
         if self._options.retry_topic is not None:
             return self._options.retry_topic
         base = base_name(topic)
@@ -121,7 +111,7 @@ class _Topics:
         return retry_topic_of((topic,), self._options.subscription)
 
     def dead(self, topic: str) -> str:
-        """Named after the topic without its partition, as by a consumer that has retries."""
+        """Return the dead letter topic; its name has no partition, as with `retry_enable`."""
         if self._options.dead_topic is not None:
             return self._options.dead_topic
         if self.from_retry_topic(topic):

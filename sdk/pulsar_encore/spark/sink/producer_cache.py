@@ -1,8 +1,7 @@
-"""The producers of a process, shared by the tasks that run in it one after the other.
+"""The producers of a process, shared by its tasks. Used on the client's event loop.
 
-The producers of a failed task are closed, and their pending messages with them. Producers of
-numbered rows are closed with their task, because the next task with the same producer name may run
-in another process. Everything runs on the event loop of the client.
+Producers of numbered rows are closed with their task, because the next task with the same producer
+name may run in another process.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ _BUSY_BACKOFF: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
 class ProducerKind(NamedTuple):
     """The properties that the producers of a write share.
 
-    Attributes:
-        publishing: How they send.
-        copies: They send copies of messages, and not messages of the job.
-        avro: The schema that they register, as JSON, or None.
+    With `copies`, they send copies of messages. `avro` is the schema that they register, or None.
     """
 
     publishing: Publishing
@@ -68,7 +64,7 @@ class ProducerCache:
         self._rng = Random()
 
     async def take(self, destination: Destination, kind: ProducerKind) -> TransportProducer:
-        """Return the producer of a destination, until `give_back` or `drop` is called for it."""
+        """Return the producer of a destination until `give_back` or `drop`."""
         cached = self._cached.pop((destination, kind), None)
         if cached is None:
             cached = _CachedProducer(asyncio.ensure_future(self.make(destination, kind, None)))
@@ -83,7 +79,6 @@ class ProducerCache:
             raise
 
     def give_back(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
-        """End the use of producers by a task after all its rows are stored."""
         for destination in destinations:
             cached = self._cached.get((destination, kind))
             if cached is not None:
@@ -107,13 +102,13 @@ class ProducerCache:
         return task
 
     async def close(self, producers: Iterable[TransportProducer]) -> None:
-        """Close unshared producers; a close that takes too long continues in the background."""
+        """Close unshared producers. A close that takes too long continues in the background."""
         await _wait_shortly([self._start(_close(producer)) for producer in producers])
 
     async def make_numbered(
         self, destination: Destination, kind: ProducerKind, numbering: SequenceIds
     ) -> TransportProducer:
-        """Create a producer for the rows of a task, with a name under which no row is dropped."""
+        """Create a producer with a name under which no row of the task is dropped."""
         producer = await self.make(destination, kind, numbering)
         if numbering.follows(producer.last_sequence_id):
             return producer
@@ -133,7 +128,7 @@ class ProducerCache:
         """Create an unshared producer.
 
         A name in use is retried until the send timeout, because the connection of a killed worker
-        stays open for a moment. Then ProducerBusy is raised.
+        stays open for a moment.
         """
         options = await self._options(destination, kind, numbering)
         timeout_s = kind.publishing.send_timeout_ms / 1000
@@ -157,8 +152,7 @@ class ProducerCache:
             **dict(publishing.producer),
             "producer_name": _name(destination, publishing, numbering),
             "send_timeout_millis": publishing.send_timeout_ms,
-            # `RowSender` keeps to this limit. Only further chunks of a large message exceed it and
-            # wait in the producer.
+            # `RowSender` keeps to this limit. Only the chunks of a large message exceed it.
             "max_pending_messages": publishing.max_pending,
             "max_pending_messages_across_partitions": publishing.max_pending,
             "block_if_queue_full": True,
@@ -169,8 +163,7 @@ class ProducerCache:
             topic_partitions = await self._transport.topic_partitions(destination.topic)
             if topic_partitions != [destination.topic]:
                 # If a partition is added, rows would move to partitions where another row has a
-                # higher number, and be dropped there. With another count the producer gets another
-                # name: such rows are stored twice instead.
+                # higher number, and be dropped. Under another name they are stored twice instead.
                 keywords["producer_name"] += f"-of-{len(topic_partitions)}"
             keywords["message_router"] = steady_router(
                 single=single, partitions=len(topic_partitions)
@@ -233,12 +226,9 @@ def _busy_text(options: ProducerOptions, timeout_s: float, error: ProducerBusy) 
 def steady_router(*, single: bool, partitions: int) -> Callable[[Any, int], int]:
     """Return a router that sends a row to the same partition in each attempt at a task.
 
-    Rows with a key are routed as usual. Other rows are distributed round robin from partition 0, or
-    all go there: a random start would send a row to a partition that does not know its number.
-
-    Args:
-        single: All rows without a key go to one partition.
-        partitions: The count when the producer was named; later partitions get no rows.
+    Rows without a key are distributed round robin from partition 0, or all go there (`single`): a
+    random start would send a row to a partition that does not know its number. Partitions that are
+    added after the producer was named get no rows.
     """
     router = PartitionRouter(start=0, single=single)
 
@@ -260,7 +250,7 @@ async def _wait_shortly(closings: list[asyncio.Task[None]]) -> None:
 
 
 async def _close_when_created(making: asyncio.Task[TransportProducer]) -> None:
-    making.cancel()  # if it is not created yet, the transport cleans up
+    making.cancel()  # the transport cleans up
     try:
         producer = await making
     except (EncoreError, asyncio.CancelledError):
@@ -279,7 +269,6 @@ _of_clients: WeakKeyDictionary[Client, ProducerCache] = WeakKeyDictionary()
 
 
 def producers_of(client: Client) -> ProducerCache:
-    """Return the cache of a client. A process has one client per connection."""
     found = _of_clients.get(client)
     if found is None:
         found = _of_clients[client] = ProducerCache(client)

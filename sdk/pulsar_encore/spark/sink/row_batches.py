@@ -1,4 +1,4 @@
-"""Conversion of record batches into chunks of messages, in the order of the rows."""
+"""Conversion of record batches into messages, in the order of the rows."""
 
 from __future__ import annotations
 
@@ -42,13 +42,7 @@ _Key: TypeAlias = str | bytes
 
 @dataclass(slots=True)
 class RowChunk:
-    """Messages to publish, in the order of the rows.
-
-    Attributes:
-        messages: The messages.
-        destinations: One for all messages, or one for each.
-        size: Bytes of their payloads.
-    """
+    """Messages to publish, one destination for all or one for each, and the bytes of payloads."""
 
     messages: list[OutgoingMessage]
     destinations: Destination | list[Destination]
@@ -56,20 +50,12 @@ class RowChunk:
 
 
 class RowMessages(Protocol):
-    """Converts record batches into messages."""
-
     def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
-        """Return the messages of a batch, or raise ConfigurationError if a row cannot be sent.
-
-        Args:
-            batch: Has the columns of the layout.
-            first: Index of its first row in the task.
-            times: The time of this attempt.
-        """
+        """Return the messages of a batch; `first` is the index of its first row in the task."""
 
 
 class ProducedRows:
-    """Rows as new messages, for `sinkMode` produce."""
+    """Rows as new messages."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions) -> None:
         self._layout = layout
@@ -138,7 +124,7 @@ class ProducedRows:
 
 
 class CopiedRows:
-    """Rows that were read from Pulsar, as letters or replays, for all other modes."""
+    """Rows that were read from Pulsar, as letters or replays."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions, rule: CopyRule) -> None:
         self._layout = layout
@@ -211,7 +197,7 @@ class CopiedRows:
 
 
 class _Columns:
-    """The columns of a batch by their meaning; a missing column yields None for ever."""
+    """The columns of a batch by key; a missing column yields None for ever."""
 
     def __init__(self, batch: pa.RecordBatch, layout: ColumnLayout) -> None:
         self._batch = batch
@@ -225,7 +211,6 @@ class _Columns:
         return None if name is None else self._batch.column(name)
 
     def _read(self, key: str, convert: Callable[[pa.Array, str], list[Any]]) -> Any:
-        """Convert a column; `convert` gets its name for errors."""
         column = self._column(key)
         return repeat(None) if column is None else convert(column, self.name(key))
 
@@ -286,7 +271,7 @@ class _Columns:
         return found
 
     def times(self, key: str, first: int) -> Any:
-        """In ms since the epoch; negative times are errors."""
+        """Return times in ms since the epoch. Negative times are errors."""
         column = self._column(key)
         if column is None:
             return repeat(None)

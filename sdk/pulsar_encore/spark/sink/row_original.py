@@ -1,8 +1,7 @@
 """A row that was read from Pulsar, as the original of a letter.
 
 `RowOriginal` has the methods of an `OriginalMessage` and of the message that
-`letters.letter_reader` reads. The row is clear text, so it has no encryption context. Its publish
-time is never used.
+`letters.letter_reader` reads. Its publish time is never used.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ class RowOriginal:
     Attributes:
         topic, id: Full name of the topic that it was read from, and its id there.
         value: Its payload; None for a tombstone.
-        all_properties: Its properties.
         key, ordering_key: As given to the producer, or None.
         event_ms: Event time in ms since the epoch, or 0.
-        schema_version: The version as the broker wrote it, or None.
     """
 
     topic: str

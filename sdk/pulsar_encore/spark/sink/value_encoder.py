@@ -1,8 +1,7 @@
 """Encoding of a record's columns as JSON or Avro.
 
-JSON has every field of a row, also nulls. Bytes are base64 and times are ISO 8601, as in Spark's
-`to_json`. Decimals are rejected, because readers of JSON would round them. Avro follows
-`valueSchema`, without a header.
+JSON has every field, also nulls. Bytes are base64 and times are ISO 8601, as in Spark's `to_json`.
+Decimals are rejected, because readers of JSON would round them. Avro has no header.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ...errors import ConfigurationError
 from .arrays import listed
 
 Encode: TypeAlias = Callable[[Sequence[pa.Array]], list[bytes]]
-"""Encodes the columns of some rows, in the order of the fields, to one value per row."""
+"""Encodes columns, in the order of the fields, to one value per row."""
 
 _Convert: TypeAlias = Callable[[Any], Any]
 _UNCHANGED: Final = (
@@ -39,11 +38,7 @@ _UNCHANGED: Final = (
 def encoder_of(
     value_format: str, fields: Sequence[types.StructField], value_schema: str | None
 ) -> Encode:
-    """Return the encoder of rows for "json" or "avro".
-
-    Raises:
-        ConfigurationError: if a column's type has no such form, or does not fit the schema.
-    """
+    """Return the encoder of rows for "json" or "avro"."""
     if value_format == "json":
         return _json(fields)
     assert value_schema is not None  # checked with the options
@@ -78,7 +73,7 @@ def _converted(column: pa.Array, convert: _Convert | None, name: str) -> list[An
 
 
 def _converter(kind: types.DataType, name: str) -> _Convert | None:
-    """Return a converter from Arrow's values to JSON's, for non-null values; None if not needed."""
+    """Return a converter of values that are not null to JSON's; None if not needed."""
     if isinstance(kind, _UNCHANGED):
         return None
     simple = _SIMPLE.get(type(kind))

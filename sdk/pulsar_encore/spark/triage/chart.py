@@ -1,7 +1,7 @@
 """A chart of failures over time: bars of letters by hour, stacked by fingerprint, as a PNG.
 
-Needs matplotlib and no display: Agg draws a figure that is independent of pyplot. Texts of letters
-are untrusted. They are reduced to printable ASCII and never parsed as mathematics.
+Needs no display: Agg draws a figure that is independent of pyplot. Texts of letters are untrusted.
+They are reduced to printable ASCII and never parsed as mathematics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_BARS: Final = 60
 _MIN_BARS: Final = 6  # room for bars, so that a single hour does not fill the plot
 _MAX_TICKS: Final = 12
 _MAX_LABEL: Final = 110
-# The colours of Okabe and Ito, which people with colour blindness can tell apart, and grey.
+# The colours of Okabe and Ito, which people with colour blindness can tell apart.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 _GREY: Final = "#999999"
 
@@ -71,7 +71,6 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
     total = sum(each.count for each in listed)
     heading = f"{total:,} dead letters"
     named = _ascii(title, _MAX_LABEL - len(heading) - 2)
-    # A "$" in a name is a dollar sign and not mathematics.
     figure.suptitle(
         f"{named}: {heading}" if named else heading, x=0.01, ha="left", parse_math=False
     )
@@ -117,7 +116,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
-    """Return fingerprints with their lines in the legend, largest first and "(others)" last."""
+    """Return fingerprints and their lines in the legend, largest first and "(others)" last."""
     counts: Counter[str] = Counter()
     largest: dict[str, HourGroup] = {}
     for each in groups:
@@ -165,7 +164,6 @@ def _heights(
     starts: Sequence[int],
     hours: int,
 ) -> dict[str, list[int]]:
-    """Return the letters of each bar, by fingerprint."""
     heights = {name: [0] * len(starts) for name, _ in series}
     for each in groups:
         assert each.hour_ms is not None
@@ -175,7 +173,7 @@ def _heights(
 
 
 def _ticks(starts: Sequence[int], hours: int) -> list[tuple[int, str]]:
-    """Return positions and labels of the x axis: hours, with the day when it changes."""
+    """Return positions and labels of the x axis."""
     every = -(-len(starts) // _MAX_TICKS)
     ticks, day = [], ""
     for at in range(0, len(starts), every):
@@ -197,5 +195,5 @@ def _span(hours: int) -> str:
 
 
 def _ascii(text: str, max_length: int) -> str:
-    """Reduce a text to characters that every font has."""
+    """Reduce a text to the characters that every font has."""
     return printable(text.encode("ascii", "backslashreplace").decode(), max_length)

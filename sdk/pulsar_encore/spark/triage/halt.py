@@ -1,7 +1,6 @@
 """Ending a triage early from another thread.
 
-The triage stops between two steps, or because Spark's jobs are cancelled. The next run repeats the
-batch, as after a crash.
+The next run repeats the batch, as after a crash.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class Halt:
         self._spark: SparkSession | None = None
 
     def begin(self, spark: SparkSession, report: TriageReport) -> None:
-        """Called by the triage at its start."""
         self._spark = spark
         self.report = report
         self.check()

@@ -1,7 +1,4 @@
-"""The report of a triage as text and as JSON, with texts of letters escaped.
-
-The table has a line per failure and topic, over all hours. The JSON has every group.
-"""
+"""The report of a triage as text and as JSON, with texts of letters escaped."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:
 
 
 def sum_over_hours(groups: Iterable[HourGroup]) -> list[HourGroup]:
-    """Sum the groups over all hours by fingerprint and topic, largest first (`hour_ms`: None)."""
+    """Sum the groups by fingerprint and topic, largest first."""
     sums: dict[tuple[str, str], HourGroup] = {}
     for group in groups:
         key = (group.fingerprint, group.real_topic)
@@ -94,7 +91,7 @@ def sum_over_hours(groups: Iterable[HourGroup]) -> list[HourGroup]:
 
 
 def failure_of(group: HourGroup, max_length: int) -> str:
-    """Return a group's failure on one line, safe to print: `KeyError: 'price'`."""
+    """Return a group's failure on one line: `KeyError: 'price'`."""
     parts = [each for each in (group.error_class, group.error_message) if each]
     return printable(": ".join(parts), max_length)
 
@@ -104,7 +101,7 @@ def format_time(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
     except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # an impossible time, shown as the topic has it
+        return f"{ms} ms"  # an impossible time
 
 
 def _headline(report: TriageReport) -> str:
@@ -116,7 +113,6 @@ def _headline(report: TriageReport) -> str:
 
 
 def _classes(groups: Iterable[HourGroup]) -> str:
-    """List the classes of failures as a selection would name them."""
     found = sorted({each.error_class or "no class" for each in groups})
     rest = f" and {len(found) - _MAX_CLASSES} more" if len(found) > _MAX_CLASSES else ""
     return ", ".join(printable(each, _MAX_TOPIC) for each in found[:_MAX_CLASSES]) + rest

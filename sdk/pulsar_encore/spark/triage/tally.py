@@ -1,7 +1,7 @@
 """Sums of groups of letters by hour, over the micro-batches of a run.
 
-The number of groups is limited, because a topic with a new fingerprint on every letter would fill
-the driver's memory. Further groups are counted as one.
+The number of groups is limited: a topic with a new fingerprint on every letter would fill the
+driver's memory.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ class HourlyTally:
         self._others.count += unlisted
 
     def result(self) -> list[HourGroup]:
-        """Return the groups, largest first, and older first among equals."""
         found = [*self._groups.values(), *([self._others] if self._others.count else [])]
         return sorted(
             found,

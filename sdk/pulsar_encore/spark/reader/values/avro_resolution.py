@@ -1,9 +1,9 @@
 """Resolution of Avro schemas: values of one schema become values of another.
 
-fastavro decodes with the writer's schema alone. The functions made here turn its objects into
-objects that Arrow takes for the reader's schema. Avro's rules decide wherever they give a result.
-Where they only give an error, a value is still read if a sensible one exists: brokers accept such
-evolutions (FORWARD compatibility), and one field must not hide the others.
+fastavro decodes with the writer's schema alone. `conversion` turns its objects into objects that
+Arrow takes for the reader's schema. Where Avro's rules give an error, a value is still read if a
+sensible one exists: brokers accept such evolutions (FORWARD compatibility), and one field must not
+hide the others.
 
 - A field that the writer lacks is null if the reader's schema allows null.
 - A null that the writer wrote stays null, even if the reader's schema forbids it.
@@ -12,8 +12,7 @@ evolutions (FORWARD compatibility), and one field must not hide the others.
 - Records match by their position in the schema, whatever their names are.
 - Times and decimals keep the unit and scale of the writer's schema.
 
-Any other value fails its own row, for example a missing field without a default that may not be
-null.
+Any other value fails its own row.
 """
 
 from __future__ import annotations
@@ -61,17 +60,14 @@ _RANKS: Final = {
     ("string", "bytes"): 3,
     ("bytes", "string"): 3,
 }
-"""How well a type becomes another one, from 2 (well) to 4; other pairs do not."""
+"""How well a type converts to another one, from 2 (well) to 4; other pairs do not."""
 
 
 def conversion(writer: AvroNode, reader: AvroNode, path: str = "") -> Convert | None:
-    """Return a function that converts a decoded value to the reader's schema; None if none does.
+    """Return a function that converts values that are not null; None if no value changes.
 
-    The function may change the value in place. It raises ValueError for a value that does not fit.
-
-    Args:
-        writer, reader: The schemas. The reader's record may lack fields that are not read.
-        path: The path of the value in the whole value, for errors.
+    The function may change a value in place. It raises ValueError for a value that does not fit.
+    The reader's record may lack fields that are not read. `path` names the value in errors.
     """
     if writer.kind == "null":
         return None
@@ -106,8 +102,8 @@ def _named(node: AvroNode) -> str:
 def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
     """Return how well a type converts to another: 0 is best, None is impossible.
 
-    Of a union, the member with the lowest rank is chosen. Avro chooses the first possible member,
-    which could be text for bytes, or a fraction for an integer.
+    A value becomes the member of a union with the lowest rank. Avro chooses the first possible
+    member, which could be text for bytes, or a fraction for an integer.
     """
     source_kind, target_kind = writer.kind, reader.kind
     if reader.logical == "decimal" and source_kind not in _BINARY:
@@ -229,7 +225,7 @@ def _integer(writer: AvroNode, reader: AvroNode) -> Convert | None:
 
 
 def _unit(writer: str, reader: str) -> int:
-    """Return the factor that converts a time to us; 1 for other numbers."""
+    """Return the factor that converts a time to us; 1 for a number that is no time."""
     if "timestamp" not in reader:
         return 1
     if writer == "date":
@@ -262,7 +258,7 @@ def _symbol(writer: AvroNode, reader: AvroNode) -> Convert | None:
 
 
 def decimal_of(scale: int) -> Convert:
-    """Return a function that converts big-endian signed bytes, unscaled, to a decimal."""
+    """Return a function that converts unscaled big-endian bytes to a decimal."""
 
     def convert(value: Any) -> Any:
         unscaled = int.from_bytes(value, "big", signed=True)
@@ -272,7 +268,7 @@ def decimal_of(scale: int) -> Convert:
 
 
 def _absent(node: AvroNode, rule: FieldRule) -> Any:
-    """Return the default of a field that the writer lacks, or null; ValueError if neither fits."""
+    """Return the default of a field that the writer lacks, or null, or raise ValueError."""
     if rule.default is not MISSING:
         try:
             return _default(node, rule.default, nullable=rule.nullable)
@@ -284,7 +280,7 @@ def _absent(node: AvroNode, rule: FieldRule) -> Any:
 
 
 def _default(node: AvroNode, given: Any, *, nullable: bool) -> Any:
-    """Convert a default from JSON for Arrow; ValueError or TypeError if it is not of the type."""
+    """Convert a default in JSON for Arrow; ValueError or TypeError if it is not of the type."""
     if given is None:
         if not nullable and node.kind != "null":
             raise ValueError("null")

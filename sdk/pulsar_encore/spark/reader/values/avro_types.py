@@ -1,8 +1,4 @@
-"""Avro schemas as Spark types, with the same mapping as the JVM connector and spark-avro.
-
-`AvroNode` is a schema with all names resolved and without nullability: in Spark everything may be
-null.
-"""
+"""Avro schemas as Spark types, as in the JVM connector and spark-avro."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ _TIMES: Final[Mapping[str, types.DataType]] = {
     "local-timestamp-micros": types.TimestampNTZType(),
 }
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
-# The Python types of decoded values, by which members of a union are told apart.
+# Of decoded values; they tell the members of a union apart.
 _PYTHON_TYPES: Final[Mapping[str, type]] = {
     "boolean": bool,
     "int": int,
@@ -68,17 +64,15 @@ class FieldRule:
 
 @dataclass(frozen=True, slots=True)
 class AvroNode:
-    """A schema.
+    """A schema with all names resolved, and without nullability: in Spark everything may be null.
 
     Attributes:
-        kind: Avro's type name, such as "record" or "long"; "union" of two or more types besides
-            null.
+        kind: Avro's type name, such as "record"; "union" of two or more types besides null.
         logical: The logical type, if it matters here.
         names: Field names of a record.
         parts: Types of a record's fields, of the items of an array or map, or of a union's members.
         otherwise: The default symbol of an enum, or None.
-        rules: One per field of a record. Equality ignores them: they matter only for missing
-            fields.
+        rules: One per field of a record. Equality ignores them.
     """
 
     kind: str
@@ -102,11 +96,7 @@ class AvroNode:
 
 
 def read_avro(text: str, of: str) -> tuple[Any, AvroNode]:
-    """Return a schema as parsed JSON and as a tree; `of` names it in errors.
-
-    Raises:
-        ConfigurationError: if it is not an Avro schema, or Spark has no type for it.
-    """
+    """Return a schema as parsed JSON and as a tree; `of` names it in a ConfigurationError."""
     try:
         schema = json.loads(text)
         return schema, _SchemaParser().node(schema, "", ())
@@ -121,8 +111,6 @@ class _UnsupportedType(Exception):
 
 
 class _SchemaParser:
-    """Reads one schema and remembers the named types in it."""
-
     def __init__(self) -> None:
         self._named: dict[str, AvroNode | None] = {}  # None while its definition is being read
 
@@ -223,7 +211,7 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if not 0 <= scale <= digits or digits < 1:
-            return AvroNode(kind)  # the Avro specification says to ignore an invalid logical type
+            return AvroNode(kind)  # the specification says to ignore an invalid logical type
         if digits > _MAX_DIGITS:
             raise _UnsupportedType(f"a decimal of {digits} digits has more than Spark's 38")
         return AvroNode(kind, logical, digits=digits, scale=scale)
@@ -233,12 +221,10 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
 
 
 def python_type(node: AvroNode) -> type:
-    """The Python type of decoded values."""
     return _PYTHON_TYPES[node.kind]
 
 
 def spark_type(node: AvroNode) -> types.DataType:
-    """The Spark type; everything in it may be null."""
     if node.kind == "record":
         fields = zip(node.names, node.parts, strict=True)
         return types.StructType(

@@ -1,7 +1,6 @@
-"""Values in Avro, each decoded with its writer's schema and resolved to the reader's schema.
+"""Values in Avro, each decoded with its writer's schema and converted to the reader's schema.
 
-Logical types are left to Arrow, which takes plain numbers for them, so that no Python object is
-created per timestamp.
+Logical types are left to Arrow, so that no Python object is created per timestamp.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .avro_types import read_avro, spark_type
 from .value_decoder import Malformed, to_array
 
 WriterText: TypeAlias = Callable[[int], str]
-"""Returns the Avro JSON of a schema version; ValueError says why that is not possible."""
+"""Returns the Avro JSON of a schema version, or raises ValueError."""
 
 
 class AvroPart:
@@ -30,10 +29,6 @@ class AvroPart:
     Args:
         definition: The reader's schema, in JSON; `of` names it in errors.
         only: The fields of a record to decode; None for all.
-        writer_text: Returns the schema of a version.
-
-    Raises:
-        ConfigurationError: if `definition` is not a schema, or Spark has no type for it.
     """
 
     def __init__(
@@ -90,7 +85,6 @@ class AvroPart:
         return to_array(rows, self._arrow, malformed), malformed
 
     def _writer(self, version: int) -> tuple[Any, Convert | None, str]:
-        """Return the writer's schema and the converter of its values, or an error text."""
         found = self._writers.get(version)
         if found is None:
             try:

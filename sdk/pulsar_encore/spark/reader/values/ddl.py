@@ -44,12 +44,7 @@ _MAX_DIGITS: Final = 38
 
 
 def read_ddl(text: str) -> types.StructType:
-    """Return the fields of a schema text; all may be null.
-
-    Args:
-        text: Such as ``id BIGINT, name STRING``, ``struct<id: bigint>``, or the JSON of a
-            `StructType`.
-    """
+    """Parse ``id BIGINT, name STRING``, ``struct<id: bigint>``, or the JSON of a `StructType`."""
     if text.lstrip().startswith("{"):
         return _of_json(text)
     reader = _Parser(text)
@@ -72,7 +67,7 @@ def _of_json(text: str) -> types.StructType:
 
 
 def _nullable(kind: types.DataType) -> types.DataType:
-    """Return the type with everything nullable, if values can be read as that type."""
+    """Return the type with everything nullable, or raise ConfigurationError."""
     if isinstance(kind, types.StructType):
         return types.StructType(
             [types.StructField(each.name, _nullable(each.dataType)) for each in kind]
@@ -112,7 +107,6 @@ class _Parser:
         return self._tokens[self._at - 1]
 
     def is_next(self, *words: str) -> bool:
-        """Return True if these words come next, in any case."""
         ahead = self._tokens[self._at : self._at + len(words)]
         return [each.lower() for each in ahead] == list(words)
 

@@ -1,4 +1,4 @@
-"""The choice of the decoder and the value columns of a read, with checks of their names."""
+"""The choice of the decoder and the value columns of a read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _REGISTRY_SCHEMA: Final = "the topic's schema"
 
 
 def plan_of(shape: Shape) -> ValuePlan:
-    """Return the plan of the options, without the schema registry."""
     if shape.value_format == "string":
         return ValuePlan(value=ValueForm(kind="string"), mode=shape.mode)
     if shape.value_format == "json":
@@ -42,7 +41,7 @@ def plan_of(shape: Shape) -> ValuePlan:
 
 
 def value_fields(plan: ValuePlan) -> list[StructField]:
-    """Return the columns that values become; ConfigurationError if two have the same name."""
+    """Return the columns of values, or raise ConfigurationError if two have the same name."""
     kind = _type(plan.value)
     if plan.key is not None:
         fields = [StructField(KEY, _type(plan.key)), StructField(VALUE, kind)]
@@ -68,7 +67,6 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
-    """Raise ConfigurationError if a field of the values has the name of a metadata column."""
     names = {each.name for each in fields}
     for other in others:
         if other in names:
@@ -81,7 +79,7 @@ def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
 def check_nullable(wanted: StructType, fields: Sequence[StructField]) -> None:
     """Raise ConfigurationError if the user's schema has NOT NULL for a field of the values.
 
-    Any value may be null, and Spark would read a null in such a field as another value.
+    Spark would read a null in such a field as another value.
     """
     names = {each.name for each in fields}
     for field in wanted:

@@ -3,10 +3,9 @@
 A value must yield the same result whatever its neighbours are. Parsing one by one defines the
 result. Arrow is only used for types that it parses in the same way; it rejects all other input.
 
-In a block, each value begins with ``{`` and ends with ``}``, and newlines separate the values,
-which JSON strings cannot contain. Each value of a block that parses is therefore at least one
-document. If there are as many documents as values, each value is exactly one. If a block does not
-parse, smaller blocks are tried.
+In a block, each value begins with ``{`` and ends with ``}``, and newlines, which JSON strings
+cannot contain, separate the values. Each value of a block that parses is therefore at least one
+document. If there are as many documents as values, each value is exactly one.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 
 
 class JsonPart:
-    """Decodes JSON to a Spark type; `node` is its Avro schema, if the registry has one."""
+    """Decodes JSON to a Spark type; `node` is its Avro schema in the registry, if any."""
 
     def __init__(self, kind: types.DataType, node: AvroNode | None = None) -> None:
         self.type: types.DataType = kind
@@ -73,7 +72,7 @@ class JsonPart:
         return array.take(pa.array(indexes, pa.int64())), renumbered
 
     def _arrays(self, data: list[bytes], first: int, malformed: Malformed) -> list[pa.Array]:
-        """Return values as arrays; `first` is the index of the first value in the whole list."""
+        """Return values as arrays; `first` is the index of the first value in all values."""
         block = self._block(data)
         if block is not None:
             return [block]
@@ -85,7 +84,6 @@ class JsonPart:
         return found
 
     def _block(self, data: list[bytes]) -> pa.Array | None:
-        """Parse all values at once; None if that is not possible."""
         if self._parsed is None:
             return None
         if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
@@ -144,8 +142,8 @@ def _part(node: AvroNode | None, at: int) -> AvroNode | None:
     return None if node is None else node.parts[at]
 
 
-# The type that Arrow parses, and the type that it is cast to before the type for Spark. None for
-# types that Arrow cannot parse or parses differently.
+# The type that Arrow parses, and the type that it is cast to before the type for Spark. None if
+# Arrow cannot parse a type or parses it differently.
 
 
 def _parsed(kind: types.DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataType] | None:
@@ -182,7 +180,6 @@ def _parsed(kind: types.DataType, node: AvroNode | None) -> tuple[pa.DataType, p
 
 
 def _converter(kind: types.DataType, node: AvroNode | None) -> Convert:
-    """Return a function that checks an object of Python's JSON and converts it for Arrow."""
     if isinstance(kind, types.StructType):
         if node is not None and node.kind == "union":
             return _member(kind, node)
@@ -309,7 +306,7 @@ def _bytes(value: Any) -> Any:
 
 
 def _date(value: Any) -> Any:
-    """Return days since the epoch, from such a number or an ISO 8601 date."""
+    """Return days since the epoch, from a number or an ISO 8601 date."""
     if type(value) is int:
         return _days(value)
     return date.fromisoformat(_text(value)).toordinal() - _FIRST_DAY
@@ -319,7 +316,7 @@ _days: Final = _integer(32)
 
 
 def _timestamp(node: AvroNode | None, *, zoned: bool) -> Convert:
-    """Return us since the epoch, from ISO 8601 text or a number.
+    """Return a converter of ISO 8601 texts and numbers to us since the epoch.
 
     A number is in the unit of the schema; without a schema it is in seconds, as in Spark. Text
     without a zone is in UTC.

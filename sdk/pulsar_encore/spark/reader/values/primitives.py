@@ -19,10 +19,7 @@ _DAY_US: Final = 86_400_000_000
 class FixedType(NamedTuple):
     """A primitive type with a fixed length.
 
-    Attributes:
-        type: The Spark type.
-        form: The format for `struct`.
-        convert: Converts the numbers of one value; None if the value is the number.
+    `form` is the format for `struct`. `convert` takes its numbers; None if the value is the number.
     """
 
     type: types.DataType
@@ -54,8 +51,6 @@ FIXED: Final[Mapping[str, FixedType]] = {
 
 
 class FixedPart:
-    """Decodes the fixed-length type `kind` of `FIXED`."""
-
     def __init__(self, kind: str) -> None:
         self._kind = kind
         fixed = FIXED[kind]

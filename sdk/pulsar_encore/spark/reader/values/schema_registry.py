@@ -1,4 +1,4 @@
-"""The schemas that brokers keep for topics: the latest for the driver, and versions for tasks."""
+"""The schemas that brokers keep for topics."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ _RECORDS: Final = ("avro", "json")
 class Registered(NamedTuple):
     """A schema as the broker stores it.
 
-    Attributes:
-        kind: The type, lower-cased and without underscores, such as "int32" and "keyvalue".
-        data: The definition, such as Avro's JSON.
-        properties: Of a pair, the types of its halves.
+    `kind` is lower-cased and without underscores, such as "keyvalue". `properties` of a pair has
+    the types of its halves.
     """
 
     kind: str
@@ -89,13 +87,7 @@ def halves(pair: Registered) -> tuple[Registered, Registered, bool]:
 
 
 async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
-    """Return how values are decoded by the latest schemas of the topics; raw without a schema.
-
-    Raises:
-        ConfigurationError: if the topics have different schemas, or Spark has no type for the
-            schema.
-        NotSupportedError: if the transport cannot fetch schemas.
-    """
+    """Return how values are decoded by the latest schemas of the topics; raw without a schema."""
     transport = transport_of(client)
     topics = options.topics.names
     if options.topics.pattern is not None:
@@ -162,8 +154,7 @@ def writer_texts(
 
     Each task fetches a version once. A cache per process would be wrong: Spark uses the worker
     processes for many queries, and a topic that was deleted and created again has other schemas
-    with the same version numbers. The functions raise ValueError if the version does not exist or
-    is not Avro.
+    with the same version numbers.
     """
     base = base_name(topic)
 
@@ -188,7 +179,6 @@ def _text(schema: Registered, version: int) -> str:
 
 
 def fetch_schema(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
-    """Return a version of a topic's schema; None if the broker does not have it."""
     process_runtime = runtime()
     transport = transport_of(process_runtime.client(connection))
     try:

@@ -1,4 +1,4 @@
-"""Protocols of the decoders of values and of their parts, and the decoder of raw values."""
+"""Protocols of the decoders, and the decoder of raw values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ Ids: TypeAlias = Callable[[], Iterable[MessageId]]
 
 class ValueDecoder(Protocol):
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        """Note messages; the next `columns` call gets their values, in this order."""
+        """Note messages; the next `columns` call gets their values."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         """Return the columns of values by name, and which rows stay; None if all stay.
 
         Raises:
             MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
-            TransportError: if a writer's schema cannot be fetched.
         """
 
 
@@ -43,18 +42,11 @@ class PartDecoder(Protocol):
     ) -> tuple[pa.Array, Malformed]:
         """Return an array of `type`; null for None and for malformed values.
 
-        Args:
-            data: The encoded values.
-            versions: The schema version of each value; -1 for a message without a version.
-
-        Raises:
-            TransportError: if the schema of a version cannot be fetched.
+        `versions` has the schema version of each value; -1 for a message without a version.
         """
 
 
 class RawValues:
-    """Returns the bytes unchanged."""
-
     def note(self, block: MessageBlock, ids: Ids) -> None:
         """Do nothing: raw values need no schema version."""
 
@@ -63,7 +55,7 @@ class RawValues:
 
 
 def to_array(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
-    """Return an array of Python objects; misfits become null and are added to `malformed`."""
+    """Convert objects; those that do not fit become null and are added to `malformed`."""
     try:
         return pa.array(rows, kind)
     except _CONVERSION_ERRORS:
