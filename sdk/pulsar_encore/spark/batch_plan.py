@@ -40,8 +40,7 @@ class TopicRange(NamedTuple):
 class EntrySpan:
     """The part of a topic that is read, from behind `start` up to and including `end`.
 
-    `ledgers` are the known ledgers of the topic, in order. `per_entry` is the mean number of
-    messages in an entry.
+    `ledgers` are known, and in order. `per_entry` is the mean number of messages in an entry.
     """
 
     start: Position
@@ -91,10 +90,9 @@ def may_be_gone(
     `start` is. A missing ledger behind a stored one held no messages.
 
     Args:
-        start: The last message that was read.
         stored: The topic's ledgers, in order; empty if unknown.
         entries: Number of entries of `start`'s ledger; None if unknown.
-        seen: Ledgers of the topic that had entries at the last check.
+        seen: Ledgers that had entries at the last check.
     """
     if start.ledger < 0 or not stored or stored[0].id <= start.ledger:
         return False

@@ -23,7 +23,7 @@ class KeyReaderOptions:
     """The keys of one read or write.
 
     Attributes:
-        private: True for the private keys of a read, False for the public keys of a write.
+        private: True for a read, False for a write.
         path: A PEM file with the key for every name; or None.
         factory: "module:function" that creates a `CryptoKeyReader` instead; or None.
         names: The keys that a producer encrypts with. Messages name the keys of a read.

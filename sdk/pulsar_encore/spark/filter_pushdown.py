@@ -81,10 +81,7 @@ class Narrowing:
     def span(
         self, start: Position, end: Position, ledgers: Sequence[LedgerSize] = ()
     ) -> tuple[Position, Position]:
-        """Return the narrowed start and end of a read; the range may be empty.
-
-        `ledgers` are the known ledgers of the topic, in order.
-        """
+        """Return the narrowed start and end; `ledgers` are the known ledgers, in order."""
         low, high, entries = self.ledgers.low, self.ledgers.high, self.entries
         if low is not None:
             first = max(0, entries.low or 0)
@@ -98,10 +95,7 @@ class Narrowing:
 
 
 def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str]) -> Narrowing:
-    """Return the part of a read that filters allow.
-
-    `names` has the keys (such as "topic") of the metadata columns, by column name.
-    """
+    """Return the narrowing by filters; `names` has the keys of metadata columns by name."""
     topic: list[Filter] = []
     partition: list[Filter] = []
     ledgers, entries = Bounds(), Bounds()

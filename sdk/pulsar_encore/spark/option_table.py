@@ -103,9 +103,6 @@ class Option:
         return self.target.rpartition(".")[2]
 
 
-# Parsers of one option each
-
-
 def _columns(value: str, name: str) -> str | tuple[str, ...]:
     text = words(value, name)
     if text.lower() in ("standard", "full", "none"):

@@ -36,7 +36,7 @@ class Topics:
     Attributes:
         names: Full names.
         pattern: A regular expression of full names, also of topics that are created later.
-        chosen: Partition numbers by full name, for topics that are not read completely.
+        partitions: Partition numbers by full name, for topics that are not read completely.
     """
 
     names: tuple[str, ...] = ()

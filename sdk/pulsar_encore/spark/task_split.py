@@ -81,9 +81,9 @@ def _bounds_within(
 
 
 def shared_parts(entries: Mapping[str, int], parts: int, max_entries: int = 0) -> dict[str, int]:
-    """Return the number of tasks of each topic; `parts` and `max_entries` are as in `Slicing`.
+    """Return the number of tasks by topic; `parts` and `max_entries` are as in `Slicing`.
 
-    `entries` has the entries to read by topic, 0 if they cannot be counted, which gives one task.
+    A topic with entries that cannot be counted has 0 in `entries`, and gets one task.
     """
     shared = dict.fromkeys(entries, 1)
     total = sum(entries.values())

@@ -117,8 +117,6 @@ class PulsarBatchReader(DataSourceReader):
 
 
 class NarrowedBatchReader(PulsarBatchReader):
-    """Batch reader that uses the filters of the query to read less."""
-
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Note the filters, and return all of them, so that Spark applies them as well."""
         shape = self._options.shape

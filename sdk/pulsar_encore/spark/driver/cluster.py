@@ -81,7 +81,7 @@ class Cluster:
 
     @property
     def _may_be_missing(self) -> bool:
-        """True if a missing topic is no error, because it may be created later."""
+        """True if a missing topic may be created later, and is no error."""
         return self._options.wait_for_topics or self._options.topics.pattern is not None
 
     async def _partitions_of(self, topic: str) -> dict[str, int]:

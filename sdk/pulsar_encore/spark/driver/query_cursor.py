@@ -63,8 +63,8 @@ class QueryCursors:
         self._consumers: dict[str, TransportConsumer] = {}
         self._buffers: dict[str, FetchBuffer] = {}  # they get no messages, but learn of errors
         self._acked: dict[str, Position] = {}
-        self._preexisting: set[str] = set()  # topics that had the subscription before
-        # Of each topic, the position when the query attached.
+        self._preexisting: set[str] = set()
+        # By topic, when the query attached.
         self._first_positions: dict[str, Position] = {}
 
     async def position(self, topic: str, begin: Position | None) -> Position | None:

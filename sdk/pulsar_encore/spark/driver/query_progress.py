@@ -31,7 +31,7 @@ Positions = dict[str, Position]
 
 
 def _moved(begin: Positions, end: Positions) -> Positions:
-    """Return the ends of the topics that have something to read."""
+    """Return the ends that are behind `begin`."""
     return {
         topic: position
         for topic, position in end.items()
@@ -186,7 +186,6 @@ class QueryProgress:
                 )
 
     async def _attach_new(self, topics: Iterable[str]) -> None:
-        """Attach to the subscription of new topics, to read them from their beginning."""
         if self._cursors is not None:
             for topic in topics:
                 if topic not in self._cursors.attached:
@@ -357,7 +356,6 @@ class QueryProgress:
             ]
 
     async def _retained_topics(self, spans: Mapping[str, EntrySpan]) -> set[str]:
-        """Return the topics for which the brokers have kept all messages behind the start."""
         answers = await asyncio.gather(
             *(self._is_retained(topic, span.start) for topic, span in spans.items())
         )

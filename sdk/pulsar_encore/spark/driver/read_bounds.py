@@ -16,7 +16,6 @@ from .cluster import Cluster
 
 
 async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """Return the position behind which the read of a topic begins."""
     edge_value = edge_position(options.start, topic, base_name(topic))
     if isinstance(edge_value, Position):
         return edge_value
@@ -69,7 +68,6 @@ def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
 
 
 def check_topics(edge: Edge, name: str, topics: dict[str, int]) -> None:
-    """Raise ConfigurationError if an option has a position for a topic that is not read."""
     known = {"", *topics, *map(base_name, topics)}  # "" stands for all topics
     for topic, _ in (*edge.positions, *edge.times_ms):
         if topic not in known:

@@ -12,10 +12,7 @@ from ..task_split import Slicing, shared_parts, split
 
 
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
-    """Return how a batch is split into tasks.
-
-    `maxRecordsPerPartition` becomes a number of entries by the largest mean in `per_entry`.
-    """
+    """Convert `maxRecordsPerPartition` into entries by the largest mean in `per_entry`."""
     max_entries = 0
     if options.max_records is not None:
         max_entries = max(1, int(options.max_records / max(1.0, *per_entry, 1.0)))

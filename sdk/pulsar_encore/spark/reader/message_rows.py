@@ -34,11 +34,8 @@ _LETTER_KEYS: Final = {each.key for each in LETTER}
 class MessageRows:
     """Collects the rows of one topic or partition, column by column.
 
-    Args:
-        schema: Columns of the value, as `values` decodes it, and of `columns`.
-        columns: The metadata columns; `prefix` begins their names.
-        partition: Partition number, or -1.
-        max_rows: Maximum rows of one record batch.
+    `schema` has columns of the value, as `values` decodes it, and of `columns`. `max_rows` is for
+    one record batch.
     """
 
     def __init__(

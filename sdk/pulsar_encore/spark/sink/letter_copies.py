@@ -36,9 +36,7 @@ _MAX_REASON = 1_000
 class AttemptTimes(NamedTuple):
     """The time of a batch of rows, in ms since the epoch.
 
-    Attributes:
-        wall_now: Rounded down.
-        wall_from: Rounded up, so that a due time is never early.
+    `wall_from` is rounded up, so that a due time is never early; `wall_now` is rounded down.
     """
 
     wall_now: int

@@ -47,8 +47,6 @@ class ProducerKind(NamedTuple):
 
 
 class _CachedProducer:
-    """A producer, perhaps still being created, and the number of tasks that use it."""
-
     __slots__ = ("making", "users")
 
     def __init__(self, making: asyncio.Task[TransportProducer]) -> None:

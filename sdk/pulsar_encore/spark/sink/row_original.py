@@ -16,11 +16,8 @@ from ...values.message_id import MessageId
 class RowOriginal:
     """One row.
 
-    Attributes:
-        topic, id: Full name of the topic that it was read from, and its id there.
-        value: Its payload; None for a tombstone.
-        key, ordering_key: As given to the producer, or None.
-        event_ms: Event time in ms since the epoch, or 0.
+    `topic` is the full name of the topic that it was read from, and `id` its id there. `value` is
+    None for a tombstone. `event_ms` is in ms since the epoch, or 0.
     """
 
     topic: str

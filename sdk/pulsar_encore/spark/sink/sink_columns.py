@@ -178,7 +178,6 @@ def _raw_value(value_fields: list[StructField], mode: str) -> StructField:
 
 
 def check_keys(schema: StructType, layout: ColumnLayout, options: SinkOptions) -> None:
-    """Raise ConfigurationError if nothing tells whether the keys of copies are text or bytes."""
     name = layout.name(KEY)
     if options.mode == PRODUCE or name is None or options.text_keys is not None:
         return

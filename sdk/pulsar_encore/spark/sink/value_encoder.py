@@ -38,7 +38,6 @@ _UNCHANGED: Final = (
 def encoder_of(
     value_format: str, fields: Sequence[types.StructField], value_schema: str | None
 ) -> Encode:
-    """Return the encoder of rows for "json" or "avro"."""
     if value_format == "json":
         return _json(fields)
     assert value_schema is not None  # checked with the options

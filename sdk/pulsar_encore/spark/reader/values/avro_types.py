@@ -69,7 +69,6 @@ class AvroNode:
     Attributes:
         kind: Avro's type name, such as "record"; "union" of two or more types besides null.
         logical: The logical type, if it matters here.
-        names: Field names of a record.
         parts: Types of a record's fields, of the items of an array or map, or of a union's members.
         otherwise: The default symbol of an enum, or None.
         rules: One per field of a record. Equality ignores them.

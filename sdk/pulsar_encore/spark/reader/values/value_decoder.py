@@ -25,11 +25,7 @@ class ValueDecoder(Protocol):
         """Note messages; the next `columns` call gets their values."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
-        """Return the columns of values by name, and which rows stay; None if all stay.
-
-        Raises:
-            MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
-        """
+        """Return the columns of values by name, and which rows stay; None if all stay."""
 
 
 class PartDecoder(Protocol):
