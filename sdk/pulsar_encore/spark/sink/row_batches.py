@@ -193,7 +193,7 @@ class CopiedRows:
             event_ms or 0,
             schema_version,
         )
-        return self._rule.copy(original, failure, times)
+        return self._rule(original, failure, times)
 
 
 class _Columns:

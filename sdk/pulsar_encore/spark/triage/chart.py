@@ -126,10 +126,9 @@ def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
     unlisted = counts.pop(OTHERS, 0)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     lines = []
-    widest = max((len(f"{count:,}") for count in (*counts.values(), unlisted)), default=0)
     rest = ranked[top:]
     others = sum(counts[name] for name in rest) + unlisted
-    widest = max(widest, len(f"{others:,}"))
+    widest = max(len(f"{count:,}") for count in (*counts.values(), others))
     for name in ranked[:top]:
         shown = "no fingerprint" if name == "-" else printable(name, 16)
         label = f"{counts[name]:>{widest},}  {shown:<14}  {failure_of(largest[name], 200)}"

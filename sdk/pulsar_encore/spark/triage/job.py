@@ -556,11 +556,10 @@ class _Job:
                 report.replayed += chosen
         finally:
             rows.unpersist()
+        counted_before = report.letters
         self._count(counts)
-        total = sum(counts.values()) - sum(
-            count for (route, _), count in counts.items() if route == DUPLICATE
-        )
-        self.tally.add(listed, total - sum(each.count for each in listed))
+        unlisted = report.letters - counted_before - sum(each.count for each in listed)
+        self.tally.add(listed, unlisted)
 
     def _count(self, counts: Mapping[tuple[str, str | None], int]) -> None:
         report = self.report

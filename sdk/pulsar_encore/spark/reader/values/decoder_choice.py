@@ -28,16 +28,15 @@ _REGISTRY_SCHEMA: Final = "the topic's schema"
 
 
 def plan_of(shape: Shape) -> ValuePlan:
+    form, schema = RAW, shape.value_schema or ""
     if shape.value_format == "string":
-        return ValuePlan(value=ValueForm(kind="string"), mode=shape.mode)
-    if shape.value_format == "json":
-        fields = json.dumps(read_ddl(shape.value_schema or "").jsonValue())
-        return ValuePlan(value=ValueForm(kind="json", fields=fields), mode=shape.mode)
-    if shape.value_format == "avro":
-        read_avro(shape.value_schema or "", _USER_SCHEMA)
-        form = ValueForm(kind="avro", definition=shape.value_schema or "")
-        return ValuePlan(value=form, mode=shape.mode)
-    return ValuePlan(mode=shape.mode)
+        form = ValueForm(kind="string")
+    elif shape.value_format == "json":
+        form = ValueForm(kind="json", fields=json.dumps(read_ddl(schema).jsonValue()))
+    elif shape.value_format == "avro":
+        read_avro(schema, _USER_SCHEMA)
+        form = ValueForm(kind="avro", definition=schema)
+    return ValuePlan(value=form, mode=shape.mode)
 
 
 def value_fields(plan: ValuePlan) -> list[StructField]:
