@@ -60,7 +60,7 @@ class TupleSource(PulsarDataSource):
 
     def reader(self, schema: StructType) -> Tuples:
         made = super().reader(schema)
-        return Tuples(made._options, made._schema, made._plan_of_values)
+        return Tuples(made._options, made._schema, made._value_plan)
 
 
 class OneRowReader(SimpleDataSourceStreamReader):

@@ -75,7 +75,7 @@ def test_markers_anywhere_in_a_topic_are_skipped(pulsar: Server, topic: str, kin
 def test_a_query_on_a_subscription_in_use_names_the_consumer(
     pulsar: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cursor, "_BUSY_S", 0.1)
+    monkeypatch.setattr(cursor, "_BUSY_TIMEOUT_S", 0.1)
     publish(pulsar, topic, range(1))
 
     async def hold() -> None:
@@ -96,7 +96,7 @@ def test_markers_at_the_end_of_a_closed_ledger_are_skipped(
     admin.create_subscription(topic, "keep")
     admin.unload(topic)
     assert values(rows_of(reader, [whole])) == bodies(2)
-    assert whole.end.place == entry_ids[-1]
+    assert whole.end.entry_key == entry_ids[-1]
     publish(pulsar, topic, [7])
     assert values(rows_of(reader, [whole])) == bodies(2)
 

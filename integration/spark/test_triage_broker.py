@@ -18,7 +18,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.metrics import PulsarProgressListener, QueryMetrics, with_metrics
 from pulsar_encore.spark.triage import HourGroup, triage
-from pulsar_encore.spark.triage.summary import added_up
+from pulsar_encore.spark.triage.summary import sum_over_hours
 
 #: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
@@ -62,7 +62,7 @@ def dead_letter_orders(url: str, topic: str, first: int = 0) -> list[LetterGroup
 def summary(groups: list[HourGroup]) -> list[tuple[object, ...]]:
     return [
         (each.fingerprint, each.real_topic, each.count, each.error_class, each.sample_id)
-        for each in added_up(groups)
+        for each in sum_over_hours(groups)
     ]
 
 

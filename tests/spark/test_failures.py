@@ -299,7 +299,7 @@ def test_a_thousand_partitions_cost_a_few_requests_each(broker: BrokerThread) ->
     )
     assert threading.active_count() <= threads + 2
     broker.forget_commands()
-    query.reader._progress()._asked_s = float("-inf")
+    query.reader._progress()._polled_s = float("-inf")
     assert query.step() == 0
     asked = Counter(each.type for each in broker.recorded(direction="in"))
     assert set(asked) <= {"GET_LAST_MESSAGE_ID", "ACK", "PING", "PONG"}

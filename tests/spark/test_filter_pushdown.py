@@ -303,7 +303,7 @@ def test_filters_are_accepted_where_pyspark_supports_them_and_never_refused(url:
 def test_a_value_field_with_the_name_of_an_unread_column_is_not_filtered(url: str) -> None:
     publish(url, *[b'{"__partition": 7}'] * 3, topic="parted")
     made = source(url, topic="parted", valueFormat="json", valueSchema="__partition INT")
-    options = made._planned(streaming=False)
+    options = made._checked_options(streaming=False)
     reader = NarrowedBatchReader(options, made.schema(), made._plan(options))
     reader.pushFilters([EqualTo(("__partition",), 7)])
     assert len(read_ranges(reader, reader.partitions())) == 3

@@ -82,7 +82,7 @@ def test_available_now_asks_for_the_end_before_the_beginning(
     query = OldStream(broker.url, offset_json({}), startingOffsets="latest", subscription="s")
     end = query.reader.whole.latestOffset()
     assert query.reader.initialOffset() == end
-    assert read_offset(end)[TOPIC].place == (sent[-1].ledger_id(), sent[-1].entry_id())
+    assert read_offset(end)[TOPIC].entry_key == (sent[-1].ledger_id(), sent[-1].entry_id())
     query.reader.stop()
 
 
@@ -152,7 +152,7 @@ def test_the_error_names_an_interpreter_that_does_not_answer(
     program = tmp_path / "python3"
     program.write_text("#!/bin/sh\necho 'a warning' >&2\nexec sleep 60\n")
     program.chmod(0o755)
-    monkeypatch.setattr(interpreters, "_IMPORT_S", 0.5)
+    monkeypatch.setattr(interpreters, "_IMPORT_TIMEOUT_S", 0.5)
     with pytest.raises(ConfigurationError, match=r"\(it did not answer within 0\.5 s\): set the"):
         check_python(str(program))
 

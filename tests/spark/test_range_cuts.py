@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.spark.offsets import EARLIEST, Position
-from pulsar_encore.spark.reader.range_filter import Cut, RangeFilter
+from pulsar_encore.spark.reader.range_filter import DeliverySlice, RangeFilter
 from pulsar_encore.transport.interface import Delivery
 
 Topic = list[tuple[int, int, int]]
@@ -22,8 +22,13 @@ def delivery(ledger: int, entry: int, size: int, indexes: range | None = None) -
     return Delivery(0, ledger, entry, size, 0, which, messages)
 
 
-def taken(cuts: list[Cut | None]) -> list[Any]:
-    return [each for cut in cuts if cut is not None for each in cut[0].messages[cut[1] : cut[2]]]
+def taken(slices: list[DeliverySlice | None]) -> list[Any]:
+    return [
+        message
+        for each in slices
+        if each is not None
+        for message in each[0].messages[each[1] : each[2]]
+    ]
 
 
 @st.composite
@@ -61,14 +66,14 @@ def test_reconnects_that_redeliver_entries_yield_each_message_once(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
-    cutter = RangeFilter(start, end, whole=True)
-    cuts = []
-    at = max(0, sum(1 for each in topic if each[:2] < start.place) - rng.randrange(3))
-    while at < len(topic) and not cutter.done:
-        cuts.append(cutter.take(delivery(*topic[at])))
+    range_filter = RangeFilter(start, end, whole=True)
+    slices = []
+    at = max(0, sum(1 for each in topic if each[:2] < start.entry_key) - rng.randrange(3))
+    while at < len(topic) and not range_filter.done:
+        slices.append(range_filter.take(delivery(*topic[at])))
         at = at + 1 if rng.random() < 0.7 else max(0, at - rng.randrange(4))
-    assert taken(cuts) == expected(topic, start, end)
-    assert cutter.done or end.order >= Position(*topic[-1][:2]).order
+    assert taken(slices) == expected(topic, start, end)
+    assert range_filter.done or end.order >= Position(*topic[-1][:2]).order
 
 
 @given(worlds())
@@ -76,15 +81,15 @@ def test_a_transport_that_splits_entries_yields_each_message_once(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
-    cutter = RangeFilter(start, end, whole=False)
-    cuts = []
+    range_filter = RangeFilter(start, end, whole=False)
+    slices = []
     for ledger, entry, size in topic:
         first = 0
         while first < max(1, size):
             stop = rng.randrange(first, max(1, size)) + 1
-            cuts.append(cutter.take(delivery(ledger, entry, size, range(first, stop))))
+            slices.append(range_filter.take(delivery(ledger, entry, size, range(first, stop))))
             first = stop
-    assert taken(cuts) == expected(topic, start, end)
+    assert taken(slices) == expected(topic, start, end)
 
 
 @given(worlds())
@@ -94,24 +99,24 @@ def test_a_reconnect_continues_after_finished_entries(
     topic, start, end, rng = world
     first = RangeFilter(start, end, whole=True)
     stop = rng.randrange(len(topic) + 1)
-    cuts = [first.take(delivery(*each)) for each in topic[:stop]]
+    slices = [first.take(delivery(*each)) for each in topic[:stop]]
     again = RangeFilter(first.last, end, whole=True)
     if not first.done:
-        cuts += [again.take(delivery(*each)) for each in topic]
-    assert taken(cuts) == expected(topic, start, end)
+        slices += [again.take(delivery(*each)) for each in topic]
+    assert taken(slices) == expected(topic, start, end)
 
 
 def test_a_range_can_end_at_an_entry_that_is_no_message() -> None:
-    cutter = RangeFilter(EARLIEST, Position(3, 5), whole=True)
-    assert cutter.take(delivery(3, 4, 2)) is not None
-    assert not cutter.done
-    cutter.passed(3, 5)
-    assert cutter.done
-    assert cutter.last == Position(3, 5)
+    range_filter = RangeFilter(EARLIEST, Position(3, 5), whole=True)
+    assert range_filter.take(delivery(3, 4, 2)) is not None
+    assert not range_filter.done
+    range_filter.skip(3, 5)
+    assert range_filter.done
+    assert range_filter.last == Position(3, 5)
 
 
 def test_a_range_with_its_end_before_its_start_is_empty() -> None:
     """This occurs after a crash in the first batch of a query that begins at the end."""
-    cutter = RangeFilter(Position(3, 5), Position(3, 2), whole=True)
-    assert cutter.done
-    assert cutter.take(delivery(3, 2, 0)) is None
+    range_filter = RangeFilter(Position(3, 5), Position(3, 2), whole=True)
+    assert range_filter.done
+    assert range_filter.take(delivery(3, 2, 0)) is None

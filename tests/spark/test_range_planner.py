@@ -35,20 +35,18 @@ def spans(draw: st.DrawFn) -> EntrySpan:
     low, high = sorted(draw(st.tuples(*[st.integers(-1, len(places) - 1)] * 2)))
     start = EARLIEST if low < 0 else places[low]
     if low >= 0 and draw(st.booleans()):
-        start = Position(*start.place, draw(st.integers(0, 5)))
+        start = Position(*start.entry_key, draw(st.integers(0, 5)))
     end = places[max(0, high)]
     if draw(st.booleans()):
-        end = Position(*end.place, draw(st.integers(6, 9)))
+        end = Position(*end.entry_key, draw(st.integers(6, 9)))
     return EntrySpan(start, end, ledgers, draw(st.sampled_from([1.0, 3.5, 1000.0])))
 
 
 def entries(span: EntrySpan) -> list[tuple[int, int]]:
     """Return the positions of all entries of a range, whole or in part."""
-    stretches = span.ranges()
-    assert stretches is not None
-    return [
-        (each.ledger, entry) for each in stretches for entry in range(each.first, each.last + 1)
-    ]
+    ranges = span.ranges()
+    assert ranges is not None
+    return [(each.ledger, entry) for each in ranges for entry in range(each.first, each.last + 1)]
 
 
 topics = st.dictionaries(st.sampled_from("abcdefgh"), spans(), min_size=1)
@@ -60,7 +58,8 @@ def test_a_range_contains_the_entries_between_its_ends(span: EntrySpan) -> None:
         (each.id, entry)
         for each in span.ledgers
         for entry in range(each.entries)
-        if span.start.order < Position(each.id, entry).order and (each.id, entry) <= span.end.place
+        if span.start.order < Position(each.id, entry).order
+        and (each.id, entry) <= span.end.entry_key
     ]
     assert entries(span) == ([] if span.empty else expected)
 

@@ -262,7 +262,7 @@ def test_a_stream_in_limited_batches_reads_everything_once(url: str) -> None:
 
 def fresh(query: Stream) -> Stream:
     """Ask the broker again, even shortly after the last request."""
-    query.reader._progress()._asked_s = float("-inf")
+    query.reader._progress()._polled_s = float("-inf")
     return query
 
 
@@ -329,7 +329,7 @@ def test_cursor_commit_none_does_not_move_the_subscription(broker: BrokerThread)
 def test_a_second_query_on_one_subscription_is_an_error(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.spark.driver.query_cursor._BUSY_S", 0.2)
+    monkeypatch.setattr("pulsar_encore.spark.driver.query_cursor._BUSY_TIMEOUT_S", 0.2)
     publish(url, b"a")
     query = Stream(url, subscription="s")
     with pytest.raises(encore.PulsarException, match="another query or consumer holds it"):
@@ -511,7 +511,7 @@ def test_a_topic_recreated_during_a_query_is_data_loss(broker: BrokerThread) -> 
     held = query.reader._progress()._cursors
     assert held is not None
     broker.delete_topic(TOPIC)
-    while not held._piles[TOPIC].failed:  # it looks for its topic, which does not exist
+    while not held._buffers[TOPIC].failed:  # it looks for its topic, which does not exist
         time.sleep(0.02)
     publish(url, *numbered(30, 50))
     with pytest.raises(DataLossError, match="it or the topic was deleted"):

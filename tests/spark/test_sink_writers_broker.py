@@ -21,7 +21,7 @@ from pulsar_encore.errors import ConfigurationError, NotSupportedError, Transpor
 from pulsar_encore.exceptions import MessageTooBig, ProducerBusy, TopicTerminated
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.spark.sink import SinkCommit, batch_writer
-from pulsar_encore.spark.sink.producer_cache import _busy, steady_router
+from pulsar_encore.spark.sink.producer_cache import _busy_text, steady_router
 from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire.entries import decode_body
 
@@ -309,7 +309,7 @@ def test_a_producer_name_in_use_is_waited_for(here: Home, monkeypatch: pytest.Mo
 def test_the_error_for_too_many_producers_is_the_brokers() -> None:
     limit = ProducerBusy("(broker: Topic 't' reached max producers limit)")
     for name in (None, "job-q-3"):
-        said = _busy(ProducerOptions(topic="t", producer_name=name), 0.3, limit)
+        said = _busy_text(ProducerOptions(topic="t", producer_name=name), 0.3, limit)
         assert "stayed in use" not in said and "reached max producers limit" in said
 
 

@@ -1,7 +1,7 @@
 """The ledgers and consumers of topics, from the web service (admin API) of the brokers.
 
-Requests use the client's own login and certificates. `Admin` remembers the size of closed ledgers:
-it never changes, and after a ledger is deleted it tells whether the ledger was read to its end.
+`Admin` remembers the size of closed ledgers: after a ledger is deleted, its size tells whether it
+was read to its end.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ _MAX_NAME: Final = 100
 
 
 class TopicLedgers(NamedTuple):
-    """The stored ledgers of a topic in order, its last entry, and its durable subscriptions."""
+    """The stored ledgers of a topic in order, its last entry, and its durable subscriptions.
+
+    `subscriptions` has the acked position by name; None if the web service does not tell it.
+    """
 
     ledgers: tuple[LedgerSize, ...]
     last: Position
-    subscriptions: frozenset[str]
+    subscriptions: Mapping[str, Position | None]
 
 
 class Admin:
-    """The web service of one cluster. Belongs to the event loop that creates it.
-
-    Raises:
-        ConfigurationError: if `connection` has no usable `admin_url`.
-    """
+    """The web service of one cluster. Belongs to the event loop that creates it."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
         url = web_address(connection.admin_url or "", "admin.url")
@@ -58,7 +57,7 @@ class Admin:
         )
         try:
             found = _parse(answer)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise TransportError(
                 f"ledgers of {topic}: the answer of the web service cannot be parsed"
             ) from error
@@ -113,4 +112,13 @@ def _parse(answer: Mapping[str, Any]) -> TopicLedgers:
         ledgers.append(LedgerSize(number, entries, size, closed))
     ledger, _, entry = str(answer["lastConfirmedEntry"]).partition(":")
     last = Position(int(ledger), int(entry))
-    return TopicLedgers(tuple(ledgers), last, frozenset(answer.get("cursors", ())))
+    subscriptions = {name: _acked(each) for name, each in answer.get("cursors", {}).items()}
+    return TopicLedgers(tuple(ledgers), last, subscriptions)
+
+
+def _acked(cursor: Any) -> Position | None:
+    try:
+        ledger, entry = map(int, cursor["markDeletePosition"].split(":"))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return Position(ledger, entry)

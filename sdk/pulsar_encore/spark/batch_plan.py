@@ -1,8 +1,7 @@
-"""The end of a micro-batch in each topic, and its split into tasks.
+"""The end of a micro-batch in each topic.
 
 A closed ledger never changes, so a plan over closed ledgers is the same after a crash. Limits are
-shared by water filling: every topic gets the same share, and topics that need less leave the rest
-to the others. Over several batches no topic starves.
+shared by water filling: topics that need less than an equal share leave the rest to the others.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ from .offsets import LAST_ENTRY, Position
 
 
 class LedgerSize(NamedTuple):
-    """A ledger of a topic: its id, its entries so far, its bytes.
-
-    Attributes:
-        closed: No entry will be added.
-    """
+    """A ledger of a topic; no entry is added once it is `closed`. `size` is in bytes."""
 
     id: int
     entries: int
@@ -29,11 +24,7 @@ class LedgerSize(NamedTuple):
 
 
 class TopicRange(NamedTuple):
-    """Consecutive entries of one ledger, `first` to `last` inclusive.
-
-    Attributes:
-        size: Mean bytes of an entry; 0 if unknown.
-    """
+    """Entries `first` to `last` of one ledger. `size` is the mean of an entry in bytes, or 0."""
 
     ledger: int
     first: int
@@ -49,9 +40,7 @@ class TopicRange(NamedTuple):
 class EntrySpan:
     """The part of a topic that is read, from behind `start` up to and including `end`.
 
-    Attributes:
-        ledgers: The known ledgers of the topic, in order.
-        per_entry: Mean messages per entry.
+    `ledgers` are known, and in order. `per_entry` is the mean number of messages in an entry.
     """
 
     start: Position
@@ -70,7 +59,7 @@ class EntrySpan:
         start, end = self.start, self.end
         if end.entry == LAST_ENTRY:
             return None
-        # Behind a position within a batch, the rest of that entry is still to be read.
+        # Behind a position within a batch, the rest of the entry is still to be read.
         first = start.entry + (start.batch_index < 0)
         if start.ledger == end.ledger:
             size = next((_mean(each) for each in self.ledgers if each.id == end.ledger), 0.0)
@@ -101,10 +90,9 @@ def may_be_gone(
     `start` is. A missing ledger behind a stored one held no messages.
 
     Args:
-        start: The last message that was read.
         stored: The topic's ledgers, in order; empty if unknown.
         entries: Number of entries of `start`'s ledger; None if unknown.
-        seen: Ledgers of the topic that had entries at the last check.
+        seen: Ledgers that had entries at the last check.
     """
     if start.ledger < 0 or not stored or stored[0].id <= start.ledger:
         return False
@@ -123,7 +111,7 @@ class Quota:
 
 
 def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
-    """Return the end of each topic in this batch, under all limits of the quota.
+    """Return the end of each topic in this batch.
 
     A topic with entries that cannot be counted is read to its end. However small the limits are,
     one topic per batch gets its next entry, another one each time. Otherwise a topic with large
@@ -159,9 +147,9 @@ def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
 
 
 def _guaranteed_topic(spans: Mapping[str, EntrySpan], topics: Iterable[str]) -> str:
-    """Choose the topic that surely advances, by a hash of all positions.
+    """Choose the topic that surely advances: another one in each batch, by a hash of all positions.
 
-    The topic changes with each batch, and is the same when a batch is planned again.
+    A batch that is planned again gets the same topic.
     """
     where = "".join(f"{topic} {spans[topic].start};" for topic in sorted(spans))
     return min(topics, key=lambda topic: (crc32(f"{where}{topic}".encode()), topic))
@@ -181,15 +169,11 @@ def _spend_rest(
     costs: Mapping[str, Sequence[float]],
     counted: Mapping[str, Sequence[TopicRange]],
     limit: float,
-    turn: int,
+    rotation: int,
 ) -> None:
-    """Spend the rest of shares that are not whole entries on one more entry of some topics.
+    """Spend the parts of `shares` that are not whole entries on one more entry of some topics.
 
-    Args:
-        shares: By topic; modified.
-        costs, counted: By topic, for each range.
-        limit: Of all topics together.
-        turn: Decides which topic is first. It changes as the positions advance.
+    `rotation` decides which topic is first. It changes as the positions advance.
     """
     topics = sorted(counted)
     spent = {
@@ -203,7 +187,7 @@ def _spend_rest(
     }
     rest = limit - sum(spent.values())
     for at in range(len(topics)):
-        topic = topics[(turn + at) % len(topics)]
+        topic = topics[(rotation + at) % len(topics)]
         next_cost = _next_cost(counted[topic], costs[topic], spent[topic])
         if next_cost is not None and next_cost <= rest:
             shares[topic] = spent[topic] + next_cost
@@ -211,7 +195,7 @@ def _spend_rest(
 
 
 def _next_cost(ranges: Sequence[TopicRange], costs: Sequence[float], spent: float) -> float | None:
-    """Return the cost of the next entry behind those that are paid; None behind the last."""
+    """Return the cost of the first entry that is not paid; None if all are paid."""
     for entry_range, cost in zip(ranges, costs, strict=True):
         if spent < entry_range.entries * cost - 1e-6:
             return cost
@@ -226,7 +210,7 @@ def _cost(weight: str, entry_range: TopicRange, per_entry: float) -> float:
 
 
 def _taken(ranges: Iterable[TopicRange], costs: Iterable[float], share: float) -> list[TopicRange]:
-    """Return the first entries of some ranges that a share pays for."""
+    """Return the entries that a share pays for."""
     taken = []
     for entry_range, cost in zip(ranges, costs, strict=True):
         count = min(entry_range.entries, int(share / cost + 1e-9))
@@ -244,7 +228,7 @@ def _end_of(taken: Sequence[TopicRange], span: EntrySpan) -> Position:
     if not taken:
         return span.start
     last = Position(taken[-1].ledger, taken[-1].last)
-    return span.end if last.place == span.end.place else last
+    return span.end if last.entry_key == span.end.entry_key else last
 
 
 def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:

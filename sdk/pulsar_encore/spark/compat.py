@@ -1,7 +1,6 @@
 """Fallbacks for PySpark 4.0 and 4.1.
 
-Nothing calls the stand-in of a missing class, because a release that lacks the class lacks its
-callers too.
+A release that lacks a class lacks its callers too, so nothing calls the empty class in its stead.
 
 - 4.0 pushes no filters, and passes Arrow data only to a `DataSourceArrowWriter`.
 - 4.0 and 4.1 do not say where a stream's next batch begins. They have no limits of a batch, and
@@ -54,60 +53,37 @@ if TYPE_CHECKING:
         SupportsTriggerAvailableNow,
     )
 else:
-    try:
-        from pyspark.sql.datasource import (
-            DataSourceStreamArrowWriter,
-            EqualNullSafe,
-            EqualTo,
-            Filter,
-            GreaterThan,
-            GreaterThanOrEqual,
-            In,
-            IsNotNull,
-            IsNull,
-            LessThan,
-            LessThanOrEqual,
-            Not,
-            StringContains,
-            StringEndsWith,
-            StringStartsWith,
-        )
-    except ImportError:  # 4.0
-
-        class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-            """4.0 passes Arrow data to a writer that is a `DataSourceArrowWriter`."""
-
-        class Filter:
-            """4.0 pushes no filters."""
-
-        def _kind(name: str) -> type:
-            return type(name, (Filter,), {})
-
-        EqualNullSafe, EqualTo = _kind("EqualNullSafe"), _kind("EqualTo")
-        GreaterThan, GreaterThanOrEqual = _kind("GreaterThan"), _kind("GreaterThanOrEqual")
-        LessThan, LessThanOrEqual = _kind("LessThan"), _kind("LessThanOrEqual")
-        In, Not = _kind("In"), _kind("Not")
-        IsNotNull, IsNull = _kind("IsNotNull"), _kind("IsNull")
-        StringContains = _kind("StringContains")
-        StringEndsWith, StringStartsWith = _kind("StringEndsWith"), _kind("StringStartsWith")
+    from pyspark.sql import datasource
 
     try:
-        from pyspark.sql.streaming.datasource import (
-            ReadAllAvailable,
-            ReadLimit,
-            ReadMaxRows,
-            SupportsTriggerAvailableNow,
-        )
+        from pyspark.sql.streaming import datasource as limits
     except ImportError:  # 4.0 and 4.1
+        limits = None
 
-        class ReadLimit:
-            """4.0 and 4.1 pass no limits."""
+    class _StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+        """4.0 passes Arrow data to a writer that is a `DataSourceArrowWriter`."""
 
-        ReadAllAvailable = type("ReadAllAvailable", (ReadLimit,), {})
-        ReadMaxRows = type("ReadMaxRows", (ReadLimit,), {})
+    def _class(module: object, name: str, base: type = object) -> type:
+        return getattr(module, name, None) or type(name, (base,), {})
 
-        class SupportsTriggerAvailableNow:
-            """4.0 and 4.1 freeze the end of a stream without its help."""
+    def _filter(name: str) -> type:
+        return _class(datasource, name, Filter)
+
+    DataSourceStreamArrowWriter = getattr(
+        datasource, "DataSourceStreamArrowWriter", _StreamArrowWriter
+    )
+    Filter = _class(datasource, "Filter")
+    EqualNullSafe, EqualTo = _filter("EqualNullSafe"), _filter("EqualTo")
+    GreaterThan, GreaterThanOrEqual = _filter("GreaterThan"), _filter("GreaterThanOrEqual")
+    LessThan, LessThanOrEqual = _filter("LessThan"), _filter("LessThanOrEqual")
+    In, Not = _filter("In"), _filter("Not")
+    IsNotNull, IsNull = _filter("IsNotNull"), _filter("IsNull")
+    StringContains = _filter("StringContains")
+    StringEndsWith, StringStartsWith = _filter("StringEndsWith"), _filter("StringStartsWith")
+    ReadLimit = _class(limits, "ReadLimit")
+    ReadAllAvailable = _class(limits, "ReadAllAvailable", ReadLimit)
+    ReadMaxRows = _class(limits, "ReadMaxRows", ReadLimit)
+    SupportsTriggerAvailableNow = _class(limits, "SupportsTriggerAvailableNow")
 
 
 __all__ = [
@@ -145,10 +121,8 @@ _UTC: Final[dict[str, str]] = (
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type that Spark takes for a type of its own; times are in UTC."""
     return to_arrow_type(kind, **_UTC)  # type: ignore[arg-type]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark takes for a schema of its own; times are in UTC."""
     return to_arrow_schema(schema, **_UTC)  # type: ignore[arg-type]

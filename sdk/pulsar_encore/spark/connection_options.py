@@ -1,8 +1,8 @@
 """The connection options of a job as the keywords of a `Client`.
 
-`ConnectionOptions` can be pickled, because each process of a job creates its own client. The names
-of the options and of the authentication classes are those of the Java client, as in the JVM
-connector (pulsar-spark).
+`ConnectionOptions` can be pickled, because each process of a job creates its own client. Options
+and authentication classes have the names of the Java client, as in the JVM connector
+(pulsar-spark).
 """
 
 from __future__ import annotations
@@ -29,14 +29,9 @@ class ConnectionOptions:
     """How to create a client.
 
     Attributes:
-        service_url: As `Client` takes it.
-        admin_url: The URL of the brokers' web service, or None.
         settings: Texts of the ``pulsar.client.`` options by lower-cased name without the prefix.
             Not shown, because some are secrets.
         factory: "module:function" that creates the client instead, or None.
-
-    Raises:
-        ConfigurationError: if an option is unknown or wrong.
     """
 
     service_url: str
@@ -59,8 +54,7 @@ class ConnectionOptions:
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of `Client`, except for the URL.
 
-        Raises:
-            ConfigurationError: if a value is wrong. The text shows no secret.
+        Raises ConfigurationError for a wrong value, with a text that shows no secret.
         """
         given = dict(self.settings)
         keywords: dict[str, Any] = {}
@@ -75,17 +69,10 @@ class ConnectionOptions:
 
     @property
     def operation_timeout_s(self) -> float:
-        """The longest wait for one answer of a broker: the option, or the default of `Client`."""
         found: float = self.keywords().get("operation_timeout_seconds", _OPERATION_TIMEOUT_S)
         return found
 
     def open(self) -> Client:
-        """Create a client for this process.
-
-        Raises:
-            ConfigurationError: if a value is wrong, or the factory does not exist or returns
-                another type.
-        """
         if self.factory is None:
             try:
                 return Client(self.service_url, **self.keywords())
@@ -110,9 +97,8 @@ class ConnectionOptions:
 
 
 def connection_of(values: Values) -> ConnectionOptions:
-    """Return the connection of a read or a write; ConfigurationError if it is missing or wrong."""
     if "service.url" not in values:
-        # Seen with Spark 4.3.0: the OPTIONS of CREATE TABLE reach the schema, and not the reader.
+        # With Spark 4.3.0, the OPTIONS of CREATE TABLE reach the schema and not the reader.
         table = (
             ""
             if values
@@ -195,7 +181,6 @@ def _basic(params: str) -> AuthenticationBasic:
 
 
 def _oauth2(params: str) -> AuthenticationOauth2:
-    """Convert Java's camelCase names to the underscores of `AuthenticationOauth2`."""
     try:
         given = json.loads(params)
     except ValueError:

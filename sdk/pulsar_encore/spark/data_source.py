@@ -1,8 +1,8 @@
 """The data source behind ``format("pulsar")``.
 
-All options are checked in the driver, when a query is planned and before anything connects. With
-``valueFormat=schema`` the schema registry is read once, here: PySpark pickles this object between
-`schema` and the readers, and the answer goes with it.
+Options are checked when a query is planned, before anything connects. With ``valueFormat=schema``
+the schema registry is read once: PySpark pickles `PulsarDataSource` between `schema` and the
+readers, and the answer goes with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .reader.values.schema_registry import plan_of_registry
 from .reader.values.value_plan import ValuePlan
 from .runtime import runtime
 from .sink import batch_writer, check_reachable, stream_writer
-from .source_columns import chosen, projected, schema_of
+from .source_columns import projected_schema, schema_of
 from .source_options import ReadOptions, read_options
 
 if TYPE_CHECKING:
@@ -71,15 +71,14 @@ class PulsarDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> PulsarBatchReader:
-        options = self._planned(streaming=False)
+        options = self._checked_options(streaming=False)
         kind = NarrowedBatchReader if _has_filters() else PulsarBatchReader
         return kind(options, self._projected_schema(schema, options), self._plan(options))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
-        options = self._planned(streaming=True)
-        limits = options.limits
-        if not compat.HAS_LIMITS and (limits.any or limits.min_rows is not None):
+        options = self._checked_options(streaming=True)
+        if not compat.HAS_LIMITS and options.limits.need_counts:
             raise ConfigurationError(
                 "limits of a batch (maxEntriesPerTrigger, maxOffsetsPerTrigger, "
                 "maxBytesPerTrigger, minOffsetsPerTrigger) need PySpark 4.2 or later, this is "
@@ -91,15 +90,14 @@ class PulsarDataSource(DataSource):
 
     def _offered_schema(self, options: ReadOptions) -> StructType:
         shape = options.shape
-        columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
         fields = value_fields(self._plan(options))
-        check_columns(fields, [shape.prefix + each.key for each in columns])
-        return schema_of(fields, columns, shape.prefix)
+        check_columns(fields, [shape.prefix + each.key for each in shape.columns])
+        return schema_of(fields, shape.columns, shape.prefix)
 
     def _projected_schema(self, schema: StructType, options: ReadOptions) -> StructType:
-        asked = projected(schema, self._offered_schema(options))
-        check_nullable(asked, value_fields(self._plan(options)))
-        return asked
+        wanted = projected_schema(schema, self._offered_schema(options))
+        check_nullable(wanted, value_fields(self._plan(options)))
+        return wanted
 
     def _plan(self, options: ReadOptions) -> ValuePlan:
         if options.shape.value_format != "schema":
@@ -122,8 +120,7 @@ class PulsarDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return stream_writer(dict(self.options), schema, overwrite)
 
-    def _planned(self, *, streaming: bool) -> ReadOptions:
-        """Return the options after checking that the key files exist."""
+    def _checked_options(self, *, streaming: bool) -> ReadOptions:
         options = self._read_options(streaming=streaming)
         if options.reading.keys is not None:
             options.reading.keys.check()
@@ -134,11 +131,11 @@ class PulsarDataSource(DataSource):
 
 
 def _has_filters() -> bool:
-    """Return True if PySpark is about to push filters, because the session has that enabled.
+    """Return True if PySpark is about to push filters.
 
-    PySpark passes no configuration to this process, and rejects a reader with `pushFilters` if
-    pushdown is disabled, so the call stack is the only sign. If a later PySpark calls the source in
-    another way than 4.3, no filters are pushed: the read is slower but correct.
+    PySpark rejects a reader with `pushFilters` if the session has not enabled pushdown, and passes
+    no configuration to this process. The call stack is the only sign. If a later PySpark than 4.3
+    calls the source in another way, no filters are pushed: the read is slower but correct.
     """
     frame = inspect.currentframe()
     while frame is not None:

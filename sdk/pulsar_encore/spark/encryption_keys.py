@@ -1,8 +1,7 @@
 """Where a job finds the keys of encrypted topics: paths and names of functions, never a key.
 
-Each process of a job reads the file or calls the function itself, on the machine where it runs. So
-no option, plan, log or error contains a key. If a path looks like a key, the error does not show
-it.
+Each process of a job reads the file or calls the function on its machine, so that no option, plan,
+log or error contains a key.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ..values.crypto_keys import CryptoKeyReader
 from ..wire.entry_encryption import check_key
 from .option_parsers import load_function
 
-_MAX_SHOWN: Final = 120  # the shortest private key as one line of base64 is longer
+_MAX_SHOWN: Final = 120  # the shortest private key in base64 is longer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,11 +23,10 @@ class KeyReaderOptions:
     """The keys of one read or write.
 
     Attributes:
-        private: True for the private keys of a read, False for the public keys of a write.
-        path: A PEM file with the key for every name, on every machine; or None.
+        private: True for a read, False for a write.
+        path: A PEM file with the key for every name; or None.
         factory: "module:function" that creates a `CryptoKeyReader` instead; or None.
-        names: The keys that a producer encrypts with. Empty for a read, because messages name their
-            keys.
+        names: The keys that a producer encrypts with. Messages name the keys of a read.
     """
 
     private: bool
@@ -47,17 +45,13 @@ class KeyReaderOptions:
         return f"pulsar.{'reader' if self.private else 'producer'}.cryptoKeyReader"
 
     def check(self) -> None:
-        """Check in the driver that the file exists and has a key.
-
-        Raises:
-            ConfigurationError: if it does not. The text does not show the content.
-        """
+        """Check in the driver that the file exists and has a key. The error shows no content."""
         if self.path is None:
             return
         try:
             check_key(self._content(), private=self.private)
         except NotSupportedError:
-            return  # `cryptography` is not installed here; a task that needs it says so
+            return  # `cryptography` is not installed in the driver
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.path_option}: {error}") from None
 
@@ -65,13 +59,11 @@ class KeyReaderOptions:
         """Return the key reader for a transport, in the process that reads or writes.
 
         Raises:
-            ConfigurationError: if the file or the factory is missing on this machine, or the
-                factory returns another type.
-            NotSupportedError: if the key reader finds keys in Python and the transport is stock,
-                which cannot call it.
+            ConfigurationError: if the file or the factory is missing or wrong on this machine.
+            NotSupportedError: if the key reader finds keys in Python, and the transport is stock.
         """
         if self.path is not None:
-            self._content()  # raises here with the option's name, not later for each entry
+            self._content()  # raises here, and not later for each entry
             return CryptoKeyReader(self.path, self.path)
         assert self.factory is not None  # one of the two is set
         option = self.factory_option
@@ -123,7 +115,6 @@ def key_path(value: str, name: str) -> str:
 def keys_of(
     path: str | None, factory: str | None, *, private: bool, names: tuple[str, ...] = ()
 ) -> KeyReaderOptions | None:
-    """Return the keys of a read or a write, or None if neither option was given."""
     if path is None and factory is None:
         return None
     return KeyReaderOptions(private=private, path=path, factory=factory, names=names)

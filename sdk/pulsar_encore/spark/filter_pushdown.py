@@ -1,8 +1,7 @@
 """Narrowing of a read by the filters of a query.
 
-`Narrowing` leaves out only messages that no filter can let through. Spark applies all filters
-again, so a filter that is not understood only costs time. Filters on the topic, the partition, the
-ledger and, together with a ledger, the entry are used.
+Spark applies all filters again, so a filter that is not used only costs time. Filters on the topic,
+the partition, the ledger and, together with a ledger, the entry are used.
 
 Filters on the publish time are not used. Producers set it by their own clocks, so it is not in
 order within a topic. A broker's search by time assumes that order and may skip matching messages.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import ge, gt, le, lt
+from operator import contains, eq, ge, gt, le, lt
 from typing import Any, Final
 
 from .batch_plan import LedgerSize
@@ -35,13 +34,13 @@ from .compat import (
 from .offsets import LAST_ENTRY, Position, later
 
 _COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
-    EqualTo: lambda value, operand: bool(value == operand),
-    EqualNullSafe: lambda value, operand: bool(value == operand),
+    EqualTo: eq,
+    EqualNullSafe: eq,
     GreaterThan: gt,
     GreaterThanOrEqual: ge,
     LessThan: lt,
     LessThanOrEqual: le,
-    StringContains: lambda value, operand: operand in value,
+    StringContains: contains,
     StringStartsWith: str.startswith,
     StringEndsWith: str.endswith,
 }
@@ -49,7 +48,7 @@ _COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Whole numbers from `low` to `high`, both included; None for no bound."""
+    """Numbers from `low` to `high`, both included; None for no bound."""
 
     low: int | None = None
     high: int | None = None
@@ -64,10 +63,8 @@ class Bounds:
 class Narrowing:
     """The part of a read that the filters allow.
 
-    Attributes:
-        topic, partition: Filters on columns that are the same for a whole topic or partition.
-        ledgers: The possible ledgers.
-        entries: The possible entries of each ledger. They matter in the first and last ledger.
+    `topic` and `partition` are filters on those columns. `entries` bounds the entry ids in the
+    first and the last ledger.
     """
 
     topic: tuple[Filter, ...] = ()
@@ -76,7 +73,7 @@ class Narrowing:
     entries: Bounds = Bounds()
 
     def keeps(self, topic: str, partition: int) -> bool:
-        """Return True if messages of this topic and partition number (or -1) may be wanted."""
+        """Return True if the filters allow messages of this topic and partition number, or -1."""
         return all(_may_hold(each, topic) for each in self.topic) and all(
             _may_hold(each, partition) for each in self.partition
         )
@@ -84,12 +81,7 @@ class Narrowing:
     def span(
         self, start: Position, end: Position, ledgers: Sequence[LedgerSize] = ()
     ) -> tuple[Position, Position]:
-        """Return the narrowed start and end of a read; the range may be empty.
-
-        Args:
-            start, end: The read is from behind `start` to `end`.
-            ledgers: The known ledgers of the topic, in order.
-        """
+        """Return the narrowed start and end; `ledgers` are the known ledgers, in order."""
         low, high, entries = self.ledgers.low, self.ledgers.high, self.entries
         if low is not None:
             first = max(0, entries.low or 0)
@@ -103,12 +95,7 @@ class Narrowing:
 
 
 def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str]) -> Narrowing:
-    """Return the part of a read that filters allow; all of the filters must hold.
-
-    Args:
-        filters: As Spark pushes them.
-        names: Keys (such as "topic") of the metadata columns, by column name.
-    """
+    """Return the narrowing by filters; `names` has the keys of metadata columns by name."""
     topic: list[Filter] = []
     partition: list[Filter] = []
     ledgers, entries = Bounds(), Bounds()

@@ -1,7 +1,7 @@
 """The Python interpreter of Spark's workers, and whether it has this package.
 
-Spark takes PYSPARK_PYTHON from the environment of the process that starts it, or the `python3` of
-PATH. A program that is started as ``.venv/bin/python job.py`` has its own interpreter in neither.
+Spark takes PYSPARK_PYTHON of its environment, or the `python3` of PATH. Neither is the interpreter
+of a program that is started as ``.venv/bin/python job.py``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 _VARIABLE: Final = "PYSPARK_PYTHON"
 _SETTING: Final = "spark.pyspark.python"
 _IMPORT: Final = "import pulsar_encore.spark"
-_IMPORT_S: Final = 60.0
+_IMPORT_TIMEOUT_S: Final = 60.0
 _MAX_OUTPUT: Final = 300
 
 
 def use_this_python(spark: SparkSession) -> None:
     """Make the workers of a local session run this interpreter, unless another one is named.
 
-    Does nothing on a cluster, where workers run on other machines, nor for Spark Connect.
-
-    Raises:
-        ConfigurationError: if the interpreter that is named cannot import this package.
+    Does nothing on a cluster or for Spark Connect. Raises ConfigurationError if the workers'
+    interpreter cannot import this package.
     """
     context = getattr(spark, "_sc", None)
     if context is None or not context.master.startswith("local"):
@@ -42,11 +40,7 @@ def use_this_python(spark: SparkSession) -> None:
 
 
 def check_python(program: str) -> None:
-    """Check that an interpreter of this machine, by path or name on PATH, has this package.
-
-    Raises:
-        ConfigurationError: if it does not exist, or cannot import this package.
-    """
+    """Check that an interpreter, by path or name on PATH, can import this package."""
     found = shutil.which(program)
     if found is not None and _is_this_interpreter(found):
         return
@@ -63,11 +57,11 @@ def check_python(program: str) -> None:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
-            timeout=_IMPORT_S,
+            timeout=_IMPORT_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        # Its `stderr` is bytes on POSIX and incomplete, so it is left out.
-        output = f"it did not answer within {_IMPORT_S:g} s"
+        # Its `stderr` is incomplete.
+        output = f"it did not answer within {_IMPORT_TIMEOUT_S:g} s"
     except subprocess.CalledProcessError as error:
         output = "".join(error.stderr.strip().splitlines()[-1:]) or str(error)
     except OSError as error:
@@ -83,8 +77,8 @@ def check_python(program: str) -> None:
 def _is_this_interpreter(found: str) -> bool:
     """Return True if a path is another name of `sys.executable`, such as `python3` for `python`.
 
-    The directory counts too: the interpreters of several virtual environments may be links to one
-    file, but each has its own packages.
+    The interpreters of several virtual environments may be links to one file, so the directory must
+    be the same too.
     """
     try:
         return os.path.samefile(found, sys.executable) and os.path.samefile(

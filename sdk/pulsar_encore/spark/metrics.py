@@ -1,7 +1,6 @@
 """Metrics of streaming queries: rows read, lag, backlog, and whether acks arrive.
 
-No figure is an estimate of this module. Spark observes rows and times, the backlog comes from the
-brokers' ledgers, and an unknown figure is None.
+No figure is an estimate: an unknown figure is None.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.types import BinaryType, StringType
 
-from ..errors import ConfigurationError, EncoreError, TopicNotFound, TransportError
-from ..transport.native.lookup.http_lookup import path_of
+from ..errors import ConfigurationError, EncoreError, TopicNotFound
 from .admin import Admin, TopicLedgers
 from .batch_plan import EntrySpan
 from .offsets import Position, read_offset
@@ -147,36 +145,6 @@ class QueryMetrics:
 _SUMMED_FIELDS: Final = ("rows", "bytes", "redelivered", "dead_letters")
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The web service's answer for one topic; without ledgers the topic does not exist."""
-
-    ledgers: TopicLedgers | None
-    cursor: Position | None
-
-
-class _Stats(Admin):
-    """The web service, with the positions of subscriptions."""
-
-    async def ask(self, topic: str, subscription: str | None) -> _Answer:
-        try:
-            ledgers = await self.ledgers(topic)
-        except TopicNotFound:
-            return _Answer(None, None)
-        if subscription is None or subscription not in ledgers.subscriptions:
-            return _Answer(ledgers, None)
-        doing = f"the subscription {subscription} of {topic}"
-        answer = await self._web.get(f"/admin/v2/{path_of(topic)}/internalStats", {}, doing)
-        try:
-            marked = str(answer["cursors"][subscription]["markDeletePosition"])
-            ledger, entry = map(int, marked.split(":"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise TransportError(
-                f"{doing}: the answer of the web service cannot be parsed"
-            ) from error
-        return _Answer(ledgers, Position(ledger, entry))
-
-
 class PulsarProgressListener(StreamingQueryListener):
     """Follows the streaming queries of a session that read from this source.
 
@@ -186,7 +154,7 @@ class PulsarProgressListener(StreamingQueryListener):
     Args:
         callback: Called with the `QueryMetrics` of a query after each batch, or None.
         options: Options of the read. With `admin.url` the backlog is counted; with `subscription`
-            too, late acks are counted. This costs one or two requests per topic and batch.
+            too, late acks are counted. This costs one request per topic and batch.
         name: Name of the observation (`with_metrics`).
 
     Raises:
@@ -211,7 +179,7 @@ class PulsarProgressListener(StreamingQueryListener):
         self._read_options: ReadOptions | None = None
         if options is not None:
             self._read_options = read_options(options, streaming=None)
-        self._stats: _Stats | None = None
+        self._admin: Admin | None = None
         self._queries: dict[str, QueryMetrics] = {}
         self._lock = threading.Lock()
 
@@ -241,7 +209,7 @@ class PulsarProgressListener(StreamingQueryListener):
             progress = event.progress
             ends = [each for each in map(_positions, progress.sources) if each is not None]
             if not ends:
-                return  # a batch of another source
+                return
             key = str(progress.id)
             with self._lock:
                 previous = self._queries.get(key)
@@ -273,7 +241,7 @@ class PulsarProgressListener(StreamingQueryListener):
             after |= end
         try:
             answers = runtime().call(
-                self._ask(tuple(after), subscription), "ask for the backlog", _REQUEST_TIMEOUT_S
+                self._request_ledgers(after), "ask for the backlog", _REQUEST_TIMEOUT_S
             )
         except EncoreError as error:
             log.warning("the backlog is not known: %s", error)
@@ -287,23 +255,32 @@ class PulsarProgressListener(StreamingQueryListener):
         metrics = replace(metrics, **_backlog(after, answers))
         if subscription is not None:
             late_acks = sum(
-                _is_late(start, answers[topic].cursor) for topic, start in previous.items()
+                _is_late(start, stored.subscriptions.get(subscription))
+                for topic, start in previous.items()
+                if (stored := answers[topic]) is not None
             )
             metrics = replace(metrics, commit_errors=(metrics.commit_errors or 0) + late_acks)
         return metrics
 
-    async def _ask(self, topics: Iterable[str], subscription: str | None) -> dict[str, _Answer]:
+    async def _request_ledgers(self, topics: Iterable[str]) -> dict[str, TopicLedgers | None]:
+        """Return the ledgers by topic; None for a topic that does not exist."""
         assert self._read_options is not None
-        if self._stats is None:  # created on the event loop that it belongs to
-            self._stats = _Stats(self._read_options.connection)
-        stats = self._stats
-        names = list(topics)
-        answers = await asyncio.gather(*(stats.ask(each, subscription) for each in names))
-        return dict(zip(names, answers, strict=True))
+        if self._admin is None:  # created on the event loop that it belongs to
+            self._admin = Admin(self._read_options.connection)
+        admin = self._admin
+
+        async def request(topic: str) -> TopicLedgers | None:
+            try:
+                return await admin.ledgers(topic)
+            except TopicNotFound:
+                return None
+
+        answers = await asyncio.gather(*map(request, topics))
+        return dict(zip(topics, answers, strict=True))
 
 
 def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] | None:
-    """Return start and end of a batch; None for another source."""
+    """Return start and end of a batch; None for a batch of another source."""
     try:
         # PySpark passes `str` of null for the first batch of a query.
         first = source.startOffset in (None, "None", "null")
@@ -334,12 +311,13 @@ def _ms_of(timestamp: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
 
 
-def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> dict[str, Any]:
-    """Return the entries behind the ends of a batch, as fields of `QueryMetrics`."""
+def _backlog(
+    ends: Mapping[str, Position], answers: Mapping[str, TopicLedgers | None]
+) -> dict[str, Any]:
     backlog: dict[str, TopicBacklog] = {}
     deleted = 0
     for topic, end in ends.items():
-        stored = answers[topic].ledgers
+        stored = answers[topic]
         if stored is None:
             deleted += 1
             continue
@@ -358,12 +336,8 @@ def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> di
 
 
 def _is_late(start: Position, cursor: Position | None) -> bool:
-    """Return True if a subscription is behind the position that was acked before the batch."""
-    # A batch that was read in part is acked with its last message.
-    entry = start.entry - (start.batch_index >= 0)
-    if start.ledger < 0 or entry < 0 or cursor is None:
-        return False
-    return cursor.place < (start.ledger, entry)
+    acked = start.ackable_entry
+    return min(acked) >= 0 and cursor is not None and cursor.entry_key < acked
 
 
 _GAUGES: Final = {

@@ -1,7 +1,7 @@
 """Positions in a topic, the offsets of a query, and positions in options.
 
-A position is the last processed message. A range is therefore from behind one position up to and
-including another. Equal positions have equal texts, because Spark compares offsets as text.
+A range is from behind one position up to and including another. Equal positions have equal texts,
+because Spark compares offsets as text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ..errors import ConfigurationError
 from ..wire import pulsar_pb2 as pb
-from .option_parsers import shown
+from .option_parsers import shortened
 
 VERSION: Final = 1
 _MAX_LONG: Final = (1 << 63) - 1
@@ -30,9 +30,7 @@ _FORMS: Final = (
 class Position(NamedTuple):
     """The last processed message of a topic or partition.
 
-    Attributes:
-        ledger, entry: Its entry; -1 and -1 before the first message.
-        batch_index: Its index in a batch; -1 for the whole entry.
+    `ledger` and `entry` are -1 before the first message. `batch_index` is -1 for a whole entry.
     """
 
     ledger: int
@@ -45,16 +43,24 @@ class Position(NamedTuple):
         return self.ledger, self.entry, _MAX_LONG if self.batch_index < 0 else self.batch_index
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Ledger and entry id."""
+    def entry_key(self) -> tuple[int, int]:
         return self.ledger, self.entry
+
+    @property
+    def ackable_entry(self) -> tuple[int, int]:
+        """The last entry that was processed completely.
+
+        A cumulative ack within a batch would undo single acks behind it. After an ack of the entry
+        before, the broker keeps the whole batch.
+        """
+        return self.ledger, self.entry - (self.batch_index >= 0)
 
     def __str__(self) -> str:
         return f"{self.ledger}:{self.entry}:{self.batch_index}"
 
 
 EARLIEST: Final = Position(-1, -1, -1)
-"""Before the first message that exists at the time of the read."""
+"""Before the first message that is stored."""
 
 LATEST: Final = Position(_MAX_LONG, _MAX_LONG, -1)
 """Behind the last message; never part of an offset."""
@@ -62,41 +68,31 @@ LATEST: Final = Position(_MAX_LONG, _MAX_LONG, -1)
 LAST_ENTRY: Final = _MAX_LONG
 """Stands for the last entry of a ledger."""
 
-Offsets = Mapping[str, Position]
-"""A position for each topic or partition, by full name."""
-
 
 def later(one: Position, other: Position) -> Position:
     return one if one.order >= other.order else other
 
 
-def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
-    """Return offsets for Spark: a dict with the same JSON text for the same positions.
-
-    `slicing` is the split of the batch that ends here (see `slicing_text`), or "".
-    """
+def offset_json(offsets: Mapping[str, Position], slicing: str = "") -> dict[str, Any]:
+    """Return offsets for Spark; `slicing` is the split of the batch that ends at them, or ""."""
     positions = {topic: str(offsets[topic]) for topic in sorted(offsets)}
     split_fields = {"s": slicing} if slicing else {}
     return {"p": positions, **split_fields, "v": VERSION}
 
 
 def slicing_text(value: Any) -> str:
-    """Return how the batch that ends at these offsets is split, as passed to `offset_json`."""
+    """Return the `slicing` in the value of `offset_json`."""
     return str(value.get("s", "")) if isinstance(value, Mapping) else ""
 
 
 def read_offset(value: Any) -> dict[str, Position]:
-    """Parse the offsets of `offset_json` that Spark hands back.
-
-    Raises:
-        ConfigurationError: if they are not offsets of this source, or of an unknown version.
-    """
+    """Parse the value of `offset_json`, or raise ConfigurationError."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError as error:
             raise ConfigurationError(
-                f"an offset of this source is JSON, got {shown(value)}"
+                f"an offset of this source is JSON, got {shortened(value)}"
             ) from error
     if not isinstance(value, Mapping) or not isinstance(value.get("p"), Mapping):
         raise ConfigurationError(
@@ -123,9 +119,9 @@ def _read_position(text: Any, topic: str) -> Position:
 
 
 def user_position(value: Any, where: str) -> Position:
-    """Parse a position from the JSON of an option; `EARLIEST` and `LATEST` for the ends.
+    """Parse a position from the JSON of an option, or raise ConfigurationError.
 
-    `where` names the option and the topic in errors (ConfigurationError).
+    `where` names the option and the topic in errors.
     """
     if value in ("earliest", -2):
         return EARLIEST
@@ -149,21 +145,21 @@ def user_position(value: Any, where: str) -> Position:
                 pass
             else:
                 return _from_wire(data, where)
-    raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
+    raise ConfigurationError(f"{where} must be {_FORMS}; got {shortened(value)}")
 
 
 def _from_mapping(value: Mapping[str, Any], where: str) -> Position:
     known = {"ledgerId", "entryId", "batchIndex", "partition", "partitionIndex"}
     numbers = [value.get("ledgerId"), value.get("entryId"), value.get("batchIndex", -1)]
     if set(value) - known or not all(type(each) is int for each in numbers):
-        raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
+        raise ConfigurationError(f"{where} must be {_FORMS}; got {shortened(value)}")
     return _checked(*numbers, where=where)
 
 
 def _from_bytes(value: list[Any], where: str) -> Position:
     """Parse signed bytes, as a JVM prints them, or unsigned bytes."""
     if not all(type(each) is int and -128 <= each <= 255 for each in value):
-        raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
+        raise ConfigurationError(f"{where} must be {_FORMS}; got {shortened(value)}")
     return _from_wire(bytes(each & 0xFF for each in value), where)
 
 
@@ -193,8 +189,7 @@ def _checked(ledger: int, entry: int, index: int = -1, *, where: str) -> Positio
 def before(first: Position) -> Position:
     """Return the position from which a read begins with the message `first`.
 
-    For a whole entry or its first message, that is the whole entry before. If that entry does not
-    exist, the read begins with the next existing entry.
+    The entry before `first` need not exist: the read begins with the next existing entry.
     """
     if first in (EARLIEST, LATEST):
         return first

@@ -1,7 +1,4 @@
-"""Parsers of option texts. Each error names the option.
-
-Spark passes every option value as text.
-"""
+"""Parsers of option texts. Spark passes every option value as text."""
 
 from __future__ import annotations
 
@@ -18,22 +15,18 @@ from ..values.topic_names import full_name
 
 T = TypeVar("T")
 Parser = Callable[[str, str], T]
-"""Converts an option's text to a value. The second argument is the option's name.
-
-Raises `ConfigurationError` if the text is not allowed.
-"""
+"""Converts an option's text to a value, or raises ConfigurationError with the option's name."""
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FUNCTION: Final = re.compile(r"[\w.]+:\w+")
 _BYTES: Final = re.compile(r"(\d{1,12})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_MOST_MS: Final = 1 << 53  # a float holds every whole number below
+_MAX_MS: Final = 1 << 53  # a float holds every whole number below
 _SHOWN: Final = 120
 
 
-def shown(value: object) -> str:
-    """Return the `repr` of a value for an error text, shortened to 120 characters."""
+def shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
@@ -46,22 +39,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def words(value: str, name: str) -> str:
-    """Parse a text that is not blank."""
     if not value.strip():
         raise ConfigurationError(f"{name} must not be blank")
     return value.strip()
 
 
 def function_name(value: str, name: str) -> str:
-    """Parse the name of a function, ``module:function``."""
     text = value.strip()
     if not _FUNCTION.fullmatch(text):
-        raise ConfigurationError(f"{name} must be module:function, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be module:function, got {shortened(value)}")
     return text
 
 
 def load_function(function: str, option: str) -> Callable[..., Any]:
-    """Import a function named ``module:function``; ConfigurationError if it does not exist."""
+    """Import a function named ``module:function``, or raise ConfigurationError."""
     module, _, name = function.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -76,51 +67,46 @@ def load_function(function: str, option: str) -> Callable[..., Any]:
 def flag(value: str, name: str) -> bool:
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
-        raise ConfigurationError(f"{name} must be true or false, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be true or false, got {shortened(value)}")
     return lowered == "true"
 
 
 def at_least(low: int, high: int | None = None) -> Parser[int]:
-    """Return a parser of whole numbers from `low` to `high`, both included."""
-
     def parse(value: str, name: str) -> int:
         text = value.strip()
         number = int(text) if _WHOLE.fullmatch(text) else low - 1
         if number < low or (high is not None and number > high):
             span = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise ConfigurationError(f"{name} must be a whole number, {span}; got {shown(value)}")
+            raise ConfigurationError(
+                f"{name} must be a whole number, {span}; got {shortened(value)}"
+            )
         return number
 
     return parse
 
 
 def size(value: str, name: str) -> int:
-    """Parse a number of bytes such as 1048576, 100k or 1g. Units are powers of 1024."""
+    """Parse a number of bytes such as 1048576, 100k or 1g, in powers of 1024."""
     match = _BYTES.fullmatch(value.strip())
     if match is None or int(match[1]) < 1:
         raise ConfigurationError(
-            f"{name} must be a number of bytes such as 100m, got {shown(value)}"
+            f"{name} must be a number of bytes such as 100m, got {shortened(value)}"
         )
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
 
 
 def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
-    """Return a parser of times such as 15m, 30s or 250ms, in ms.
-
-    Args:
-        unit: The unit of a bare number.
-        low: The shortest time allowed, in ms.
-    """
+    """Return a parser of times such as 15m, 30s or 250ms, in ms; `unit` is for a bare number."""
 
     def parse(value: str, name: str) -> int:
         match = _DURATION.fullmatch(value.strip())
         time_ms = -1.0
         if match is not None:
             time_ms = float(match[1]) * _UNITS_MS[(match[2] or unit).lower()]
-        if not low <= time_ms < _MOST_MS:
+        if not low <= time_ms < _MAX_MS:
             least = f", at least {low} ms" if low else ""
             raise ConfigurationError(
-                f"{name} must be a time such as 250ms, 30s or 15m{least}: {shown(value)}"
+                f"{name} must be a time such as 250ms, 30s or 15m{least}: {shortened(value)}"
             )
         return round(time_ms)
 
@@ -128,7 +114,7 @@ def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
 
 
 def choice(values: Mapping[str, T]) -> Parser[T]:
-    """Return a parser of the words in `values`, in any case, to the value of each word."""
+    """Return a parser of the words in `values`, in any case."""
     spelled = {each.lower(): each for each in values}
 
     def parse(value: str, name: str) -> T:
@@ -136,7 +122,7 @@ def choice(values: Mapping[str, T]) -> Parser[T]:
         if found is None:
             *others, last = values
             raise ConfigurationError(
-                f"{name} must be {', '.join(others)} or {last}, got {shown(value)}"
+                f"{name} must be {', '.join(others)} or {last}, got {shortened(value)}"
                 f"{nearest(value, values)}"
             )
         return values[found]
@@ -145,15 +131,13 @@ def choice(values: Mapping[str, T]) -> Parser[T]:
 
 
 def one_of(*words: str) -> Parser[str]:
-    """Return a parser of some words, in any case. The value is the word as it is spelled here."""
     return choice({each: each for each in words})
 
 
 def names(value: str, name: str) -> tuple[str, ...]:
-    """Parse names that are separated by commas."""
     found = tuple(each.strip() for each in value.split(",") if each.strip())
     if not found:
-        raise ConfigurationError(f"{name} must name something, got {shown(value)}")
+        raise ConfigurationError(f"{name} must name something, got {shortened(value)}")
     return found
 
 
@@ -163,12 +147,11 @@ def json_object(value: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise ConfigurationError(f"{name} must be a JSON object, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be a JSON object, got {shortened(value)}")
     return parsed
 
 
 def web_address(value: str, name: str) -> str:
-    """Parse the URL of a cluster's web service."""
     value = value.strip()
     scheme, mark, host = value.partition("://")
     if scheme not in ("http", "https") or not mark or not host.strip("/"):

@@ -1,8 +1,7 @@
 """Every option of the Spark source, the Spark sink and their clients, declared once in `OPTIONS`.
 
-The table drives the parsing, the errors for unknown and misplaced names, the keywords of `Client`
-and `ProducerOptions`, and the test that compares it with docs/spark.md. Rules for combinations of
-options are functions in `source_options`, `sink.sink_options` and `connection_options`.
+Rules for combinations of options are in `source_options`, `sink.sink_options` and
+`connection_options`. A test compares the table with docs/spark.md.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ SEQUENCED: Final = "task-sequence"
 
 
 class Scope(Flag):
-    """Where an option may be given. Options of `CLIENT` are written after ``pulsar.client.``."""
+    """Where an option may be given. Names in `CLIENT` are written after ``pulsar.client.``."""
 
     BATCH = auto()
     STREAM = auto()
@@ -66,10 +65,7 @@ class Option:
 
     Attributes:
         names: The usual name, then aliases, most of them from other connectors, separated by ", ".
-            Spark and the lookup ignore case.
-        parse: Converts the text. It fixes the unit and the allowed values.
-        doc: What the option does, in one line.
-        scope: Where it may be given.
+            Case does not matter.
         default: The text that stands for it if it is not given; None for no value.
         target: The field that the value goes to, as ``group.field``, or ``field`` of `ReadOptions`
             and `SinkOptions` themselves. Fields of the groups "client" and "producer" are keywords
@@ -92,26 +88,19 @@ class Option:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The usual name and the aliases."""
         return tuple(self.names.split(", "))
 
     @property
     def name(self) -> str:
-        """The usual name."""
         return self.spellings[0]
 
     @property
     def group(self) -> str:
-        """The part of `target` before the dot."""
         return self.target.rpartition(".")[0]
 
     @property
     def field(self) -> str:
-        """The part of `target` after the dot."""
         return self.target.rpartition(".")[2]
-
-
-# Parsers of one option each
 
 
 def _columns(value: str, name: str) -> str | tuple[str, ...]:
@@ -354,8 +343,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     _sink("pulsar.producer.blockIfQueueFull", _blocks, "Only true."),
     _sink("pulsar.producer.compressionType", choice(CompressionType.__members__),
           "The codec of payloads.", target="producer.compression_type"),
-    # A letter is an entry of its own, and chunked if it is large: consumers of the SDK write
-    # letters in the same way. So options of batches and chunks have an effect on messages only.
+    # As in consumers of the SDK, a letter is an entry of its own, and chunked if it is large.
     _produce("pulsar.producer.batchingEnabled", flag, "Whether messages are sent in batches.",
              target="producer.batching_enabled"),
     _produce("pulsar.producer.batchingMaxMessages", at_least(2), "Messages of a batch at most.",
@@ -390,12 +378,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
 class Values(dict[str, Any]):
     """Values of the options that were given, by usual name.
 
-    A subscript with the name of an option that was not given is its default. `in`, `get` and
-    iteration know only options that were given.
-
-    Attributes:
-        client: Texts of the ``pulsar.client.`` options by lower-cased name without the prefix. Not
-            shown, because some are secrets.
+    A subscript with the name of another option is its default. `client` has the texts of the
+    ``pulsar.client.`` options by lower-cased name without the prefix.
     """
 
     def __init__(self, known: OptionSet) -> None:
@@ -422,7 +406,7 @@ class OptionSet:
         title: "source" or "sink".
         scope: Options are accepted if their scope overlaps this scope.
         ignored: Lower-cased names that Spark adds.
-        hints: Advice for names of other connectors, by lower-cased name.
+        hints: Advice for names of other connectors.
     """
 
     def __init__(
@@ -445,16 +429,10 @@ class OptionSet:
         return name.lower() in self._by_spelling
 
     def spellings(self, *names: str) -> frozenset[str]:
-        """Return all spellings of some options, in lower case."""
         return frozenset(each.lower() for name in names for each in self[name].spellings)
 
     def parse(self, given: Iterable[tuple[str, str]]) -> Values:
-        """Parse names, in any case, and texts.
-
-        Raises:
-            ConfigurationError: if a name is unknown, misplaced or given twice, a text is not
-                allowed, or two options exclude each other.
-        """
+        """Parse names, in any case, and texts, or raise ConfigurationError."""
         values = Values(self)
         for name, text in given:
             lowered = name.lower()

@@ -18,29 +18,20 @@ MAX_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 6
 
 @dataclass(frozen=True, slots=True)
 class RetryDelays:
-    """Delays by attempt: a list or a growing delay. The last delay of a list is repeated.
-
-    Attributes:
-        listed_ms: The list, in ms; empty if the delay grows.
-        growing: The rule by which the delay grows, or None.
-    """
+    """A list of delays, of which the last is repeated, or a growing delay."""
 
     listed_ms: tuple[int, ...] = (1_000, 10_000, 60_000)
     growing: Backoff | None = None
 
     def ms(self, attempt: int, rng: Random) -> int:
-        """Return the delay in ms after a failed attempt. Attempts count from 1."""
+        """Return the delay after a failed attempt. Attempts count from 1."""
         if self.growing is not None:
             return self.growing.delay_ms(attempt - 1, rng)
         return self.listed_ms[min(attempt, len(self.listed_ms)) - 1]
 
 
 def retry_delays(value: str, name: str) -> RetryDelays:
-    """Parse a list of delays or ``exp(min,max,multiplier,jitter)``. A bare number is in seconds.
-
-    Raises:
-        ConfigurationError: if the text is neither, or a delay is longer than 100 years.
-    """
+    """Parse a list of delays or ``exp(min,max,multiplier,jitter)``. A bare number is in seconds."""
     parse = duration_ms("s")
     growing = _GROWING.fullmatch(value.strip())
     if growing is None:

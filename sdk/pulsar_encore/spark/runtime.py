@@ -1,8 +1,7 @@
 """An event loop and clients for Spark's driver and workers, which have no event loop.
 
-Each process has one `Runtime`. It is created on first use, and so after any fork. Its loop runs on
-its own thread, so that connections answer their brokers while Spark is busy. It keeps one client
-per set of connection options.
+Each process creates its `Runtime` on first use, and so after any fork. The loop has its own thread,
+so that connections answer their brokers while Spark is busy.
 """
 
 from __future__ import annotations
@@ -25,23 +24,18 @@ _STOP_TIMEOUT_S: Final = 5.0
 
 
 class Runtime:
-    """A running event loop, and the clients on it."""
+    """A running event loop, and one client per set of connection options."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self.loop: Final = asyncio.new_event_loop()
         self._clients: dict[ConnectionOptions, Client] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="pulsar-encore", daemon=True
+            target=self.loop.run_forever, name="pulsar-encore", daemon=True
         )
         self._thread.start()
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
-
     def client(self, connection: ConnectionOptions) -> Client:
-        """Return this process's client for a connection, or raise ConfigurationError."""
         with self._lock:
             client = self._clients.get(connection)
             if client is None:
@@ -49,14 +43,11 @@ class Runtime:
             return client
 
     def call(self, work: Coroutine[Any, Any, T], doing: str, timeout_s: float | None = None) -> T:
-        """Run `work` on the loop and wait up to `timeout_s` (s) for its end.
+        """Run `work` on the loop and wait for its end; cancel it on a timeout.
 
-        `doing` names the activity in the text of a time-out.
-
-        Raises:
-            TransportTimeout: if it did not end in time; it is cancelled.
+        `doing` names the work in the text of TransportTimeout.
         """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
         except TimeoutError as error:
@@ -71,7 +62,6 @@ class Runtime:
             raise
 
     def stop(self) -> None:
-        """Close the clients, with a short time limit."""
         with self._lock:
             clients = list(self._clients.values())
             self._clients.clear()
@@ -79,13 +69,13 @@ class Runtime:
         async def close() -> None:
             await asyncio.gather(*(each.close() for each in clients), return_exceptions=True)
 
-        if self._loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(close(), self._loop)
+        if self.loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(close(), self.loop)
             try:
                 closing.result(_STOP_TIMEOUT_S)
             except (TimeoutError, CancelledError):
                 pass  # the brokers notice the closed connections
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_TIMEOUT_S)
 
 

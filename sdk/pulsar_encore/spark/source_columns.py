@@ -1,7 +1,7 @@
-"""The columns of the source: their names and types, and the choice of the columns of a read.
+"""The columns of the source.
 
-The names and types of the standard columns are those of the JVM connector (pulsar-spark), so that
-jobs can move. Pulsar's times are in ms, Spark's timestamps in us.
+The standard columns have the names and types of the JVM connector (pulsar-spark), so that jobs can
+move. Pulsar's times are in ms, Spark's timestamps in us.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .option_parsers import nearest
 VALUE: Final = "value"
 CORRUPT: Final = "_corrupt_record"
 LAST_US: Final = 253_402_300_799_999_999
-"""The last time that Spark can represent, the end of the year 9999, in us since the epoch."""
+"""The end of the year 9999, the last time that Spark can represent, in us since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ STANDARD: Final = (
 """The columns of every read: those of pulsar-spark, and `keyIsBytes`.
 
 A key sent as text and a key sent as bytes (`partition_key_b64_encoded`) are different keys, but may
-be the same bytes in the column ``key``. `keyIsBytes` tells them apart, so that the sink can write
-each as it was. It is null without a key, and if the transport cannot tell.
+be the same bytes in the column ``key``. `keyIsBytes` tells the sink which it was. It is null
+without a key, and if the transport cannot tell.
 """
 
 MORE: Final = (
@@ -69,7 +69,7 @@ MORE: Final = (
     Column("orderingKey", BinaryType()),
     Column("nullValue", BooleanType(), nullable=False),
 )
-"""The further columns of `includeMetadata=full`."""
+"""The other columns of `includeMetadata=full`."""
 
 LETTER: Final = (
     Column("realTopic", StringType()),
@@ -89,18 +89,18 @@ LETTER: Final = (
     Column("consumer", StringType()),
     Column("replayId", StringType()),
 )
-"""The further columns of `view=dlq` and `view=retry`: the fields of a letter (see `letters`)."""
+"""The other columns of `view=dlq` and `view=retry`: the fields of a letter (see `letters`)."""
 
 FULL: Final = STANDARD + MORE
 
 
-def chosen(include: str | Sequence[str], prefix: str, *, letters: bool) -> tuple[Column, ...]:
+def chosen_columns(
+    include: str | Sequence[str], prefix: str, *, letters: bool
+) -> tuple[Column, ...]:
     """Return the metadata columns of a read.
 
-    Args:
-        include: "standard", "full", "none", or keys, with or without `prefix`.
-        prefix: Prefix of column names.
-        letters: Add the columns of letters.
+    `include` is "standard", "full", "none", or keys, with or without `prefix`. With `letters`, the
+    columns of letters are added to the words, but not to keys.
     """
     if isinstance(include, str):
         base = {"standard": STANDARD, "full": FULL, "none": ()}[include]
@@ -119,30 +119,25 @@ def chosen(include: str | Sequence[str], prefix: str, *, letters: bool) -> tuple
 
 
 def schema_of(values: Sequence[StructField], columns: Sequence[Column], prefix: str) -> StructType:
-    """Return the schema of a read: the columns of the value, then the metadata columns."""
     others = [StructField(prefix + each.key, each.type, each.nullable) for each in columns]
     return StructType([*values, *others])
 
 
-def projected(asked: StructType, offered: StructType) -> StructType:
+def projected_schema(wanted: StructType, offered: StructType) -> StructType:
     """Return a user's schema, if it only selects and orders offered columns."""
     known = {field.name: field for field in offered}
-    for field in asked:
+    for field in wanted:
         if field.name not in known:
             raise ConfigurationError(
                 f"schema: the source has no column {field.name!r}{nearest(field.name, known)}; it "
                 f"has {', '.join(known)}"
             )
         offered_type = known[field.name].dataType
-        if _bare(field.dataType) != _bare(offered_type):
+        # `simpleString` leaves out the nullability.
+        if field.dataType.simpleString() != offered_type.simpleString():
             raise ConfigurationError(
                 f"schema: {field.name} is {offered_type.simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it so and cast it, or choose another "
                 "valueFormat"
             )
-    return asked
-
-
-def _bare(data_type: DataType) -> str:
-    """Return the type without nullability."""
-    return data_type.simpleString()
+    return wanted

@@ -1,13 +1,12 @@
 """The options of a read as values, and the rules for their combinations.
 
-`option_table` declares the options themselves. A wrong option is an error before anything connects.
+A wrong option is an error before anything connects.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,14 +17,15 @@ from ..values.topic_names import full_name
 from .connection_options import ConnectionOptions, connection_of
 from .encryption_keys import KeyReaderOptions, keys_of
 from .offsets import EARLIEST, LATEST, Position, before, user_position
-from .option_parsers import json_object, nearest, shown
+from .option_parsers import json_object, nearest, shortened
 from .option_table import SOURCE, Scope, Values
+from .source_columns import Column, chosen_columns
 
 EARLIEST_WORD, LATEST_WORD, SUBSCRIPTION_WORD = "earliest", "latest", "subscription"
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _SECONDS: Final = range(10**9, 10**10)  # of the years 2001 to 2286
 _TABLE_PREFIX: Final = (
-    "option."  # prefix of a table's options; Spark passes them with it, or also without
+    "option."  # of a table's options; Spark passes them with the prefix, or also without
 )
 
 
@@ -34,14 +34,14 @@ class Topics:
     """The topics of a read.
 
     Attributes:
-        names: Full names. All partitions of each topic are read.
-        pattern: A regular expression of full names. New topics that match are found later.
-        chosen: Partition numbers by full name, for topics that are not read completely.
+        names: Full names.
+        pattern: A regular expression of full names, also of topics that are created later.
+        partitions: Partition numbers by full name, for topics that are not read completely.
     """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
-    chosen: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    partitions: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +60,12 @@ class Edge:
     times_ms: tuple[tuple[str, int], ...] = ()
 
 
-# The fields below have the values of options. An option in `option_table` names its field
-# (`Option.target`) and holds the description and the default.
+# Each field below has the value of the option in `option_table` that names it (`Option.target`).
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much a micro-batch takes. None means no limit."""
+    """The limits of a micro-batch; None for no limit."""
 
     rows: int | None
     entries: int | None
@@ -78,11 +77,13 @@ class Limits:
     def any(self) -> bool:
         return not (self.rows is self.entries is self.size is None)
 
+    @property
+    def need_counts(self) -> bool:
+        return self.any or self.min_rows is not None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """The columns of the rows, and how values become columns."""
-
     include: str | tuple[str, ...]
     prefix: str
     view: str
@@ -91,11 +92,13 @@ class Shape:
     mode: str
     mixed_schemas: bool
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return chosen_columns(self.include, self.prefix, letters=self.view != "plain")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How a task fetches messages."""
-
     queue: int
     compacted: bool
     poll_timeout_ms: int
@@ -108,8 +111,6 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cursor:
-    """The durable subscription that follows a streaming query."""
-
     subscription: str | None
     commit: str
     create: bool
@@ -118,8 +119,6 @@ class Cursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """The options of a read, parsed and checked."""
-
     connection: ConnectionOptions
     topics: Topics
     start: Edge
@@ -141,15 +140,10 @@ class ReadOptions:
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """Parse the options of a read.
+    """Parse the options of a read, or raise ConfigurationError.
 
-    Args:
-        given: Names, in any case, and texts.
-        streaming: True for a stream, which starts at the end by default; False for a batch, which
-            starts at the beginning. None accepts the options of both.
-
-    Raises:
-        ConfigurationError: if an option is unknown or wrong, or two do not go together.
+    By default a stream starts at the end and a batch at the beginning. With None for `streaming`,
+    the options of both are accepted.
     """
     values = SOURCE.parse(_without_table_prefix(given).values())
     if streaming is not None:
@@ -175,7 +169,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 
 
 def _without_table_prefix(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return names as written and texts, by lower-cased name without the prefix of a table."""
+    """Return names and texts as given, by lower-cased name without the prefix of a table."""
     found = {name.lower(): (name, text) for name, text in given.items()}
     for lowered, (name, text) in list(found.items()):
         if lowered.startswith(_TABLE_PREFIX):
@@ -185,7 +179,6 @@ def _without_table_prefix(given: Mapping[str, str]) -> dict[str, tuple[str, str]
 
 
 def _check_kind(values: Values, *, streaming: bool) -> None:
-    """Reject options of the other kind of read, where they would have no effect."""
     kind, other = (Scope.STREAM, "read") if streaming else (Scope.BATCH, "readStream")
     for name in values:
         if not SOURCE[name].scope & kind:
@@ -241,7 +234,7 @@ def _topics(values: Values) -> Topics:
             chosen[full] = _numbers(each)
         if not chosen:
             raise ConfigurationError('assign must be like {"topic": [0, 2]}, got {}')
-        return Topics(names=tuple(chosen), chosen=tuple(chosen.items()))
+        return Topics(names=tuple(chosen), partitions=tuple(chosen.items()))
     listed: Iterable[str] = [values[option_name]] if option_name == "topic" else values[option_name]
     return Topics(names=tuple(dict.fromkeys(_full(each, option_name) for each in listed)))
 
@@ -259,7 +252,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 
 def _edge(values: Values, edge: str, default: str) -> Edge:
-    """Return the edge that startingOffsets and startingTime set, or the same for "ending"."""
+    """Return the edge of the options ``<edge>Offsets`` and ``<edge>Time``."""
     offsets, time = f"{edge}Offsets", f"{edge}Time"
     if time in values:
         return Edge(word=default, times_ms=_times(values[time], time))
@@ -286,7 +279,6 @@ def _edge(values: Values, edge: str, default: str) -> Edge:
 
 
 def _times(text: str, name: str) -> tuple[tuple[str, int], ...]:
-    """Parse ms since the epoch, for all topics or by topic."""
     if not text.lstrip().startswith("{"):
         return (("", _time(text, name)),)
     given = json_object(text, name)
@@ -297,7 +289,7 @@ def _time(value: Any, name: str) -> int:
     text = str(value).strip()
     number = int(text) if _DIGITS.fullmatch(text) else -1
     if not 0 <= number < 1 << 63:
-        raise ConfigurationError(f"{name} must be in ms since the epoch, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be in ms since the epoch, got {shortened(value)}")
     if number in _SECONDS:
         raise ConfigurationError(
             f"{name} must be in ms since the epoch, and {value} is in 1970 by that; of seconds it "
@@ -337,16 +329,8 @@ def _shape(values: Values) -> Shape:
     return Shape(**values.fields("shape"), prefix=values["metadataPrefix"])
 
 
-def digest(options: ReadOptions) -> str:
-    """Return, as text, the options that decide how a range is split into tasks."""
-    return json.dumps([options.split, options.min_partitions, options.max_records])
-
-
 def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
-    """Return where a topic or partition begins or ends: a position, a time in ms, or a word.
-
-    `base` is the full name of the topic without its partition.
-    """
+    """Return where a topic or partition begins or ends: a position, a time in ms, or a word."""
     positions, times = dict(edge.positions), dict(edge.times_ms)
     for name in (topic, base):
         if name in positions:
@@ -357,9 +341,3 @@ def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
         if name in times:
             return times[name]
     return times.get("", edge.word)
-
-
-def unknown_topics(edge: Edge, topics: Sequence[str]) -> list[str]:
-    """Return the names in an edge that are not among the topics and partitions."""
-    named = [name for name, _ in (*edge.positions, *edge.times_ms) if name]
-    return [name for name in named if name not in topics]

@@ -1,4 +1,4 @@
-"""Errors of Spark jobs. Raised in a task or in the driver, they end the query with their text."""
+"""Errors that end a query with their text."""
 
 from __future__ import annotations
 

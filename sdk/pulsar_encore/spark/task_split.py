@@ -1,4 +1,4 @@
-"""How the messages of one batch are split into the ranges of tasks. Pure."""
+"""The split of a batch into the ranges of its tasks."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class Slicing(NamedTuple):
 
     Attributes:
         parts: Minimum number of tasks, if there are as many entries.
-        most: Maximum number of entries per task; 0 for no limit.
+        max_entries: Maximum number of entries per task; 0 for no limit.
         by_ledger: Split only between ledgers.
     """
 
     parts: int = 1
-    most: int = 0
+    max_entries: int = 0
     by_ledger: bool = False
 
     def __str__(self) -> str:
-        return f"{self.parts}:{self.most}:{'ledger' if self.by_ledger else 'entry'}"
+        return f"{self.parts}:{self.max_entries}:{'ledger' if self.by_ledger else 'entry'}"
 
     @classmethod
     def read(cls, text: str) -> Slicing:
         """Parse the text of a slicing; the default for "". Raises ValueError for other texts."""
         if not text:
             return cls()
-        parts, most, unit = text.split(":")
+        parts, max_entries, unit = text.split(":")
         if unit not in ("ledger", "entry"):
-            raise ValueError(f"cut by {unit!r}")
-        return cls(int(parts), int(most), unit == "ledger")
+            raise ValueError(f"split by {unit!r}")
+        return cls(int(parts), int(max_entries), unit == "ledger")
 
 
 def split(
@@ -45,10 +45,8 @@ def split(
 ) -> list[tuple[Position, Position]]:
     """Split a span into at most `parts` ranges with nearly equal numbers of entries.
 
-    A span with few entries, or entries that cannot be counted, gives fewer ranges.
-
-    Returns:
-        The start (exclusive) and end of each range, in order; together they are the span.
+    Return the start (exclusive) and end of each range. A span with few entries, or entries that
+    cannot be counted, gives fewer ranges.
     """
     if span.empty:
         return []
@@ -56,20 +54,20 @@ def split(
     if parts <= 1 or not ranges:
         return [(span.start, span.end)]
     total = sum(each.entries for each in ranges)
-    cuts: list[Position] = []
+    bounds: list[Position] = []
     taken = 0
     for at, entry_range in enumerate(ranges):
         if by_ledger:
-            if at and taken * parts >= total * (len(cuts) + 1):
-                cuts.append(Position(ranges[at - 1].ledger, ranges[at - 1].last))
+            if at and taken * parts >= total * (len(bounds) + 1):
+                bounds.append(Position(ranges[at - 1].ledger, ranges[at - 1].last))
         else:
-            cuts += _cuts_within(entry_range, taken, total, parts, len(cuts))
+            bounds += _bounds_within(entry_range, taken, total, parts, len(bounds))
         taken += entry_range.entries
-    edges = [span.start, *(cut for cut in cuts if cut.order < span.end.order), span.end]
+    edges = [span.start, *(bound for bound in bounds if bound.order < span.end.order), span.end]
     return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
 
 
-def _cuts_within(
+def _bounds_within(
     entry_range: TopicRange, taken: int, total: int, parts: int, made: int
 ) -> Iterator[Position]:
     for number in range(made + 1, parts):
@@ -82,13 +80,10 @@ def _cuts_within(
         yield Position(entry_range.ledger, last)
 
 
-def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[str, int]:
-    """Return the number of tasks of each topic.
+def shared_parts(entries: Mapping[str, int], parts: int, max_entries: int = 0) -> dict[str, int]:
+    """Return the number of tasks by topic; `parts` and `max_entries` are as in `Slicing`.
 
-    Args:
-        entries: To be read, by topic; 0 if they cannot be counted, which gives one task.
-        parts: Minimum number of tasks in total, if there are as many entries.
-        most: Maximum number of entries per task; 0 for no limit.
+    A topic with entries that cannot be counted has 0 in `entries`, and gets one task.
     """
     shared = dict.fromkeys(entries, 1)
     total = sum(entries.values())
@@ -101,7 +96,7 @@ def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[
             if entries[topic] <= shared[topic]:
                 break
             shared[topic] += 1
-    if most:
+    if max_entries:
         for topic, count in entries.items():
-            shared[topic] = max(shared[topic], -(-count // most))
+            shared[topic] = max(shared[topic], -(-count // max_entries))
     return {topic: min(shared[topic], max(1, count)) for topic, count in entries.items()}

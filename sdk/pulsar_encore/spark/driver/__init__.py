@@ -1,1 +1,1 @@
-"""The driver's side of a read: topics, offsets, cursors and the planning of micro-batches."""
+"""The driver's side of a read."""

@@ -1,8 +1,8 @@
-"""Batch reads: the tasks are planned once, from the messages that are stored at that time.
+"""Batch reads of the messages that are stored when the batch is planned.
 
-PySpark calls `partitions` in the driver and `read` in the tasks. `NarrowedBatchReader` also accepts
-the filters of the query. It is a class of its own because PySpark rejects a reader with
-`pushFilters` unless `spark.sql.python.filterPushdown.enabled` is true, and its default is false.
+PySpark calls `partitions` in the driver and `read` in the tasks. `NarrowedBatchReader` is a class
+of its own because PySpark rejects a reader with `pushFilters` unless
+`spark.sql.python.filterPushdown.enabled` is true, and its default is false.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ..reader.range_fetch import ReadRange
 from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan
 from ..runtime import runtime
-from ..source_columns import chosen
 from ..source_options import ReadOptions, edge_position
 from ..spark_errors import DataLossError
 from .cluster import Cluster
@@ -37,12 +36,10 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Reader for the messages that are stored when the batch is planned."""
-
     def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
-        self._plan_of_values = plan
+        self._value_plan = plan
         self._narrowing = Narrowing()
 
     @plain_errors()
@@ -81,9 +78,8 @@ class PulsarBatchReader(DataSourceReader):
             if may_be_gone(begin[topic], stored, None):
                 self._report_loss(gone_text(topic, begin[topic], stored[0].id, sure=False))
         spans: dict[str, EntrySpan] = {}
-        # Topics with an end that may not be an entry: a number or a filter set it.
+        # Topics whose end or start may not be a stored entry: an option or a filter set it.
         unstored_ends: set[str] = set()
-        # Topics with a start that may not be an entry: a filter set it.
         narrowed_starts: set[str] = set()
         for topic, start in begin.items():
             topic_ledgers = ledgers.get(topic, ())
@@ -102,9 +98,9 @@ class PulsarBatchReader(DataSourceReader):
             replace(
                 each,
                 is_end_stored=each.topic not in unstored_ends,
-                is_kept=each.topic in narrowed_starts,
+                is_start_retained=each.topic in narrowed_starts,
             )
-            for each in ranges_of(spans, numbers, slicing)
+            for each in ranges_of(spans, slicing)
         ]
 
     def _report_loss(self, text: str) -> None:
@@ -117,16 +113,13 @@ class PulsarBatchReader(DataSourceReader):
         if not isinstance(partition, ReadRange):
             return
         with plain_errors():
-            yield from read_range(self._options, self._schema, self._plan_of_values, partition)
+            yield from read_range(self._options, self._schema, self._value_plan, partition)
 
 
 class NarrowedBatchReader(PulsarBatchReader):
-    """Batch reader that also uses the filters of the query to read less."""
-
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take the filters that restrict the read. All are returned: Spark applies them as well."""
+        """Note the filters, and return all of them, so that Spark applies them as well."""
         shape = self._options.shape
-        columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
-        names = {shape.prefix + each.key: each.key for each in columns}
+        names = {shape.prefix + each.key: each.key for each in shape.columns}
         self._narrowing = narrowing_of(filters, names)
         return filters

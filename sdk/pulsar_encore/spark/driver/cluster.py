@@ -1,7 +1,7 @@
 """Requests of the driver to the brokers: topics, last messages, messages by time, ledgers.
 
-`Cluster` keeps one non-durable subscription per topic that gets no permits. It serves only for
-requests such as GetLastMessageId.
+For requests such as GetLastMessageId, `Cluster` keeps a non-durable subscription per topic. It gets
+no permits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...errors import (
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
 from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId
-from ...values.topic_names import base_name
+from ...values.topic_names import base_name, partition_of
 from ..admin import Admin
 from ..batch_plan import LedgerSize
 from ..offsets import EARLIEST, Position
@@ -46,24 +46,15 @@ class Cluster:
         self._transport = transport_of(client)
         self._options = options
         has_admin = options.connection.admin_url is not None
-        self._admin = Admin(options.connection) if has_admin else None
+        self.admin: Final = Admin(options.connection) if has_admin else None
         self._probes: dict[str, TransportConsumer] = {}
         self._limit = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
         self._has_answered = False
-        #: Mean number of messages per entry, by topic: a moving average over the last entries.
+        #: Messages per entry, by topic: a moving average over the last entries.
         self.per_entry: dict[str, float] = {}
 
-    @property
-    def admin(self) -> Admin | None:
-        return self._admin
-
     async def topics(self) -> dict[str, int]:
-        """Return the full names of the topics to read, with the partition number or -1.
-
-        Raises:
-            ConfigurationError: if a topic has no such partition, does not exist, or is
-                non-persistent.
-        """
+        """Return the full names of the topics to read, with the partition number or -1."""
         wanted = self._options.topics
         if wanted.pattern is not None:
             found = await self._transport.topics_matching(wanted.pattern)
@@ -71,7 +62,7 @@ class Cluster:
         else:
             bases = list(wanted.names)
         partitions = await self._request_each(bases, self._partitions_of)
-        chosen = dict(wanted.chosen)
+        chosen = dict(wanted.partitions)
         topics: dict[str, int] = {}
         for base in bases:
             topics |= {
@@ -90,7 +81,7 @@ class Cluster:
 
     @property
     def _may_be_missing(self) -> bool:
-        """True if a missing topic is no error, because it may be created later."""
+        """True if a missing topic may be created later, and is no error."""
         return self._options.wait_for_topics or self._options.topics.pattern is not None
 
     async def _partitions_of(self, topic: str) -> dict[str, int]:
@@ -99,21 +90,19 @@ class Cluster:
                 f"{topic} is not stored: a non-persistent topic cannot be read again"
             )
         if base_name(topic) != topic:
-            return {topic: int(topic.rpartition("-")[2])}
+            return {topic: partition_of(topic)}
         try:
             names = await self._transport.topic_partitions(topic, create=False)
         except TopicNotFound as error:
             if self._may_be_missing:
                 return {}
             raise _missing(topic) from error
-        if names == [topic]:
-            return {topic: -1}
-        return {name: int(name.rpartition("-")[2]) for name in names}
+        return {name: partition_of(name) for name in names}
 
     async def last(self, topics: Iterable[str]) -> dict[str, Position]:
         """Return the position of the last message of each topic; `EARLIEST` for an empty topic.
 
-        A missing topic is left out if it may be created later, else a ConfigurationError.
+        A missing topic is left out if it may be created later, and is an error otherwise.
         """
         found = await self._request_each(topics, self._last)
         return {topic: position for topic, position in found.items() if position is not None}
@@ -128,7 +117,7 @@ class Cluster:
             raise _missing(topic) from error
         except TransportError as error:
             if error.retryable:
-                # The consumer's own backoff is longer than ours; a new one tries at once.
+                # A new consumer tries at once; the backoff of this one is longer than ours.
                 await self.forget(topic)
             raise
         if last.entry_id() < 0:
@@ -142,7 +131,7 @@ class Cluster:
         try:
             return await (await self._probe(topic)).last_message_id()
         except NotSupportedError:
-            # Readers of the stock transport cannot ask; they can read the last message.
+            # On the stock transport, read the last message instead.
             reader = await self._client.create_reader(
                 topic,
                 MessageId.latest,
@@ -178,10 +167,7 @@ class Cluster:
         return f"{self._options.reading.role_prefix}-{purpose}-{uuid.uuid4().hex[:10]}"
 
     async def first_at(self, topic: str, time_ms: int) -> Position | None:
-        """Return the first entry published at `time_ms` or later; None without one.
-
-        Times are by the producers' clocks, in ms since the epoch.
-        """
+        """Return the first entry published at `time_ms` or later by the producer's clock."""
         reader = await self._client.create_reader(
             topic,
             MessageId.earliest,
@@ -192,8 +178,7 @@ class Cluster:
         )
         try:
             await reader.seek(time_ms)
-            # The broker seeks to an entry near that time, so the publish time of each entry is
-            # checked.
+            # The broker seeks to an entry near that time.
             while await reader.has_message_available():
                 [message, *_] = await reader.read_entry(timeout=_READ_TIMEOUT_S)
                 if message.publish_timestamp() >= time_ms:
@@ -205,8 +190,8 @@ class Cluster:
             await reader.close()
 
     async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[LedgerSize, ...]]:
-        """Return the stored ledgers by topic; an empty dict without a web service."""
-        admin = self._admin
+        """Return the stored ledgers by topic; {} without a web service."""
+        admin = self.admin
         if admin is None:
             return {}
 
@@ -244,8 +229,7 @@ class Cluster:
         """Retry a request after retryable errors, as often as the `fetchOffset.*` options allow.
 
         Until a broker has answered once, all attempts together take no longer than the operation
-        timeout: the URL may be wrong, and the user who started the query waits for the error. After
-        the first answer the query is running, and brokers may be restarting.
+        timeout: the URL may be wrong, and the user who started the query waits for the error.
         """
         options = self._options
         clock = asyncio.get_running_loop().time
@@ -275,8 +259,8 @@ class Cluster:
     async def close(self) -> None:
         for topic in list(self._probes):
             await self.forget(topic)
-        if self._admin is not None:
-            self._admin.close()
+        if self.admin is not None:
+            self.admin.close()
 
 
 def _missing(topic: str) -> ConfigurationError:

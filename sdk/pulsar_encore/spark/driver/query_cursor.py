@@ -1,9 +1,8 @@
 """The durable subscription of a query, which follows the checkpoint.
 
-`QueryCursors` holds the subscription of each topic with an Exclusive consumer, so that a second
-query is rejected. The consumer gets no permits. The checkpoint decides which messages are read. The
-subscription only makes the brokers keep unread messages and shows the true backlog. If an ack
-fails, the next ack covers it.
+The checkpoint decides which messages are read. The subscription only makes the brokers keep unread
+messages and shows the true backlog. Its Exclusive consumer makes the brokers reject a second query,
+and gets no permits. If an ack fails, the next ack covers it.
 """
 
 from __future__ import annotations
@@ -25,16 +24,18 @@ from ...errors import (
     TransportError,
 )
 from ...options import ConsumerType, InitialPosition, Subscription
-from ...transport.interface import AckPlan, TransportConsumer
+from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId
 from ..admin import Admin
 from ..offsets import EARLIEST, Position
-from ..reader.range_fetch import FetchBuffer
+from ..reader.range_fetch import FetchBuffer, ack_up_to
 from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_BUSY_S: Final = 20.0  # by then the brokers have closed the connection of a driver that was killed
+_BUSY_TIMEOUT_S: Final = (
+    20.0  # by then the brokers have closed the connection of a driver that was killed
+)
 _RETRY_DELAY_S: Final = 0.5
 _ACK_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.2
@@ -43,11 +44,7 @@ _CONSUMER_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
 
 
 class QueryCursors:
-    """The subscription of one query on each of its topics. Used on the runtime's loop only.
-
-    Raises:
-        ConfigurationError: if `subscriptionCreate=false` and nothing can tell whether it exists.
-    """
+    """The subscription of one query on each of its topics. Used on the runtime's loop only."""
 
     def __init__(self, client: Client, options: ReadOptions, admin: Admin | None) -> None:
         self._admin = admin
@@ -64,20 +61,16 @@ class QueryCursors:
         self._options = options
         self._name: str = options.cursor.subscription
         self._consumers: dict[str, TransportConsumer] = {}
-        self._piles: dict[str, FetchBuffer] = {}  # they get no messages, but learn of errors
+        self._buffers: dict[str, FetchBuffer] = {}  # they get no messages, but learn of errors
         self._acked: dict[str, Position] = {}
-        self._preexisting: set[str] = set()  # topics that had the subscription before
-        # Of each topic, the position when the query attached.
+        self._preexisting: set[str] = set()
+        # By topic, when the query attached.
         self._first_positions: dict[str, Position] = {}
-        #: Acks that failed in a row.
-        self.errors: int = 0
 
     async def position(self, topic: str, begin: Position | None) -> Position | None:
         """Attach to the subscription of a topic and return the last acked message, if known.
 
-        Args:
-            topic: Full name, of the partition if any.
-            begin: Where a new subscription begins; None for the end of the topic.
+        A new subscription begins at `begin`, or at the end of the topic for None.
 
         Raises:
             ConsumerBusy: if another query holds the subscription.
@@ -109,24 +102,24 @@ class QueryCursors:
                 f"{topic} has no subscription {self._name!r}: check the name, or set "
                 "subscriptionCreate=true"
             )
-        deadline = asyncio.get_running_loop().time() + _BUSY_S
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _BUSY_TIMEOUT_S
         while True:
             try:
                 consumer = await self._transport.subscribe(subscription)
                 break
-            except ConsumerBusy as error:
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise ConsumerBusy(
-                        f"the subscription {self._name!r} of {topic} is in use: "
-                        f"{await self._describe_holder(topic)}; stop it, or name another "
-                        "subscription"
-                    ) from error
-                await asyncio.sleep(_RETRY_DELAY_S)
-            except NotAllowedError:  # the broker has not yet removed the consumer of `_exists`
-                if asyncio.get_running_loop().time() >= deadline:
+            # NotAllowedError: the broker has not yet removed the consumer of `_exists`.
+            except (ConsumerBusy, NotAllowedError) as error:
+                if loop.time() < deadline:
+                    await asyncio.sleep(_RETRY_DELAY_S)
+                    continue
+                if isinstance(error, NotAllowedError):
                     raise
-                await asyncio.sleep(_RETRY_DELAY_S)
-        self._piles[topic] = buffer = FetchBuffer(asyncio.get_running_loop())
+                raise ConsumerBusy(
+                    f"the subscription {self._name!r} of {topic} is in use: "
+                    f"{await self._describe_holder(topic)}; stop it, or name another subscription"
+                ) from error
+        self._buffers[topic] = buffer = FetchBuffer(loop)
         consumer.start(buffer)  # a queue of 0 requests no messages
         return consumer
 
@@ -146,8 +139,8 @@ class QueryCursors:
     async def _exists(self, topic: str) -> bool:
         """Return True if a topic has the subscription; False also if that cannot be told.
 
-        Without a web service, a non-durable subscription of the same name is tried: the broker
-        rejects it if a durable one exists.
+        Without a web service, try a non-durable subscription of the same name: the broker rejects
+        it if a durable one exists.
         """
         if not self._can_check_existence:
             return False
@@ -178,28 +171,26 @@ class QueryCursors:
     async def drop_failed(self) -> list[str]:
         """Drop subscriptions that cannot be attached again, and return their topics.
 
-        They or their topics were deleted. A subscription created in their place keeps no old
-        message.
+        The subscription or the topic was deleted. A new subscription keeps no old message.
         """
-        failed = [topic for topic, buffer in self._piles.items() if buffer.failed]
+        failed = [topic for topic, buffer in self._buffers.items() if buffer.failed]
         for topic in failed:
             await self.forget(topic)
         return failed
 
     @property
-    def held(self) -> Container[str]:
+    def attached(self) -> Container[str]:
         return self._consumers
 
-    async def keeps(self, topic: str, start: Position, first: int | None = None) -> bool:
+    async def has_kept(self, topic: str, start: Position, first: int | None = None) -> bool:
         """Return True if the brokers have kept all messages behind `start`.
 
         They have if the subscription is not ahead of `start`. A time-to-live or backlog quota that
-        deletes unacked messages moves it forward. So does the end of a ledger that was acked
-        completely, to the beginning of the next ledger. An expiry while no query runs that ends at
-        the beginning of a ledger looks the same and is not detected.
+        deletes unacked messages moves the subscription forward. The end of a ledger that was acked
+        completely moves it to the beginning of the next ledger. An expiry while no query runs that
+        ends at the beginning of a ledger looks the same and is not detected.
 
         Args:
-            topic: Full name, of the partition if any.
             start: The last message that was read. Its ledger may be gone.
             first: The first stored ledger, if known.
         """
@@ -215,8 +206,8 @@ class QueryCursors:
         return kept and is_first and position.entry < 0
 
     async def _acked_position(self, topic: str) -> MessageId | None:
-        """Return the acked position; None if unknown, as while re-attaching fails."""
-        consumer, buffer = self._consumers.get(topic), self._piles.get(topic)
+        """Return the acked position; None if unknown, such as while attaching again fails."""
+        consumer, buffer = self._consumers.get(topic), self._buffers.get(topic)
         if consumer is None or buffer is None:
             return None
         request = asyncio.ensure_future(consumer.acked_position())
@@ -228,7 +219,7 @@ class QueryCursors:
             request.cancel()
 
     async def commit(self, positions: Mapping[str, Position]) -> None:
-        """Ack up to the positions in the checkpoint. Failures are logged and counted."""
+        """Ack up to the positions in the checkpoint. Failures are logged."""
         await asyncio.gather(
             *(
                 self._commit(topic, position)
@@ -239,32 +230,20 @@ class QueryCursors:
         )
 
     async def _commit(self, topic: str, position: Position) -> None:
-        # A cumulative ack within a batch would undo single acks behind it. An ack of the entry
-        # before does not; the broker then keeps the whole batch.
-        entry = position.entry - (position.batch_index >= 0)
         if position.ledger < 0:
             return
         try:
-            receipt = self._consumers[topic].ack(
-                AckPlan(0, (position.ledger, entry, 0, -1), [], [])
-            )
-            if receipt is not None:
-                async with asyncio.timeout(_ACK_TIMEOUT_S):
-                    await receipt
-        except TimeoutError:
-            self._report_failed_ack(topic, position, f"no answer within {_ACK_TIMEOUT_S:g} s")
-            return
-        except EncoreError as error:
-            self._report_failed_ack(topic, position, error)
-            return
-        self._acked[topic] = position
-
-    def _report_failed_ack(self, topic: str, position: Position, reason: object) -> None:
-        self.errors += 1
-        log.warning("%s: %s is not acked yet: %s", topic, position, reason)
+            async with asyncio.timeout(_ACK_TIMEOUT_S):
+                await ack_up_to(self._consumers[topic], position)
+        except (TimeoutError, EncoreError) as error:
+            timed_out = isinstance(error, TimeoutError)
+            reason = f"no answer within {_ACK_TIMEOUT_S:g} s" if timed_out else error
+            log.warning("%s: %s is not acked yet: %s", topic, position, reason)
+        else:
+            self._acked[topic] = position
 
     async def forget(self, topic: str) -> None:
-        self._piles.pop(topic, None)
+        self._buffers.pop(topic, None)
         self._acked.pop(topic, None)
         self._first_positions.pop(topic, None)
         self._preexisting.discard(topic)
@@ -273,7 +252,6 @@ class QueryCursors:
             await consumer.close()
 
     async def close(self, *, delete: bool) -> None:
-        """Detach from the subscription, or delete it."""
         consumers, self._consumers = self._consumers, {}
         for topic, consumer in consumers.items():
             if delete:

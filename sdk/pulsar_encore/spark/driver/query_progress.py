@@ -1,14 +1,14 @@
 """The progress of a streaming query and the end of its next batch.
 
-Spark keeps the checkpoint. Before `latest` returns an end, it compares the checkpoint with the
-stored ledgers, so that lost messages become an error and not just a smaller batch.
+Each batch compares the checkpoint with the stored ledgers, so that lost messages become an error
+and not just a smaller batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -23,18 +23,24 @@ from ..task_split import Slicing
 from .cluster import Cluster
 from .query_cursor import QueryCursors
 from .read_bounds import begin_of, check_topics, countable, gone_text
-from .task_ranges import numbers_of, ranges_of
+from .task_ranges import ranges_of
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 Positions = dict[str, Position]
 
 
-class QueryProgress:
-    """The driver's side of one query. Used on the runtime's loop only.
+def _moved(begin: Positions, end: Positions) -> Positions:
+    """Return the ends that are behind `begin`."""
+    return {
+        topic: position
+        for topic, position in end.items()
+        if position.order > begin.get(topic, EARLIEST).order
+    }
 
-    `clock` is a monotonic clock, in s; None for the loop's.
-    """
+
+class QueryProgress:
+    """The driver's side of one query. Used on the runtime's loop only."""
 
     def __init__(
         self, client: Client, options: ReadOptions, clock: Callable[[], float] | None = None
@@ -50,23 +56,23 @@ class QueryProgress:
         self._numbers: dict[str, int] = {}
         self._listed_s = float("-inf")
         self._last: Positions = {}
-        self._furthest: Positions = {}  # the furthest position ever seen of each topic
-        # Topics that were deleted after they had been read up to here.
+        self._furthest: Positions = {}  # the furthest last message ever seen
+        # Topics that were deleted after they had been read to this position.
         self._read_to_deletion: dict[str, Position] = {}
-        self._asked_s = float("-inf")
+        self._polled_s = float("-inf")
         self._frozen: Positions | None = None
-        # The ledgers of each topic when they were last requested; no entry if they never were.
+        # The ledgers of each topic at the last request.
         self._stored: dict[str, tuple[LedgerSize, ...]] = {}
         # Non-empty ledgers behind the last message read.
         self._unread_ledgers: dict[str, list[int]] = {}
-        # Since when fewer messages than `minRows` are available.
+        # Since this time, fewer messages than `min_rows` are available.
         self._waiting_since_s: float | None = None
         self._warned: set[str] = set()
 
     async def initial(self) -> Positions:
-        """Return where a new query begins; every call returns the same positions.
+        """Return where a new query begins.
 
-        A subscription is created now and keeps these positions: a query that crashes in its first
+        The subscription is created now and keeps these positions: a query that crashes in its first
         batch calls this again, and must not skip messages published in the meantime.
         """
         async with self._lock:
@@ -98,10 +104,9 @@ class QueryProgress:
         held = await self._cursors.position(topic, None if edge == LATEST_WORD else EARLIEST)
         if held is None:
             return EARLIEST if wanted is None else wanted
-        # A new subscription at the end of the topic already is where it should be. A subscription
-        # that existed before holds unread messages, perhaps those of a query that crashed before it
-        # moved the subscription to its start. If it is not known whether it existed, a subscription
-        # without acks counts as new.
+        # A new subscription at the end of the topic is already right. An older subscription holds
+        # unread messages, perhaps of a query that crashed before it moved the subscription to its
+        # start. If its age is not known, a subscription without acks counts as new.
         if wanted is None or edge == LATEST_WORD or wanted == EARLIEST:
             return held
         was_there = self._cursors.existed_before(topic)
@@ -120,11 +125,7 @@ class QueryProgress:
         self._listed_s = now
 
     async def latest(self, start: Positions, *, limited: bool = True) -> Positions:
-        """Return the end of the next batch; `start` if there is nothing new to read.
-
-        Args:
-            start: The end of the last batch, from the checkpoint.
-            limited: Whether the limits of a batch apply.
+        """Return the end of the batch behind `start`; `start` if there is nothing new to read.
 
         Raises:
             DataLossError: if messages behind `start` are gone and ``failOnDataLoss`` is true.
@@ -134,7 +135,7 @@ class QueryProgress:
         async with self._lock:
             last = await self._ends()
             await self._drop_failed(start)
-            await self._hold_new(last)
+            await self._attach_new(last)
             spans = await self._spans(start, last)
             ends = (
                 self._apply_limits(spans) if limited else {t: each.end for t, each in spans.items()}
@@ -142,24 +143,23 @@ class QueryProgress:
             return {**start, **ends}
 
     async def ends(self) -> Positions:
-        """Return the last messages, while the position of the query is not known yet."""
         async with self._lock:
             return dict(await self._ends())
 
     async def check(self, begin: Positions, end: Positions) -> None:
-        """Check a batch that was planned before its beginning was known, and ack the beginning."""
+        """Check a batch that was planned before its start was known, and ack the start."""
         async with self._lock:
             self._check_ends(begin, end)
-            await self._hold_new(end)
+            await self._attach_new(end)
         if self._options.cursor.commit == "eager":
             await self.commit(begin)
 
     async def _ends(self) -> Positions:
-        """Return the last messages, from the last poll if that was a moment ago."""
+        """Return the last messages; poll only if `latestOffsetPollMs` has passed."""
         if self._frozen is not None:
             return self._frozen
         now = self._clock()
-        if now - self._asked_s >= self._options.poll_ms / 1000:
+        if now - self._polled_s >= self._options.poll_ms / 1000:
 
             async def request_ends() -> Positions:
                 await self._list()
@@ -169,7 +169,7 @@ class QueryProgress:
                 request_ends, "ask for the end of the topics"
             )
             self._record_ends(self._last)
-            self._asked_s = self._clock()
+            self._polled_s = self._clock()
         return self._last
 
     def _record_ends(self, last: Positions) -> None:
@@ -185,43 +185,26 @@ class QueryProgress:
                     f"deleted, and perhaps created again; messages behind {begin} may be gone"
                 )
 
-    async def _hold_new(self, topics: Iterable[str]) -> None:
-        """Attach to the subscription of new topics, which are read from their beginning."""
+    async def _attach_new(self, topics: Iterable[str]) -> None:
         if self._cursors is not None:
             for topic in topics:
-                if topic not in self._cursors.held:
+                if topic not in self._cursors.attached:
                     await self._cursors.position(topic, EARLIEST)
 
     async def freeze(self) -> None:
-        """Fix the ends at the last messages stored now, and ignore new topics."""
-        self._asked_s = float("-inf")
+        """Keep the last messages of now as the ends, and ignore new topics."""
+        self._polled_s = float("-inf")
         async with self._lock:
             self._frozen = dict(await self._ends())
 
     async def _spans(self, begin: Positions, last: Positions) -> dict[str, EntrySpan]:
-        limits = self._options.limits
-        moved = {
-            topic: position
-            for topic, position in last.items()
-            if position.order > begin.get(topic, EARLIEST).order
-        }
+        counted = self._options.limits.need_counts
+        moved = _moved(begin, last)
         self._check_ends(begin, last)
-        counted = limits.any or limits.min_rows is not None
         ledgers: dict[str, tuple[LedgerSize, ...]] = {}
         if moved and (counted or self._options.fail_on_data_loss):
-            ledgers = await self._ledgers(moved)
-            await self._check_ledgers(
-                {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
-            )
-        spans = {
-            topic: EntrySpan(
-                begin.get(topic, EARLIEST),
-                later(begin.get(topic, EARLIEST), position),
-                ledgers.get(topic, ()),
-                self.cluster.per_entry.get(topic, 1.0),
-            )
-            for topic, position in moved.items()
-        }
+            ledgers = await self._checked_ledgers(begin, moved)
+        spans = self._entry_spans(begin, moved, ledgers)
         if counted:
             for topic, span in spans.items():
                 if span.ranges() is None:
@@ -231,12 +214,43 @@ class QueryProgress:
                     )
         return spans
 
-    async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[LedgerSize, ...]]:
-        found = await self.cluster.with_retries(
+    def _entry_spans(
+        self, begin: Positions, end: Positions, ledgers: Mapping[str, tuple[LedgerSize, ...]]
+    ) -> dict[str, EntrySpan]:
+        per_entry = self.cluster.per_entry
+        return {
+            topic: EntrySpan(
+                begin.get(topic, EARLIEST),
+                position,
+                ledgers.get(topic, ()),
+                per_entry.get(topic, 1.0),
+            )
+            for topic, position in end.items()
+        }
+
+    async def _checked_ledgers(
+        self, begin: Positions, topics: Collection[str]
+    ) -> dict[str, tuple[LedgerSize, ...]]:
+        """Request the ledgers of topics, and report a deleted one that was not read to its end."""
+        ledgers = await self.cluster.with_retries(
             lambda: self.cluster.ledgers(topics), "ask for ledgers"
         )
-        self._stored |= found
-        return found
+        self._stored |= ledgers
+        admin = self.cluster.admin
+        for topic, stored in ledgers.items():
+            start, seen = begin.get(topic, EARLIEST), self._unread_ledgers.get(topic, [])
+            self._unread_ledgers[topic] = [
+                each.id for each in stored if each.entries and each.id > start.ledger
+            ]
+            entries = None if admin is None else admin.entries_of(start.ledger)
+            if self._is_recreated(topic, start):
+                continue
+            if not may_be_gone(start, stored, entries, seen):
+                continue
+            if entries is None and await self._is_retained(topic, start, stored[0].id):
+                continue
+            self._report_loss(gone_text(topic, start, stored[0].id, sure=entries is not None))
+        return ledgers
 
     def _apply_limits(self, spans: Mapping[str, EntrySpan]) -> Positions:
         limits = self._options.limits
@@ -263,7 +277,7 @@ class QueryProgress:
             position = last.get(topic, EARLIEST)
             if position == EARLIEST:
                 self._check_gone(topic, start, is_there=topic in last)
-            elif position.place < start.place and not self._is_recreated(topic, start):
+            elif position.entry_key < start.entry_key and not self._is_recreated(topic, start):
                 self._report_loss(
                     f"{topic} ends at {position} and was read up to {start}: it was deleted and "
                     "created again, or its last messages were lost"
@@ -287,27 +301,8 @@ class QueryProgress:
                 f"{start} were not read; it went up to {furthest}"
             )
 
-    async def _check_ledgers(
-        self, begin: Positions, ledgers: Mapping[str, tuple[LedgerSize, ...]]
-    ) -> None:
-        """Report a deleted ledger that was not read to its end."""
-        admin = self.cluster.admin
-        for topic, stored in ledgers.items():
-            start, seen = begin[topic], self._unread_ledgers.get(topic, [])
-            self._unread_ledgers[topic] = [
-                each.id for each in stored if each.entries and each.id > start.ledger
-            ]
-            entries = None if admin is None else admin.entries_of(start.ledger)
-            if self._is_recreated(topic, start):
-                continue
-            if not may_be_gone(start, stored, entries, seen):
-                continue
-            if entries is None and await self._is_retained(topic, start, stored[0].id):
-                continue
-            self._report_loss(gone_text(topic, start, stored[0].id, sure=entries is not None))
-
     def _is_recreated(self, topic: str, start: Position) -> bool:
-        """True if the topic was deleted after it was read, and its successor was not read yet."""
+        """True if the topic was deleted after it was read, and the new topic was not read yet."""
         return self._read_to_deletion.get(topic) == start
 
     async def _is_retained(self, topic: str, start: Position, first: int | None = None) -> bool:
@@ -317,7 +312,7 @@ class QueryProgress:
         if cursors is None:
             return False
         return await self.cluster.with_retries(
-            lambda: cursors.keeps(topic, start, first), "ask for the subscription"
+            lambda: cursors.has_kept(topic, start, first), "ask for the subscription"
         )
 
     def _report_loss(self, text: str) -> None:
@@ -339,44 +334,28 @@ class QueryProgress:
     async def ranges(self, begin: Positions, end: Positions, slicing: Slicing) -> list[ReadRange]:
         """Return the ranges of a batch.
 
-        The batch may be a repetition after a crash; then nothing has checked yet whether its
-        messages still exist.
+        In a batch that is repeated after a crash, nothing has checked yet whether its messages
+        still exist.
         """
-        moved = {
-            topic: position
-            for topic, position in end.items()
-            if position.order > begin.get(topic, EARLIEST).order
-        }
+        moved = _moved(begin, end)
         strict = self._options.fail_on_data_loss
         async with self._lock:
             known = all(topic in self._stored for topic in moved)
             if slicing != Slicing() or (strict and not known):
-                await self._hold_new(moved)
-                ledgers = await self._ledgers(moved)
-                await self._check_ledgers(
-                    {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
-                )
-            spans = {
-                topic: EntrySpan(
-                    begin.get(topic, EARLIEST),
-                    position,
-                    self._stored.get(topic, ()),
-                    self.cluster.per_entry.get(topic, 1.0),
-                )
-                for topic, position in moved.items()
-            }
+                await self._attach_new(moved)
+                await self._checked_ledgers(begin, moved)
+            spans = self._entry_spans(begin, moved, self._stored)
             retained = (
                 await self._retained_topics(spans)
                 if strict and self.cluster.admin is None
                 else set()
             )
             return [
-                replace(each, is_kept=each.topic in retained)
-                for each in ranges_of(spans, numbers_of(spans), slicing)
+                replace(each, is_start_retained=each.topic in retained)
+                for each in ranges_of(spans, slicing)
             ]
 
     async def _retained_topics(self, spans: Mapping[str, EntrySpan]) -> set[str]:
-        """Return the topics for which the brokers have kept all messages behind the start."""
         answers = await asyncio.gather(
             *(self._is_retained(topic, span.start) for topic, span in spans.items())
         )

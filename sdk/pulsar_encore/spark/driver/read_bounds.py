@@ -1,4 +1,4 @@
-"""Conversion of the start and end options of a read into positions."""
+"""The start and end options of a read as positions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from ..source_options import (
     Edge,
     ReadOptions,
     edge_position,
-    unknown_topics,
 )
 from .cluster import Cluster
 
 
 async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """Return the position behind which the read of a topic begins.
-
-    If no message is as late as the starting time, the options decide between its end and an error.
-    """
     edge_value = edge_position(options.start, topic, base_name(topic))
     if isinstance(edge_value, Position):
         return edge_value
@@ -41,10 +36,10 @@ async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Pos
 
 
 async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
-    """Return an equivalent position with a countable number of entries behind it, if possible.
+    """Return an equivalent position from which entries can be counted, if possible.
 
-    From the beginning of a topic only the web service can count entries. From a position in the
-    topic's only ledger no web service is needed.
+    From `EARLIEST`, only the web service can count entries. From a position in the topic's only
+    ledger, no web service is needed.
     """
     if begin != EARLIEST or cluster.admin is not None:
         return begin
@@ -53,7 +48,7 @@ async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
 
 
 async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """Return the last message that a batch reads of a topic, at most the stored `last`."""
+    """Return the last message that a batch reads of a topic, at most `last`."""
     edge_value = edge_position(options.end, topic, base_name(topic))
     if isinstance(edge_value, Position):
         return edge_value if edge_value.order < last.order else last
@@ -64,7 +59,7 @@ async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Posit
 
 
 def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
-    """Return the error text for lost messages; not `sure` if they may never have existed."""
+    """Return the error text for lost messages; without `sure`, they may never have existed."""
     caveat = "" if sure else ", unless that was the last of its ledger, which is no longer known"
     return (
         f"{topic}: messages behind {start} are gone{caveat}; the first stored message is in ledger "
@@ -73,11 +68,10 @@ def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
 
 
 def check_topics(edge: Edge, name: str, topics: dict[str, int]) -> None:
-    """Raise ConfigurationError if an option has a position for a topic that is not read."""
-    known = [*topics, *map(base_name, topics)]
-    unknown = unknown_topics(edge, known)
-    if unknown:
-        raise ConfigurationError(
-            f"{name} names {unknown[0]}, which is not among the topics that are read: "
-            f"{', '.join(sorted(topics))}"
-        )
+    known = {"", *topics, *map(base_name, topics)}  # "" stands for all topics
+    for topic, _ in (*edge.positions, *edge.times_ms):
+        if topic not in known:
+            raise ConfigurationError(
+                f"{name} names {topic}, which is not among the topics that are read: "
+                f"{', '.join(sorted(topics))}"
+            )

@@ -1,10 +1,9 @@
-"""Streaming reads: a sequence of micro-batches.
+"""Streaming reads in micro-batches.
 
 PySpark calls `read` in the tasks, and all other methods in one process beside the driver, which
 lives as long as the query. It calls `commit` one batch late, and never for the last batch. The
-`start` that it passes to `latestOffset` is already in the checkpoint, however, and can be acked.
-PySpark does not call `stop` when a query is stopped: the process gets SIGTERM and must detach from
-its subscription then.
+`start` of `latestOffset` is already in the checkpoint, however, and can be acked. PySpark does not
+call `stop` when a query is stopped: the process gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ..plain_errors import plain_errors
 from ..reader.range_fetch import ReadRange
 from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan
-from ..runtime import Runtime, runtime
+from ..runtime import runtime
 from ..source_options import ReadOptions
 from ..task_split import Slicing
 from .query_progress import QueryProgress
@@ -41,40 +40,31 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader for the messages of topics in micro-batches."""
-
     def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
-        self._plan_of_values = plan
+        self._value_plan = plan
         self._open_progress: QueryProgress | None = None
-        # The end of the last batch planned here, for PySpark before 4.2. The initial offset cannot
-        # stand in for it: PySpark may ask for that of a query that continues from a checkpoint.
+        # For PySpark before 4.2. The initial offset cannot stand in for it: PySpark may request the
+        # initial offset of a query that continues from a checkpoint.
         self._last_planned_end: dict[str, Any] | None = None
         self._needs_check = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open_progress": None}
 
-    # In the process beside the driver
-
-    @property
-    def _runtime(self) -> Runtime:
-        return runtime()
-
     def _progress(self) -> QueryProgress:
         if self._open_progress is None:
-            client = self._runtime.client(self._options.connection)
+            client = runtime().client(self._options.connection)
 
             async def make() -> QueryProgress:
                 return QueryProgress(client, self._options)
 
-            self._open_progress = self._runtime.call(make(), "begin a query")
+            self._open_progress = runtime().call(make(), "begin a query")
             self._end_with_process()
         return self._open_progress
 
     def _end_with_process(self) -> None:
-        """Detach from the subscription on SIGTERM, by which Spark stops this process."""
         if threading.current_thread() is not threading.main_thread():
             return
         previous_handler = signal.getsignal(signal.SIGTERM)
@@ -85,14 +75,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             try:
                 self.stop()
-            finally:  # brokers that do not answer must not keep the process alive
+            finally:  # even if no broker answers
                 os.kill(os.getpid(), signal.SIGTERM)
 
         signal.signal(signal.SIGTERM, on_term)
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
-        return offset_json(self._runtime.call(self._progress().initial(), "begin a query"))
+        return offset_json(runtime().call(self._progress().initial(), "begin a query"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit that only says whether limits apply; the options hold the figures."""
@@ -100,8 +90,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _has_limits(self) -> bool:
-        limits = self._options.limits
-        return limits.any or limits.min_rows is not None
+        return self._options.limits.need_counts
 
     @plain_errors()
     def latestOffset(
@@ -111,7 +100,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Args:
             start: The end of the last batch, which is in the checkpoint. PySpark before 4.2 does
-                not pass it; the end of the last batch planned in this process takes its place.
+                not pass it.
             limit: `ReadAllAvailable` for all stored messages. Any other value means the limits in
                 the options.
         """
@@ -121,16 +110,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = self._has_limits and not isinstance(limit, ReadAllAvailable)
         begin, progress = read_offset(start), self._progress()
         work = progress.latest(begin, limited=limited)
-        end = self._runtime.call(work, "ask for the end of the topics")
+        end = runtime().call(work, "ask for the end of the topics")
         # Spark runs a batch whenever the offset differs, so an empty batch keeps the old slicing.
         slicing = slicing_text(start) if end == begin else self._slicing(progress)
         return offset_json(end, slicing)
 
     def _first_after_restart(self) -> dict[str, Any]:
-        """Return the end of a batch before its beginning is known; `partitions` checks it."""
+        """Return the end of a batch before its start is known; `partitions` checks it."""
         self._needs_check = True
         progress = self._progress()
-        ends = self._runtime.call(progress.ends(), "ask for the end of the topics")
+        ends = runtime().call(progress.ends(), "ask for the end of the topics")
         return offset_json(ends, self._slicing(progress))
 
     def _slicing(self, progress: QueryProgress) -> str:
@@ -139,12 +128,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read only the messages that are stored now."""
-        self._runtime.call(self._progress().freeze(), "ask for the end of the topics")
+        runtime().call(self._progress().freeze(), "ask for the end of the topics")
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the ranges of a batch. A repeated batch gets the same messages."""
         begin, stop = read_offset(start), read_offset(end)
         try:
             slicing = Slicing.read(slicing_text(end))
@@ -156,24 +143,20 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_planned_end = end
         if self._needs_check:
             self._needs_check = False
-            self._runtime.call(self._progress().check(begin, stop), "plan a batch")
+            runtime().call(self._progress().check(begin, stop), "plan a batch")
         work = self._progress().ranges(begin, stop, slicing)
-        return list(self._runtime.call(work, "plan a batch"))
+        return list(runtime().call(work, "plan a batch"))
 
     @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
-        """Ack a batch that is in the checkpoint. If the ack fails, the next one covers it."""
-        self._runtime.call(self._progress().commit(read_offset(end)), "ack a batch")
+        runtime().call(self._progress().commit(read_offset(end)), "ack a batch")
 
     def stop(self) -> None:
-        """Detach from the subscription. It is kept unless the options say otherwise."""
         progress, self._open_progress = self._open_progress, None
         if progress is not None:
-            self._runtime.call(progress.close(), "end a query", _STOP_TIMEOUT_S)
-
-    # In tasks
+            runtime().call(progress.close(), "end a query", _STOP_TIMEOUT_S)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadRange)
         with plain_errors():
-            yield from read_range(self._options, self._schema, self._plan_of_values, partition)
+            yield from read_range(self._options, self._schema, self._value_plan, partition)

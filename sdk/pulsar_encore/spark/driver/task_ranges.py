@@ -1,9 +1,10 @@
-"""Conversion of the entry spans of a batch into the ranges of its tasks."""
+"""The ranges of a batch's tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ...values.topic_names import partition_of
 from ..batch_plan import EntrySpan
 from ..reader.range_fetch import ReadRange
 from ..source_options import ReadOptions
@@ -11,42 +12,26 @@ from ..task_split import Slicing, shared_parts, split
 
 
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
-    """Return how a batch is split into tasks.
-
-    The largest of the mean messages per entry (`per_entry`) converts `maxRecordsPerPartition` into
-    entries.
-    """
+    """Convert `maxRecordsPerPartition` into entries by the largest mean in `per_entry`."""
     max_entries = 0
     if options.max_records is not None:
         max_entries = max(1, int(options.max_records / max(1.0, *per_entry, 1.0)))
     return Slicing(options.min_partitions or 1, max_entries, options.split == "ledger")
 
 
-def numbers_of(topics: Iterable[str]) -> dict[str, int]:
-    """Return the partition number of each topic by its name, or -1."""
-    numbers = {}
-    for topic in topics:
-        _, mark, number = topic.rpartition("-partition-")
-        numbers[topic] = int(number) if mark and number.isdigit() else -1
-    return numbers
-
-
-def ranges_of(
-    spans: Mapping[str, EntrySpan], numbers: Mapping[str, int], slicing: Slicing
-) -> list[ReadRange]:
-    """Return the ranges of a batch; the same spans give the same ranges."""
+def ranges_of(spans: Mapping[str, EntrySpan], slicing: Slicing) -> list[ReadRange]:
     entries = {
         topic: sum(each.entries for each in span.ranges() or ())
         for topic, span in spans.items()
         if not span.empty
     }
     ranges = []
-    for topic, parts in shared_parts(entries, slicing.parts, slicing.most).items():
+    for topic, parts in shared_parts(entries, slicing.parts, slicing.max_entries).items():
         for start, end in split(spans[topic], parts, by_ledger=slicing.by_ledger):
             closed_ledgers = tuple(
                 (each.id, each.entries - 1)
                 for each in spans[topic].ledgers
                 if start.ledger <= each.id <= end.ledger and each.closed and each.entries
             )
-            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, closed_ledgers))
+            ranges.append(ReadRange(topic, partition_of(topic), start, end, closed_ledgers))
     return ranges

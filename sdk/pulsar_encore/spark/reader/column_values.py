@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 class ColumnValues:
-    """Values of one column, in order. A value of many rows is stored once with its count."""
+    """Values of one column. A value of many rows is stored once with its count."""
 
     __slots__ = ("_arrays", "_counts", "_kind", "_values")
 
@@ -26,7 +26,6 @@ class ColumnValues:
         self._counts.append(1)
 
     def extend(self, values: Sequence[Any], counts: Sequence[int] | None = None) -> None:
-        """Add values, each for one row or for its count of rows."""
         self._values += values
         self._counts += repeat(1, len(values)) if counts is None else counts
 
@@ -43,7 +42,6 @@ class ColumnValues:
         self._arrays.append(array.cast(self._kind))
 
     def take(self) -> pa.Array:
-        """Return all values as one array and start again empty."""
         self._close_run()
         arrays, self._arrays = self._arrays, []
         if len(arrays) == 1:

@@ -60,7 +60,6 @@ def _number(text: str | None, bits: int) -> int | None:
 
 
 def _time(text: str | None) -> int | None:
-    """Convert ms since the epoch to us."""
     number = _number(text, 64)
     return None if number is None else _time_us(number)
 

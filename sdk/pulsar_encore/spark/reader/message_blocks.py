@@ -1,4 +1,4 @@
-"""Grouping of messages into blocks, because processing them one by one costs several times more."""
+"""Blocks of messages: processing messages one by one costs several times more."""
 
 from __future__ import annotations
 
@@ -10,29 +10,27 @@ from ...message import RawMessage
 from ...transport.interface import Delivery
 from ...transport.native.consumer.message_views import BatchMessage, BatchMessages
 from .plain_messages import PlainMessages, plain_messages
-from .range_filter import Cut
+from .range_filter import DeliverySlice
 
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 1024 * 1024
-_MIN_PLAIN_MESSAGES: Final = 48  # messages of batches from which reading all at once pays
+_MIN_PLAIN_MESSAGES: Final = 48  # from here on, reading all at once pays
 
 
 class MessageBlock:
     """Consecutive messages of entries that are all batches, or all not.
 
-    Attributes:
-        deliveries: The entries.
-        counts: Number of messages of each entry.
-        plain: Positions of the payloads, if each message has only a value and a sequence id.
+    `counts` has the number of messages of each entry. `plain` is set if each message has only a
+    value and a sequence id.
     """
 
-    def __init__(self, cuts: Sequence[Cut]) -> None:
-        self._cuts = cuts
-        self.deliveries: list[Delivery] = [delivery for delivery, _, _ in cuts]
-        self.counts: list[int] = [stop - first for _, first, stop in cuts]
+    def __init__(self, slices: Sequence[DeliverySlice]) -> None:
+        self._slices = slices
+        self.deliveries: list[Delivery] = [delivery for delivery, _, _ in slices]
+        self.counts: list[int] = [stop - first for _, first, stop in slices]
         self.count: int = sum(self.counts)
         self.plain: PlainMessages | None = (
-            _plain(cuts) if self.count >= _MIN_PLAIN_MESSAGES else None
+            _plain(slices) if self.count >= _MIN_PLAIN_MESSAGES else None
         )
 
     @cached_property
@@ -41,10 +39,10 @@ class MessageBlock:
 
     @cached_property
     def messages(self) -> Sequence[RawMessage]:
-        if self.count == len(self._cuts) and self.deliveries[0].batch_size == 0:
+        if self.count == len(self._slices) and self.deliveries[0].batch_size == 0:
             return self.firsts
         found: list[Any] = []
-        for delivery, first, stop in self._cuts:
+        for delivery, first, stop in self._slices:
             found += delivery.messages[first:stop]
         if isinstance(found[0], BatchMessage):
             return [each.decoded() for each in found]
@@ -56,20 +54,20 @@ class MessageBlock:
         if self.deliveries[0].batch_size == 0:
             return [-1] * self.count
         found: list[int] = []
-        for delivery, first, stop in self._cuts:
+        for delivery, first, stop in self._slices:
             found += delivery.indexes[first:stop]
         return found
 
 
-def blocks(cuts: Iterable[Cut], max_messages: int) -> Iterator[MessageBlock]:
-    """Group the messages into blocks of at most `max_messages`, in order.
+def blocks(slices: Iterable[DeliverySlice], max_messages: int) -> Iterator[MessageBlock]:
+    """Group the messages into blocks of at most `max_messages`.
 
     A block also has a limit in bytes, which a single message may exceed.
     """
     max_messages = min(max_messages, _MAX_MESSAGES)
-    pending: list[Cut] = []
+    pending: list[DeliverySlice] = []
     kind, count, size = (False, False), 0, 0
-    for delivery, begin, end in cuts:
+    for delivery, begin, end in slices:
         messages = delivery.messages
         is_unbatched = delivery.batch_size == 0
         is_batch = isinstance(messages, BatchMessages)
@@ -94,11 +92,11 @@ def blocks(cuts: Iterable[Cut], max_messages: int) -> Iterator[MessageBlock]:
         yield MessageBlock(pending)
 
 
-def _plain(cuts: Sequence[Cut]) -> PlainMessages | None:
+def _plain(slices: Sequence[DeliverySlice]) -> PlainMessages | None:
     starts: list[int] = []
     buffers: list[bytes] = []
     base = 0
-    for delivery, first, stop in cuts:
+    for delivery, first, stop in slices:
         messages = delivery.messages
         if not isinstance(messages, BatchMessages):
             return None

@@ -1,8 +1,4 @@
-"""Conversion of messages into Arrow columns.
-
-Most messages in a batch have only a value and a sequence id; they are read from the bytes of the
-batch all at once (`plain`). All others are read through `RawMessage`.
-"""
+"""Conversion of messages into Arrow columns."""
 
 from __future__ import annotations
 
@@ -26,24 +22,20 @@ from .column_values import ColumnValues
 from .letter_columns import letter_values
 from .message_blocks import MessageBlock, blocks
 from .payloads import Payloads
-from .range_filter import Cut
+from .range_filter import DeliverySlice
 from .values.value_decoder import ValueDecoder
 
-_MIN_ARRAY_MESSAGES: Final = 48  # messages of an entry from which building their ids at once pays
+_MIN_ARRAY_MESSAGES: Final = 48  # of an entry; from here on, building their ids at once pays
 _MAX_CACHED_BATCH: Final = 4096  # largest batch for which the ids are cached
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
 
 class MessageRows:
-    """Collects the rows of one topic, column by column.
+    """Collects the rows of one topic or partition, column by column.
 
-    Args:
-        schema: Columns of the value, as `values` decodes it, and of `columns`.
-        columns: The chosen metadata columns; `prefix` begins their names.
-        values: Decoder of the values.
-        topic, partition: Full name, of the partition if any; partition number, or -1.
-        most_rows: Maximum rows of one record batch.
+    `schema` has columns of the value, as `values` decodes it, and of `columns`. `max_rows` is for
+    one record batch.
     """
 
     def __init__(
@@ -54,33 +46,33 @@ class MessageRows:
         values: ValueDecoder,
         topic: str,
         partition: int,
-        most_rows: int,
+        max_rows: int,
     ) -> None:
         self._values = values
         self._topic = topic
         self._partition = partition
-        self._max_rows = most_rows
+        self._max_rows = max_rows
         self._arrow = pa.schema(
             [pa.field(field.name, arrow_type(field.dataType), field.nullable) for field in schema]
         )
         keys = {prefix + each.key: each.key for each in columns}
         self._names = {each.name: keys[each.name] for each in self._arrow if each.name in keys}
-        self._gathered = {
+        self._collected = {
             key: ColumnValues(self._arrow.field(name).type)
             for name, key in self._names.items()
             if key != "topic"
         }
-        self._letters = [key for key in self._gathered if key in _LETTER_KEYS]
-        self._gatherers = [
-            (_GATHER[key], gathered) for key, gathered in self._gathered.items() if key in _GATHER
+        self._letters = [key for key in self._collected if key in _LETTER_KEYS]
+        self._collectors = [
+            (_COLLECT[key], values) for key, values in self._collected.items() if key in _COLLECT
         ]
         self._payloads = Payloads()
-        #: False if the schema has no column of the value, so that values are not read.
+        #: False if the schema has no column of the value.
         self.has_values: bool = any(each.name not in keys for each in self._arrow)
 
-    def add(self, cuts: Iterable[Cut]) -> Iterator[pa.RecordBatch]:
+    def add(self, slices: Iterable[DeliverySlice]) -> Iterator[pa.RecordBatch]:
         """Collect messages and yield the record batches that become full."""
-        for block in blocks(cuts, self._max_rows):
+        for block in blocks(slices, self._max_rows):
             if len(self._payloads) and len(self._payloads) + block.count > self._max_rows:
                 yield self.flush()
             self._add(block)
@@ -88,13 +80,12 @@ class MessageRows:
             if len(payloads) >= self._max_rows or payloads.size >= _MAX_BYTES:
                 yield self.flush()
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the last record batch, if any rows are left."""
+    def flush_rest(self) -> Iterator[pa.RecordBatch]:
         if len(self._payloads):
             yield self.flush()
 
     def _add(self, block: MessageBlock) -> None:
-        if not self.has_values:  # do not read the value at all: it may be unreadable
+        if not self.has_values:  # the value may be unreadable
             self._payloads.add([None] * block.count)
         elif block.plain is not None:
             self._payloads.add_plain(block.plain)
@@ -102,8 +93,8 @@ class MessageRows:
             self._payloads.add(
                 [None if each.has_null_value() else each.data() for each in block.messages]
             )
-        for gather, into in self._gatherers:
-            gather(block, self._partition, into)
+        for collect, into in self._collectors:
+            collect(block, self._partition, into)
         if self._letters:
             self._add_letters(block)
         self._values.note(block, partial(_ids, block, self._partition))
@@ -113,7 +104,7 @@ class MessageRows:
         for message, message_id in zip(block.messages, ids, strict=True):
             letter = letter_values(LetterFacts(_LetterMessage(message, message_id)), self._topic)
             for key in self._letters:
-                self._gathered[key].add(letter[key])
+                self._collected[key].add(letter[key])
 
     def flush(self) -> pa.RecordBatch:
         payloads, self._payloads = self._payloads, Payloads()
@@ -129,7 +120,7 @@ class MessageRows:
             elif key == "topic":
                 arrays.append(pa.repeat(pa.scalar(self._topic, field.type), len(payloads)))
             else:
-                arrays.append(self._gathered[key].take())
+                arrays.append(self._collected[key].take())
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
         return batch if kept_rows is None else batch.filter(pa.array(kept_rows))
 
@@ -167,7 +158,7 @@ def _ids(block: MessageBlock, partition: int) -> Iterator[MessageId]:
 
 
 def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
-    """Return the part of a serialized id that depends on the batch index, for each message."""
+    """Return the part of each serialized id that depends on the batch index."""
     start = len(MessageId(-1, 0, 0).serialize())
     ids = (MessageId(-1, 0, 0, index, batch_size=batch_size) for index in range(batch_size))
     ends = [each.serialize()[start:] for each in ids]
@@ -177,9 +168,7 @@ def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
 _cached_id_ends = lru_cache(maxsize=64)(_id_ends)
 
 
-# Each function adds the values of one column for a block.
-
-_Gather = Callable[[MessageBlock, int, ColumnValues], None]
+_Collect = Callable[[MessageBlock, int, ColumnValues], None]
 
 
 def _message_ids(block: MessageBlock, partition: int, into: ColumnValues) -> None:
@@ -201,41 +190,38 @@ def _message_ids(block: MessageBlock, partition: int, into: ColumnValues) -> Non
         into.append(pc.binary_join_element_wise(pa.scalar(start), ends_array, pa.scalar(b"")))
 
 
-def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
+def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Collect:
     """Read a field of each message; plain messages all have the value `absent`."""
 
-    def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
+    def collect(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         if block.plain is not None:
             into.repeat(absent, block.count)
         else:
             into.extend([read(each) for each in block.messages])
 
-    return gather
+    return collect
 
 
-def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
-
-    def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
+def _of_entry(read: Callable[[RawMessage], Any]) -> _Collect:
+    def collect(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.firsts], block.counts)
 
-    return gather
+    return collect
 
 
-def _of_delivery(read: Callable[[Delivery], Any]) -> _Gather:
-
-    def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
+def _of_delivery(read: Callable[[Delivery], Any]) -> _Collect:
+    def collect(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.deliveries], block.counts)
 
-    return gather
+    return collect
 
 
 def _publish_time(message: RawMessage) -> int:
-    """In us; at most the last time that Spark can represent."""
     return min(message.publish_timestamp() * 1000, LAST_US)
 
 
 def _event_time(message: RawMessage) -> int | None:
-    """In us; None if missing or beyond Spark's range, as when a producer sent nanoseconds."""
+    """In us; None if missing or beyond Spark's range, as in nanoseconds."""
     time_us = message.event_timestamp() * 1000
     return time_us if 0 < time_us <= LAST_US else None
 
@@ -249,7 +235,7 @@ def _key(message: RawMessage) -> bytes | None:
 
 
 def _key_is_bytes(message: Any) -> bool | None:
-    """None without a key, and on the stock transport, which cannot tell."""
+    """None without a key, and on the stock transport."""
     metadata = getattr(message, "metadata", None)
     if metadata is None or not metadata.HasField("partition_key"):
         return None
@@ -277,7 +263,7 @@ def _sequence_id(message: Any) -> int | None:
     return found if found < 1 << 63 else found - (1 << 64)  # signed, as in Java
 
 
-_GATHER: Final[dict[str, _Gather]] = {
+_COLLECT: Final[dict[str, _Collect]] = {
     "key": _of_each(_key, None),
     "keyIsBytes": _of_each(_key_is_bytes, None),
     "messageId": _message_ids,

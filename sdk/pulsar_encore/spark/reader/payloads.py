@@ -1,4 +1,4 @@
-"""Collected payloads, as one Arrow array or as bytes. Payloads of a batch stay in its buffer."""
+"""Collected payloads. Payloads of a batch stay in its buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .plain_messages import PlainMessages
 
 
 class Payloads:
-    """Payloads of rows, in order; `size` is their total in bytes."""
+    """Payloads of rows; None stands for a null value, and `size` is their total in bytes."""
 
     def __init__(self) -> None:
         self._parts: list[PlainMessages | list[bytes | None]] = []
@@ -22,7 +22,6 @@ class Payloads:
         return self._count
 
     def add(self, payloads: Sequence[bytes | None]) -> None:
-        """Add payloads; None stands for a null value."""
         if not (self._parts and isinstance(self._parts[-1], list)):
             self._parts.append([])
         last = self._parts[-1]

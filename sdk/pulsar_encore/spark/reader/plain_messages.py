@@ -22,7 +22,7 @@ Numbers = NDArray[np.int64]
 
 
 class PlainMessages(NamedTuple):
-    """The offsets of payloads in `buffer`, and the sequence ids if the messages have any."""
+    """The offsets of payloads in `buffer`, and the sequence ids, if any."""
 
     buffer: bytes
     begins: Numbers
@@ -31,10 +31,9 @@ class PlainMessages(NamedTuple):
 
 
 def plain_messages(buffer: bytes, starts: Sequence[int]) -> PlainMessages | None:
-    """Return the positions of the payloads; None if a message is not plain.
+    """Return the offsets of the payloads; None if a message is not plain.
 
-    `starts` are the ascending offsets in `buffer` of the messages, each at the size of its
-    metadata.
+    `starts` are the ascending offsets of the messages in `buffer`.
     """
     data = np.frombuffer(buffer, np.uint8)
     at = np.asarray(starts, np.int64)

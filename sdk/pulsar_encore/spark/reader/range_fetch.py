@@ -1,13 +1,9 @@
 """Fetching a range of one topic, in a task of Spark.
 
-`RangeFetch` creates a non-durable subscription on the event loop and passes its deliveries to the
-task's thread. Messages that the task does not take stay at the broker. The last entry of a range
-may be one that the broker never sends, such as a transaction marker; the cursor of the subscription
-then shows that the end was passed.
-
-A missing message is never skipped silently: it raises `DataLossError`, or is logged if
-``failOnDataLoss=false``. A message that cannot be decrypted raises `CryptoError`, unless the
-options say to skip it or to pass it on encrypted.
+`RangeFetch` passes the deliveries of a non-durable subscription from the event loop to the task's
+thread. Messages that the task does not take stay at the broker. The broker never sends some
+entries, such as transaction markers. If a range ends with one, the cursor of the subscription shows
+that the end was passed. A missing message is never skipped silently.
 """
 
 from __future__ import annotations
@@ -50,21 +46,20 @@ from ..offsets import EARLIEST, Position
 from ..runtime import Runtime
 from ..source_options import Reading
 from ..spark_errors import DataLossError, StalledError
-from .range_filter import Cut, RangeFilter
+from .range_filter import DeliverySlice, RangeFilter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_SILENCE_S: Final = 0.5  # after this silence, ask the broker for more messages
-_REQUEST_TIMEOUT_S: Final = 10.0  # timeout of one such request, which is repeated
-# The first pause after such a request, when only the end can be missing.
+_SILENCE_S: Final = 0.5  # after this silence, check for the end of the range
+_REQUEST_TIMEOUT_S: Final = 10.0  # of a request in that check
+# The first pause after a check that reads the range again: often only the end is missing.
 _FIRST_PAUSE_S: Final = 0.05
 _OPEN_TIMEOUT_S: Final = 120.0
 
 
 Received = Delivery | SkippedEntry
 """A delivery, or an entry that the transport skipped."""
-
-Place = tuple[int, int]
+EntryKey = tuple[int, int]
 """Ledger and entry id."""
 
 
@@ -77,10 +72,10 @@ class ReadRange(InputPartition):
         partition: Partition number, or -1.
         start: The last message before the range.
         end: The last message of the range.
-        ledgers: The known closed ledgers in the range, each with its last entry.
+        ledgers: The known closed ledgers in the range, each with its last entry id.
         is_end_stored: The end is a stored entry, and not a number that a user gave.
-        is_kept: All messages behind the start exist, even if its ledger is gone or the start comes
-            from a filter.
+        is_start_retained: All messages behind the start exist, even if its ledger is gone or the
+            start comes from a filter.
     """
 
     topic: str
@@ -89,7 +84,7 @@ class ReadRange(InputPartition):
     end: Position
     ledgers: tuple[tuple[int, int], ...] = ()
     is_end_stored: bool = True
-    is_kept: bool = False
+    is_start_retained: bool = False
 
     def __str__(self) -> str:
         return f"{self.topic} behind {self.start} up to {self.end}"
@@ -108,14 +103,14 @@ class FetchBuffer:
         self._received: list[Received] = []
         self._error: Exception | None = None
         self._refusal: Exception | None = None
-        # Used on the event loop only: published at the end of the loop's pass.
+        # Used on the event loop only, until the end of the loop's pass.
         self._deliveries: list[Delivery] = []
         self._unread: list[SkippedEntry] = []
         self._publishing = False
 
     @property
     def failed(self) -> bool:
-        """True if nothing more will come, because the subscription cannot be attached again."""
+        """True if the subscription cannot be attached again."""
         with self._lock:
             return self._error is not None
 
@@ -126,7 +121,7 @@ class FetchBuffer:
             return self._refusal
 
     def take(self, timeout_s: float) -> tuple[list[Received], Exception | None]:
-        """Take everything in order; wait up to `timeout_s` for the first item."""
+        """Take everything in order; wait up to `timeout_s` for the first delivery."""
         with self._lock:
             if not (self._received or self._error):
                 self._lock.wait(timeout_s)
@@ -157,12 +152,8 @@ class FetchBuffer:
             self._received += received
             self._lock.notify()
 
-    def on_removed(self, topic_number: int) -> None:
-        """Do nothing: delivered messages stay."""
-
     def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
-        # A range holds messages that existed when it was planned. A recreated topic does not have
-        # them.
+        # A topic that is created again does not have the messages of the range.
         if isinstance(notice.error, TopicNotFound):
             self.on_failed(notice.error)
         with self._lock:
@@ -177,32 +168,29 @@ class FetchBuffer:
         with self._lock:
             self._refusal = None  # the subscription continues at its position
 
-    def on_disconnected(self, topics: Container[int] | None = None) -> None:
-        """Do nothing: a new attachment does not send delivered messages again."""
-
-    def on_uncertain(self, topics: Container[int] | None = None) -> None:
-        """Do nothing: lost acks do not matter here."""
-
+    # Nothing to do: delivered messages stay, no ack matters, and the subscription has one topic and
+    # one consumer, and never seeks.
+    def on_removed(self, topic_number: int) -> None: ...
+    def on_disconnected(self, topics: Container[int] | None = None) -> None: ...
+    def on_uncertain(self, topics: Container[int] | None = None) -> None: ...
     def on_all_requested(
         self, unseen: Sequence[Delivery], topics: Container[int] | None = None
-    ) -> None:
-        """Do nothing: messages are never requested again."""
+    ) -> None: ...
+    def on_seek(self, topics: Container[int] | None = None) -> None: ...
+    def on_end_of_topic(self, topic_number: int) -> None: ...
+    def on_active_changed(self, topic_number: int, active: bool) -> None: ...
+    def on_new_topic(self, topic_number: int) -> None: ...
 
-    def on_seek(self, topics: Container[int] | None = None) -> None:
-        """Do nothing: this subscription never seeks."""
 
-    def on_end_of_topic(self, topic_number: int) -> None:
-        """Do nothing: a range has an end of its own."""
-
-    def on_active_changed(self, topic_number: int, active: bool) -> None:
-        """Do nothing: the subscription has one consumer."""
-
-    def on_new_topic(self, topic_number: int) -> None:
-        """Do nothing: the subscription has one topic."""
+async def ack_up_to(consumer: TransportConsumer, position: Position) -> None:
+    """Ack cumulatively up to a position, and wait for the receipt."""
+    receipt = consumer.ack(AckPlan(0, (*position.ackable_entry, 0, -1), [], []))
+    if receipt is not None:
+        await receipt
 
 
 class RangeFetch:
-    """The messages of a range, in order and each once, as lists of cuts.
+    """The messages of a range, in order and each once.
 
     With `fail_on_loss`, missing messages are an error. Without `reads_values`, an entry that cannot
     be unpacked is no loss.
@@ -227,31 +215,31 @@ class RangeFetch:
         self._transport = transport_of(runtime.client(connection))
         is_native = self._transport.capabilities.name == "native"
         self._filter = RangeFilter(wanted.start, wanted.end, whole=is_native)
-        # On a compacted topic the next entry cannot be predicted, nor on the stock transport.
+        # On a compacted topic or the stock transport, the next entry cannot be predicted.
         self._checks_gaps = is_native and not reading.compacted
-        # First entry received since the subscription was opened.
-        self._first_received: Place | None = None
+        # Since the subscription was opened.
+        self._first_received: EntryKey | None = None
         # The gap for which the range was read again.
-        self._reread_gap: tuple[Place, Place] | None = None
+        self._reread_gap: tuple[EntryKey, EntryKey] | None = None
         self._cursor_unmoved = False  # the cursor had not moved when the present deliveries came
-        self._last_check: Position | None = None  # the position of the last check for the end
+        self._last_check: Position | None = None  # the last message at the last check for the end
         self._request_error: TransportError | None = None
         keys = reading.keys
         self._keys = None if keys is None else keys.reader(self._transport.capabilities.name)
-        # The C++ client drops messages that it cannot decrypt, without a notice. It is therefore
-        # told to pass them on, and this class decides about them.
+        # The C++ client drops messages that it cannot decrypt without a notice, unless it is told
+        # to pass them on.
         self._reports_undecryptable = is_native
         self._skipped_undecryptable = 0
-        self._lookback = 0  # entries before the start that are read to find first chunks
+        self._lookback = 0  # entries read before the start, to find first chunks
         self._consumer: TransportConsumer | None = None
         self._buffer = FetchBuffer(runtime.loop)
 
-    def __iter__(self) -> Generator[list[Cut]]:
+    def __iter__(self) -> Generator[list[DeliverySlice]]:
         if self._filter.done:
             return
         try:
             self._open()
-            yield from self._cut_lists()
+            yield from self._slice_lists()
         except TopicNotFound as error:
             self._report_loss(f"{self._wanted}: the topic was deleted", error)
         finally:
@@ -310,13 +298,12 @@ class RangeFetch:
         if self._lookback > last.entry + 1:
             # The chunks are in an earlier ledger, which only the broker can find.
             return MessageId.earliest
-        # An entry that was read in part is requested as a whole, and the filter drops the messages
-        # already read. If nothing of it is left in the range, a transport that skips its first
-        # messages would send nothing at all.
+        # An entry that was read in part is requested as a whole. A transport that skips its first
+        # messages would send nothing at all if none of the others is in the range.
         lookback = self._lookback or int(last.batch_index >= 0)
         return MessageId(self._wanted.partition, last.ledger, last.entry - lookback)
 
-    def _cut_lists(self) -> Iterator[list[Cut]]:
+    def _slice_lists(self) -> Iterator[list[DeliverySlice]]:
         range_filter = self._filter
         poll_timeout_s = self._reading.poll_timeout_ms / 1000
         silent_since = time.monotonic()
@@ -326,21 +313,20 @@ class RangeFetch:
             if received:
                 silent_since = time.monotonic()
                 pause_s = min(_SILENCE_S, poll_timeout_s)
-                cuts = self._cut(received)
-                if cuts:
-                    yield cuts
+                slices = self._slices(received)
+                if slices:
+                    yield slices
                 continue
             if error is not None:
                 raise error
             remaining_s = silent_since + poll_timeout_s - time.monotonic()
             previous_check = self._last_check
-            # One check must not take all of the poll timeout: messages sent in the meantime would
-            # wait.
+            # Messages that arrive during the check wait for its end.
             if self._check_end(min(_REQUEST_TIMEOUT_S, max(_SILENCE_S, remaining_s))):
                 return
             if remaining_s <= 0:
                 stalled, refusal = self._stalled(), self._buffer.refusal
-                # The client retries these errors without end. They say what to change.
+                # The client retries these errors without end.
                 if isinstance(refusal, (AuthenticationError, AuthorizationError)):
                     raise refusal from stalled
                 raise stalled from self._request_error
@@ -359,20 +345,20 @@ class RangeFetch:
             f"(pollTimeoutMs) behind {self._filter.last}, and {reason}"
         )
 
-    def _cut(self, received: list[Received]) -> list[Cut]:
-        """Return the cuts that belong to the range; fewer if it is read again from further back."""
+    def _slices(self, received: list[Received]) -> list[DeliverySlice]:
+        """Return the slices that belong to the range; fewer if the range is read again."""
         range_filter, count, topic_number = self._filter, 0, -1
-        cuts: list[Cut] = []
+        slices: list[DeliverySlice] = []
         self._cursor_unmoved = False
         for each in received:
             if not isinstance(each, Delivery):
                 if self._handle_skipped(each):
-                    return cuts
+                    return slices
                 continue
             last = range_filter.last
             follows = each.entry == last.entry + 1 and each.ledger == last.ledger
-            if not follows and self._rereads_gap((each.ledger, each.entry)):
-                return cuts
+            if not follows and self._reread_if_gap((each.ledger, each.entry)):
+                return slices
             if self._first_received is None:
                 self._first_received = (each.ledger, each.entry)
             count += len(each.messages)
@@ -380,14 +366,14 @@ class RangeFetch:
             if not self._reports_undecryptable and self._rejects_encrypted(each):
                 self._handle_skipped(SkippedEntry(each.ledger, each.entry, SkipReason.ENCRYPTED))
                 continue
-            cut = range_filter.take(each)
-            if cut is not None and not (self._reads_values and self._is_unreadable(each)):
-                cuts.append(cut)
+            found = range_filter.take(each)
+            if found is not None and not (self._reads_values and self._skip_if_unreadable(each)):
+                slices.append(found)
         self._return_permits(topic_number, count)
-        return cuts
+        return slices
 
-    def _is_unreadable(self, delivery: Delivery) -> bool:
-        """Return True if the entry is skipped because its codec is missing."""
+    def _skip_if_unreadable(self, delivery: Delivery) -> bool:
+        """Return True if the codec of the entry is missing."""
         messages = delivery.messages
         if not (isinstance(messages, tuple) and isinstance(messages[0], UnreadableMessage)):
             return False
@@ -402,43 +388,43 @@ class RangeFetch:
         if count and consumer is not None:
             self._runtime.loop.call_soon_threadsafe(consumer.consumed, topic_number, count)
 
-    def _rereads_gap(self, place: Place) -> bool:
-        """Return True if entries are missing before `place` and the range is now read again.
+    def _reread_if_gap(self, entry_key: EntryKey) -> bool:
+        """Read the range again if an expiry may have removed entries before `entry_key`.
 
-        Gaps are normal: brokers do not send markers and aborted transactions. But where messages
-        expire, brokers also move the cursors of readers past unsent messages. Nothing is acked
-        here, so only an expiry moves the cursor to or past the first received entry. One request
-        serves all deliveries of a list, because a cursor that has not moved now had not moved
-        before. If nothing was received before the gap, the cursor proves nothing, and the range is
-        read a second time.
+        Return True if the range is read again. Gaps are normal: brokers do not send markers and
+        aborted transactions. But where messages expire, brokers also move the cursors of readers
+        past unsent messages. No message of the range is acked, so only an expiry moves the cursor
+        to or past the first received entry. One request serves all deliveries of a list, because a
+        cursor that has not moved now had not moved before. If nothing was received before the gap,
+        the cursor proves nothing, and the range is read a second time.
         """
         range_filter = self._filter
-        gap = (range_filter.last.place, place)
-        if not self._checks_gaps or range_filter.done or place <= range_filter.last.place:
+        gap = (range_filter.last.entry_key, entry_key)
+        if not self._checks_gaps or range_filter.done or entry_key <= range_filter.last.entry_key:
             return False
         if gap == self._reread_gap:
-            self._check_ledgers(place)
+            self._check_ledgers(entry_key)
             return False
         if self._first_received is None:
-            if range_filter.last == EARLIEST and not place[1]:
-                self._check_ledgers(place)  # the first entry of the first stored ledger
+            if range_filter.last == EARLIEST and not entry_key[1]:
+                self._check_ledgers(entry_key)  # the first entry of the first stored ledger
                 return False
         elif self._cursor_unmoved or self._cursor_position(_OPEN_TIMEOUT_S) < self._first_received:
             self._cursor_unmoved = True
-            self._check_ledgers(place)
+            self._check_ledgers(entry_key)
             return False
         self._reread_gap = gap
         self._reopen()
         return True
 
-    def _check_ledgers(self, place: Place) -> None:
-        """Report ledgers between the last message read and `place` that are gone."""
-        wanted, last = self._wanted, self._filter.last.place
+    def _check_ledgers(self, entry_key: EntryKey) -> None:
+        """Report ledgers between the last message read and `entry_key` that are gone."""
+        wanted, last = self._wanted, self._filter.last.entry_key
         known = list(wanted.ledgers)
         if wanted.is_end_stored:
-            known.append(wanted.end.place)
+            known.append(wanted.end.entry_key)
         skipped = {
-            ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]
+            ledger for ledger, entry in known if last < (ledger, entry) and ledger < entry_key[0]
         }
         missing, uncertainty = set(), "was not read to its end"
         if self._connection.admin_url is not None:
@@ -451,7 +437,7 @@ class RangeFetch:
             # else in the first stored ledger.
             at = self._cursor_position(_OPEN_TIMEOUT_S)[0]
             missing = {ledger for ledger in skipped if ledger < at}
-            if not missing and last[0] < at and not wanted.is_kept:
+            if not missing and last[0] < at and not wanted.is_start_retained:
                 missing = {last[0]}
                 uncertainty = (
                     "it is not known whether it was read to its end (admin.url would tell)"
@@ -473,22 +459,25 @@ class RangeFetch:
         """Return True if the rest of the range holds no messages; called after a silence.
 
         The range is read again from behind the last message, which is acked. The cursor then moves
-        over entries that the broker never sends, and over nothing else, so it shows whether the
-        range ends with such entries.
+        over entries that the broker never sends, and over nothing else.
         """
         self._request_error = None
         try:
-            if self._consumer is None:  # opening it again has failed
+            if self._consumer is None:  # `_reopen` has failed
                 self._open()
+            consumer, doing = self._consumer, f"end of {self._wanted.topic}"
+            assert consumer is not None
             if not self._checks_gaps:
-                return not self._has_more(timeout_s)
-            stored = self._last_stored(timeout_s)
+                available = consumer.has_message_available()
+                return not self._runtime.call(available, doing, timeout_s)
+            last = self._runtime.call(consumer.last_message_id(), doing, timeout_s)
+            stored = (last.ledger_id(), last.entry_id())
             if self._last_check != self._filter.last:
                 self._reopen()
                 self._ack_last(timeout_s)
                 self._last_check = self._filter.last
                 return False
-            end = self._wanted.end.place
+            end = self._wanted.end.entry_key
             reached = self._cursor_position(timeout_s) >= end
             if stored < end and not (reached and stored[0] >= 0):
                 self._report_loss(
@@ -500,7 +489,7 @@ class RangeFetch:
         except TransportError as error:
             if not error.retryable:
                 raise
-            # The transport reconnects; the poll timeout limits the wait.
+            # The transport reconnects until the poll timeout.
             self._request_error = error
             return False
 
@@ -511,65 +500,43 @@ class RangeFetch:
 
     def _ack_last(self, timeout_s: float) -> None:
         last = self._filter.last
-        entry = last.entry - (last.batch_index >= 0)
-        consumer = self._consumer
-        if entry < 0 or consumer is None:
-            return
+        if last.ackable_entry[1] >= 0 and self._consumer is not None:
+            self._runtime.call(
+                ack_up_to(self._consumer, last), f"ack on {self._wanted.topic}", timeout_s
+            )
 
-        async def ack() -> None:
-            receipt = consumer.ack(AckPlan(0, (last.ledger, entry, 0, -1), [], []))
-            if receipt is not None:
-                await receipt
-
-        self._runtime.call(ack(), f"ack on {self._wanted.topic}", timeout_s)
-
-    def _cursor_position(self, timeout_s: float) -> Place:
-        """Return the position of the subscription's cursor."""
-        consumer = self._consumer
-        assert consumer is not None
+    def _cursor_position(self, timeout_s: float) -> EntryKey:
+        assert self._consumer is not None
         doing = f"place of a cursor on {self._wanted.topic}"
-        acked = self._runtime.call(consumer.acked_position(), doing, timeout_s)
+        acked = self._runtime.call(self._consumer.acked_position(), doing, timeout_s)
         assert acked is not None, "the native transport knows the cursor"
         return acked.ledger_id(), acked.entry_id()
 
-    def _last_stored(self, timeout_s: float) -> Place:
-        consumer = self._consumer
-        assert consumer is not None
-        doing = f"end of {self._wanted.topic}"
-        last = self._runtime.call(consumer.last_message_id(), doing, timeout_s)
-        return last.ledger_id(), last.entry_id()
-
-    def _has_more(self, timeout_s: float) -> bool:
-        consumer = self._consumer
-        assert consumer is not None
-        doing = f"end of {self._wanted.topic}"
-        return self._runtime.call(consumer.has_message_available(), doing, timeout_s)
-
     def _handle_skipped(self, skipped: SkippedEntry) -> bool:
-        """Handle an entry without a message; True if the range is read again from further back."""
+        """Handle an entry without a message; return True if the range is read again."""
         ledger, entry, reason, _ = skipped
-        place, start = (ledger, entry), self._wanted.start
+        entry_key, start = (ledger, entry), self._wanted.start
         if self._first_received is None:
-            self._first_received = place
-        if self._filter.done or Position(*place).order <= start.order:
+            self._first_received = entry_key
+        if self._filter.done or Position(*entry_key).order <= start.order:
             return False
-        if place > self._wanted.end.place:
-            self._filter.passed(ledger, entry)
+        if entry_key > self._wanted.end.entry_key:
+            self._filter.skip(ledger, entry)
             return False
-        if reason is SkipReason.INCOMPLETE and self._rereads_for_chunks(place):
+        if reason is SkipReason.INCOMPLETE and self._reread_for_chunks(entry_key):
             return True
         if reason is SkipReason.ENCRYPTED:
             self._report_undecryptable(skipped)
         elif reason in (SkipReason.BROKEN, SkipReason.INCOMPLETE):
             self._report_loss(f"{ledger}:{entry} of {self._wanted.topic} is {reason.value}")
-        self._filter.passed(ledger, entry)
+        self._filter.skip(ledger, entry)
         return False
 
-    def _rereads_for_chunks(self, place: tuple[int, int]) -> bool:
+    def _reread_for_chunks(self, entry_key: tuple[int, int]) -> bool:
         """Read again from further back, for a message with first chunks before the range.
 
-        The lookback grows eightfold each time, then covers the whole topic. Return False if that
-        has been tried: the chunks are gone.
+        The lookback grows eightfold each time, then covers the whole topic. Return False after
+        that: the chunks are gone.
         """
         last = self._filter.last
         if not self._reading.chunk_lookback or last == EARLIEST:
@@ -577,22 +544,23 @@ class RangeFetch:
         if self._lookback > last.entry + 1:
             return False
         self._lookback = max(self._reading.chunk_lookback, 8 * self._lookback)
-        log.info("%s: %d:%d is a later chunk; reading again from before", self._wanted, *place)
+        log.info("%s: %d:%d is a later chunk; reading again from before", self._wanted, *entry_key)
         self.close()
         self._open()
         return True
 
     def _rejects_encrypted(self, delivery: Delivery) -> bool:
-        """Return True if the message is still encrypted and the options do not accept that."""
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.CONSUME:
             return False
         context = delivery.messages[0].encryption_context()
         return context is not None and context.is_decryption_failed()
 
     def _report_undecryptable(self, skipped: SkippedEntry) -> None:
-        place = (skipped.ledger, skipped.entry)
+        entry_key = (skipped.ledger, skipped.entry)
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.DISCARD:
-            if place > self._filter.last.place:  # after a reconnect the broker sends it again
+            if (
+                entry_key > self._filter.last.entry_key
+            ):  # after a reconnect the broker sends it again
                 self._skipped_undecryptable += 1
             return
         has_keys = self._reading.keys is not None

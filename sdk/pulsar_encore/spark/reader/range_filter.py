@@ -1,7 +1,6 @@
 """Selection of the messages that belong to a range, each once.
 
-The broker sends messages again after a reconnect, and a subscription begins at an entry and not
-within it. Messages at or before the last taken position are therefore dropped.
+The broker sends messages again after a reconnect, and a subscription begins at a whole entry.
 """
 
 from __future__ import annotations
@@ -11,45 +10,41 @@ from collections.abc import Sequence
 from ...transport.interface import Delivery
 from ..offsets import Position
 
-Cut = tuple[Delivery, int, int]
+DeliverySlice = tuple[Delivery, int, int]
 """A delivery and a slice of its messages: the first index and the index behind the last."""
 
 
 class RangeFilter:
     """Selects the messages from behind `start` up to and including `end`.
 
-    Args:
-        whole: A delivery holds all messages of its entry.
-
-    Attributes:
-        done: The end was reached.
-        last: The last position that is finished.
+    With `whole`, a delivery holds all messages of its entry. `last` is the last position that is
+    finished.
     """
 
-    __slots__ = ("_end", "_end_place", "_whole", "done", "last")
+    __slots__ = ("_end", "_end_key", "_whole", "done", "last")
 
     def __init__(self, start: Position, end: Position, *, whole: bool) -> None:
         self.last: Position = start
         self._end = end
-        self._end_place = end.place
+        self._end_key = end.entry_key
         self._whole = whole
         self.done: bool = start.order >= end.order
 
-    def take(self, delivery: Delivery) -> Cut | None:
+    def take(self, delivery: Delivery) -> DeliverySlice | None:
         """Return the part of a delivery that is in the range and was not taken before."""
-        place = (delivery.ledger, delivery.entry)
+        entry_key = (delivery.ledger, delivery.entry)
         last = self.last
-        if self.done or place < last.place:
+        if self.done or entry_key < last.entry_key:
             return None
         first, stop = 0, len(delivery.messages)
-        if place == last.place:
+        if entry_key == last.entry_key:
             if last.batch_index < 0:
                 return None
             first = _count_up_to(delivery.indexes, last.batch_index)
         is_complete = self._whole or _ends_entry(delivery)
-        if place >= self._end_place:
+        if entry_key >= self._end_key:
             self.done = True
-            if place > self._end_place:
+            if entry_key > self._end_key:
                 return None
             if self._end.batch_index >= 0:
                 stop = _count_up_to(delivery.indexes, self._end.batch_index)
@@ -57,22 +52,21 @@ class RangeFilter:
             else:
                 self.done = is_complete
         if is_complete and stop == len(delivery.messages):
-            self.last = Position(*place)
+            self.last = Position(*entry_key)
         elif stop > first:
-            self.last = Position(*place, delivery.indexes[stop - 1])
+            self.last = Position(*entry_key, delivery.indexes[stop - 1])
         return (delivery, first, stop) if stop > first else None
 
-    def passed(self, ledger: int, entry: int) -> None:
-        """Note an entry that holds no message; everything before it has been received."""
-        place = (ledger, entry)
-        if place > self.last.place:
-            self.last = Position(*place)
-        if place >= self._end_place:
+    def skip(self, ledger: int, entry: int) -> None:
+        """Pass an entry without messages; everything before it has been received."""
+        entry_key = (ledger, entry)
+        if entry_key > self.last.entry_key:
+            self.last = Position(*entry_key)
+        if entry_key >= self._end_key:
             self.done = True
 
 
 def _count_up_to(indexes: Sequence[int], batch_index: int) -> int:
-    """Return how many of the indexes are at or before this one."""
     return sum(1 for each in indexes if each <= batch_index)
 
 

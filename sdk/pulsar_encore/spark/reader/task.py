@@ -1,4 +1,4 @@
-"""The work of a task: read a range and yield record batches, for batches and streams alike."""
+"""The work of a task, for batches and streams alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from ..runtime import runtime
-from ..source_columns import chosen
 from ..source_options import ReadOptions
 from .message_rows import MessageRows
 from .range_fetch import RangeFetch, ReadRange
@@ -21,18 +20,11 @@ from .values.value_plan import ValuePlan
 def read_range(
     options: ReadOptions, schema: StructType, plan: ValuePlan, wanted: ReadRange
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range as rows.
-
-    Raises:
-        MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
-        DataLossError: if messages are gone and ``failOnDataLoss`` is true.
-        StalledError: if messages do not arrive within ``pollTimeoutMs``.
-    """
+    """Yield the messages of a range as rows."""
     shape = options.shape
-    columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
     rows = MessageRows(
         schema,
-        columns,
+        shape.columns,
         shape.prefix,
         values_of(plan, schema, wanted.topic, writer_texts(options.connection, wanted.topic)),
         wanted.topic,
@@ -47,7 +39,7 @@ def read_range(
         fail_on_loss=options.fail_on_data_loss,
         reads_values=rows.has_values,
     )
-    with closing(iter(fetch)) as cut_lists:  # close also when Spark stops reading early
-        for cuts in cut_lists:
-            yield from rows.add(cuts)
-    yield from rows.rest()
+    with closing(iter(fetch)) as slice_lists:  # also when Spark stops reading early
+        for slices in slice_lists:
+            yield from rows.add(slices)
+    yield from rows.flush_rest()

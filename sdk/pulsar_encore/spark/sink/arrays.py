@@ -1,7 +1,4 @@
-"""Conversion of Arrow columns to lists of Python values.
-
-A whole column is converted at once: row by row would take several times longer.
-"""
+"""Conversion of whole Arrow columns to lists: row by row would take several times longer."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ...errors import ConfigurationError
 
 
 def bytes_of(column: pa.Array) -> list[bytes | None]:
-    """Return bytes unchanged and text as UTF-8."""
+    """Return bytes, and text as UTF-8."""
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())
     elif pa.types.is_large_string(column.type):
@@ -24,7 +21,7 @@ def bytes_of(column: pa.Array) -> list[bytes | None]:
 
 
 def texts_of(column: pa.Array, name: str) -> list[str | None]:
-    """Return text unchanged and bytes decoded as UTF-8, or raise ConfigurationError."""
+    """Return text, and bytes decoded as UTF-8."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         text = pa.string() if pa.types.is_binary(column.type) else pa.large_string()
         try:
@@ -49,13 +46,8 @@ def listed(column: pa.Array, name: str) -> list[Any]:
     return found
 
 
-def keys_of(column: pa.Array, name: str, *, text: bool) -> list[Any]:
-    """Return keys for a producer: bytes or text. With `text`, bytes are decoded as UTF-8."""
-    return texts_of(column, name) if text else listed(column, name)
-
-
 def millis_of(column: pa.Array) -> list[int | None]:
-    """Return timestamps in whole ms since the epoch, rounded down."""
+    """Return timestamps in ms since the epoch, rounded down."""
     whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     micros: list[int | None] = whole.to_pylist()
     if whole.null_count:
@@ -64,7 +56,7 @@ def millis_of(column: pa.Array) -> list[int | None]:
 
 
 def maps_of(column: pa.MapArray, name: str) -> list[dict[str, str] | None]:
-    """Return maps from text to text; an empty map becomes None. A null value is an error."""
+    """Return maps from text to text, and None for an empty map. A null value is an error."""
     keys, values = listed(column.keys, name), listed(column.items, name)
     spans = list(pairwise(column.offsets.to_pylist()))
     found = [

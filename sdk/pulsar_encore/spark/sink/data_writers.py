@@ -1,7 +1,6 @@
 """The writers of batches and streams that PySpark calls, and the work of a task.
 
-All options and columns are checked when the query is planned. A failed task leaves nothing that
-could still be sent, and its next attempt sends all of its rows again.
+A failed task leaves nothing that could still be sent, and its next attempt sends all of its rows.
 """
 
 from __future__ import annotations
@@ -43,13 +42,7 @@ _ABORT_TIMEOUT_S: Final = 15.0
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """The rows that a task stored.
-
-    Attributes:
-        rows: Number of rows.
-        size: Bytes of their payloads.
-        topics: Rows by full name of the topic.
-    """
+    """The number of rows that a task stored, their number by topic, and their payloads in bytes."""
 
     rows: int = 0
     size: int = 0
@@ -59,11 +52,7 @@ class SinkCommit(WriterCommitMessage):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """Return the writer of ``df.write.format("pulsar")``.
-
-    Raises:
-        ConfigurationError: if an option or a column is wrong, or for ``mode("overwrite")``.
-    """
+    """Return the writer of ``df.write.format("pulsar")``."""
     if overwrite:
         raise ConfigurationError(
             'a topic cannot be overwritten: write with mode("append"), and delete or truncate it '
@@ -75,11 +64,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """Return the writer of ``df.writeStream.format("pulsar")``.
-
-    Raises:
-        ConfigurationError: if an option or a column is wrong, or for ``outputMode("complete")``.
-    """
+    """Return the writer of ``df.writeStream.format("pulsar")``."""
     if overwrite:
         raise ConfigurationError(
             'outputMode("complete") would overwrite the topic with each micro-batch, which Pulsar '
@@ -91,9 +76,8 @@ def stream_writer(
 def check_reachable(given: Mapping[str, str]) -> None:
     """Look up the topic of a batch that is about to be written, if the options name one.
 
-    A wrong URL or login then fails once, in the driver. In the tasks it would fail in each attempt,
-    each after the whole operation timeout. A stream does not check: its batches wait for brokers
-    that restart.
+    A wrong URL or login would otherwise fail in each attempt of the tasks, after the whole
+    operation timeout. The batches of a stream wait for brokers that restart.
     """
     options = sink_options(given, streaming=False)
     if options.topic is None:
@@ -172,11 +156,7 @@ def write_rows(
     batches: Iterator[pa.RecordBatch],
     numbering: SequenceIds | None = None,
 ) -> SinkCommit:
-    """Publish the rows of a task; without rows, no connection is opened.
-
-    Raises:
-        EncoreError: if a row cannot be sent or stored; the task must run again.
-    """
+    """Publish the rows of a task; without rows, no connection is opened."""
     task: _Task | None = None
     try:
         for batch in batches:
@@ -242,5 +222,5 @@ class _Task:
             self._spool.close()
         try:
             self._runtime.call(self._sender.abort(), "discard rows", _ABORT_TIMEOUT_S)
-        except EncoreError as error:  # the error of the task itself must be reported
+        except EncoreError as error:  # must not replace the error of the task
             log.warning("the pulsar sink gave up a task, and its producers stay open: %s", error)

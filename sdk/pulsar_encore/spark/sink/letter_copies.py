@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from ...consumer.forwarding.copy_options import Destination
 from ...deadletters.dead_letter import Letter
@@ -36,9 +37,7 @@ _MAX_REASON = 1_000
 class AttemptTimes(NamedTuple):
     """The time of a batch of rows, in ms since the epoch.
 
-    Attributes:
-        wall_now: Rounded down.
-        wall_from: Rounded up, so that a due time computed from it is never early.
+    `wall_from` is rounded up, so that a due time is never early; `wall_now` is rounded down.
     """
 
     wall_now: int
@@ -54,11 +53,7 @@ class FailureReason(NamedTuple):
     reason: str | None = None
 
     def evidence(self, default_reason: str) -> Evidence | None:
-        """Return the evidence for a letter; None without a description.
-
-        Args:
-            otherwise: The reason of a failure without a reason of its own.
-        """
+        """Return the evidence for a letter; None without a description."""
         if not any(self):
             return None
         reason = (self.reason or default_reason)[:_MAX_REASON]
@@ -71,25 +66,19 @@ class FailureReason(NamedTuple):
         return Evidence(reason, kind, found.error_message, stack, fingerprint)
 
 
-class CopyRule(Protocol):
-    """How a `sinkMode` copies a row."""
-
-    def copy(
-        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
-    ) -> tuple[Destination, OutgoingMessage]:
-        """Return the copy and its destination; ConfigurationError if this row cannot be copied."""
+CopyRule: TypeAlias = Callable[
+    [RowOriginal, FailureReason, AttemptTimes], tuple[Destination, OutgoingMessage]
+]
+"""Returns the copy of a row and its destination, or raises ConfigurationError."""
 
 
 def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> CopyRule:
     """Return the rule of a `sinkMode` other than produce.
 
-    Args:
-        options: Checked options.
-        refuse_byte_keys: The transport cannot copy keys of bytes.
-        rng: Source of the jitter of delays.
+    `refuse_byte_keys` is for a transport that cannot copy keys of bytes.
     """
     if options.replay is not None:
-        return _Replay(options.replay, refuse_byte_keys)
+        return _replay(options.replay, refuse_byte_keys)
     assert options.letters is not None  # the other two modes have them
     author = LetterAuthor(
         subscription=options.letters.subscription,
@@ -98,8 +87,8 @@ def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> C
         refuse_byte_keys=refuse_byte_keys,
     )
     if options.mode == DEAD_LETTER:
-        return _DeadLetter(options.letters, author)
-    return _Reconsume(options.letters, author, rng)
+        return _dead_letter(options.letters, author)
+    return _reconsume(options.letters, author, rng)
 
 
 class _Topics:
@@ -108,11 +97,10 @@ class _Topics:
         self._retry_suffix = f"-{options.subscription}-RETRY"
 
     def from_retry_topic(self, topic: str) -> bool:
-        """True if a topic is the retry letter topic in the options."""
         return base_name(topic) == self._options.retry_topic
 
     def retry(self, topic: str) -> str:
-        """A letter from a retry letter topic returns to that topic."""
+        """Return the retry letter topic. A row that was read from one returns to it."""
         if self._options.retry_topic is not None:
             return self._options.retry_topic
         base = base_name(topic)
@@ -121,7 +109,7 @@ class _Topics:
         return retry_topic_of((topic,), self._options.subscription)
 
     def dead(self, topic: str) -> str:
-        """Named after the topic without its partition, as by a consumer that has retries."""
+        """Return the dead letter topic; its name has no partition, as with `retry_enable`."""
         if self._options.dead_topic is not None:
             return self._options.dead_topic
         if self.from_retry_topic(topic):
@@ -137,23 +125,17 @@ class _Topics:
         return Destination(topic, form_of(original), self._options.initial_subscription)
 
 
-class _Reconsume:
-    """As `Consumer.reconsume_later`: to the retry letter topic or the dead letter topic."""
-
-    def __init__(self, options: LetterOptions, author: LetterAuthor, rng: Random) -> None:
-        self._options = options
-        self._author = author
-        self._topics = _Topics(options)
-        self._rng = rng
+def _reconsume(options: LetterOptions, author: LetterAuthor, rng: Random) -> CopyRule:
+    """Copy as `Consumer.reconsume_later`: to the retry letter topic or the dead letter topic."""
+    topics = _Topics(options)
 
     def copy(
-        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
+        original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
-        options, author = self._options, self._author
         topic = original.topic_name()
-        from_retry = self._topics.from_retry_topic(topic)
+        from_retry = topics.from_retry_topic(topic)
         attempt = reconsume_attempt(original, options.subscription, from_retry_topic=from_retry)
-        delay_ms = options.delays.ms(attempt, self._rng)
+        delay_ms = options.delays.ms(attempt, rng)
         evidence = failure.evidence("reconsume_later")
         if used_up(attempt, options.max_redeliver_count):
             letter = dead_letter_by_reconsume(
@@ -165,7 +147,7 @@ class _Reconsume:
                 evidence=evidence,
                 from_retry_topic=from_retry,
             )
-            return self._topics.dead_destination(original), letter
+            return topics.dead_destination(original), letter
         letter = retry_letter(
             original,
             author,
@@ -176,49 +158,47 @@ class _Reconsume:
             evidence=evidence,
             from_retry_topic=from_retry,
         )
-        return Destination(self._topics.retry(topic), form_of(original)), letter
+        return Destination(topics.retry(topic), form_of(original)), letter
+
+    return copy
 
 
-class _DeadLetter:
-    def __init__(self, options: LetterOptions, author: LetterAuthor) -> None:
-        self._subscription = options.subscription
-        self._author = author
-        self._topics = _Topics(options)
+def _dead_letter(options: LetterOptions, author: LetterAuthor) -> CopyRule:
+    topics = _Topics(options)
 
     def copy(
-        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
+        original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
-        from_retry = self._topics.from_retry_topic(original.topic_name())
+        from_retry = topics.from_retry_topic(original.topic_name())
         letter = dead_letter_by_nack(
             original,
-            self._author,
-            attempt=reconsume_attempt(original, self._subscription, from_retry_topic=from_retry),
+            author,
+            attempt=reconsume_attempt(original, options.subscription, from_retry_topic=from_retry),
             reason=DEAD_LETTER,
             wall_now=times.wall_now,
             evidence=failure.evidence(DEAD_LETTER),
             from_retry_topic=from_retry,
         )
-        return self._topics.dead_destination(original), letter
+        return topics.dead_destination(original), letter
+
+    return copy
 
 
-class _Replay:
-    """Sends a dead letter back to the topic where the message failed."""
-
-    def __init__(self, settings: ReplaySettings, refuse_byte_keys: bool) -> None:
-        self._settings = settings
-        self._refuse_byte_keys = refuse_byte_keys
+def _replay(settings: ReplaySettings, refuse_byte_keys: bool) -> CopyRule:
+    """Send a dead letter back to the topic where the message failed."""
 
     def copy(
-        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
+        original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
-        settings = self._settings
         # `Letter` reads only methods of the message that a row has too.
         letter = Letter(cast(Message, original))
         topic = letter.target(original.topic_name(), settings.target, settings.real_topics)
-        copy = replayed_copy(
+        replayed = replayed_copy(
             original,
             replay_id=settings.replay_id,
             keep_counters=settings.keep_counters,
-            refuse_byte_keys=self._refuse_byte_keys,
+            refuse_byte_keys=refuse_byte_keys,
         )
-        return Destination(full_name(topic), form_of(original)), copy
+        return Destination(full_name(topic), form_of(original)), replayed
+
+    return copy

@@ -1,8 +1,7 @@
-"""The producers of a process, shared by the tasks that run in it one after the other.
+"""The producers of a process, shared by its tasks. Used on the client's event loop.
 
-The producers of a failed task are closed, and their pending messages with them. Producers of
-numbered rows are closed with their task, because the next task with the same producer name may run
-in another process. Everything runs on the event loop of the client.
+Producers of numbered rows are closed with their task, because the next task with the same producer
+name may run in another process.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from ...transport.versioned.known_schema import KnownSchema
 from ...values.backoff import Backoff
 from ...wire import pulsar_pb2 as pb
 from ...wire.partition_router import PartitionRouter
-from ..option_table import PRODUCE
 from .sequence_ids import SequenceIds
-from .sink_options import Publishing, SinkOptions
+from .sink_options import Publishing
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
@@ -40,10 +38,7 @@ _BUSY_BACKOFF: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
 class ProducerKind(NamedTuple):
     """The properties that the producers of a write share.
 
-    Attributes:
-        publishing: How they send.
-        copies: They send copies of messages, and not messages of the job.
-        avro: The schema that they register, as JSON, or None.
+    With `copies`, they send copies of messages. `avro` is the schema that they register, or None.
     """
 
     publishing: Publishing
@@ -51,13 +46,7 @@ class ProducerKind(NamedTuple):
     avro: str | None
 
 
-def kind_of(options: SinkOptions) -> ProducerKind:
-    return ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
-
-
 class _CachedProducer:
-    """A producer, perhaps still being created, and the number of tasks that use it."""
-
     __slots__ = ("making", "users")
 
     def __init__(self, making: asyncio.Task[TransportProducer]) -> None:
@@ -73,7 +62,7 @@ class ProducerCache:
         self._rng = Random()
 
     async def take(self, destination: Destination, kind: ProducerKind) -> TransportProducer:
-        """Return the producer of a destination, until `give_back` or `drop` is called for it."""
+        """Return the producer of a destination until `give_back` or `drop`."""
         cached = self._cached.pop((destination, kind), None)
         if cached is None:
             cached = _CachedProducer(asyncio.ensure_future(self.make(destination, kind, None)))
@@ -88,7 +77,6 @@ class ProducerCache:
             raise
 
     def give_back(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
-        """End the use of producers by a task after all its rows are stored."""
         for destination in destinations:
             cached = self._cached.get((destination, kind))
             if cached is not None:
@@ -112,13 +100,13 @@ class ProducerCache:
         return task
 
     async def close(self, producers: Iterable[TransportProducer]) -> None:
-        """Close unshared producers; a close that takes too long continues in the background."""
+        """Close unshared producers. A close that takes too long continues in the background."""
         await _wait_shortly([self._start(_close(producer)) for producer in producers])
 
     async def make_numbered(
         self, destination: Destination, kind: ProducerKind, numbering: SequenceIds
     ) -> TransportProducer:
-        """Create a producer for the rows of a task, with a name under which no row is dropped."""
+        """Create a producer with a name under which no row of the task is dropped."""
         producer = await self.make(destination, kind, numbering)
         if numbering.follows(producer.last_sequence_id):
             return producer
@@ -138,7 +126,7 @@ class ProducerCache:
         """Create an unshared producer.
 
         A name in use is retried until the send timeout, because the connection of a killed worker
-        stays open for a moment. Then ProducerBusy is raised.
+        stays open for a moment.
         """
         options = await self._options(destination, kind, numbering)
         timeout_s = kind.publishing.send_timeout_ms / 1000
@@ -151,7 +139,7 @@ class ProducerCache:
                 delay_s = _BUSY_BACKOFF.delay_ms(attempt, self._rng) / 1000
                 attempt += 1
                 if time.monotonic() + delay_s > deadline:
-                    raise ProducerBusy(_busy(options, timeout_s, error)) from error
+                    raise ProducerBusy(_busy_text(options, timeout_s, error)) from error
                 await asyncio.sleep(delay_s)
 
     async def _options(
@@ -162,8 +150,7 @@ class ProducerCache:
             **dict(publishing.producer),
             "producer_name": _name(destination, publishing, numbering),
             "send_timeout_millis": publishing.send_timeout_ms,
-            # `RowSender` keeps to this limit. Only further chunks of a large message exceed it and
-            # wait in the producer.
+            # `RowSender` keeps to this limit. Only the chunks of a large message exceed it.
             "max_pending_messages": publishing.max_pending,
             "max_pending_messages_across_partitions": publishing.max_pending,
             "block_if_queue_full": True,
@@ -174,8 +161,7 @@ class ProducerCache:
             topic_partitions = await self._transport.topic_partitions(destination.topic)
             if topic_partitions != [destination.topic]:
                 # If a partition is added, rows would move to partitions where another row has a
-                # higher number, and be dropped there. With another count the producer gets another
-                # name: such rows are stored twice instead.
+                # higher number, and be dropped. Under another name they are stored twice instead.
                 keywords["producer_name"] += f"-of-{len(topic_partitions)}"
             keywords["message_router"] = steady_router(
                 single=single, partitions=len(topic_partitions)
@@ -221,7 +207,7 @@ def _name(
     return f"{publishing.name}-{uuid.uuid4().hex[:8]}"  # tasks run concurrently
 
 
-def _busy(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> str:
+def _busy_text(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> str:
     text = (
         f"no producer could be created on {options.topic} for {timeout_s:g} s (sendTimeoutMs); the "
         f"broker answered: {error}"
@@ -238,12 +224,9 @@ def _busy(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> st
 def steady_router(*, single: bool, partitions: int) -> Callable[[Any, int], int]:
     """Return a router that sends a row to the same partition in each attempt at a task.
 
-    Rows with a key are routed as usual. Other rows are distributed round robin from partition 0, or
-    all go there: a random start would send a row to a partition that does not know its number.
-
-    Args:
-        single: All rows without a key go to one partition.
-        partitions: The count when the producer was named; later partitions get no rows.
+    Rows without a key are distributed round robin from partition 0, or all go there (`single`): a
+    random start would send a row to a partition that does not know its number. Partitions that are
+    added after the producer was named get no rows.
     """
     router = PartitionRouter(start=0, single=single)
 
@@ -265,7 +248,7 @@ async def _wait_shortly(closings: list[asyncio.Task[None]]) -> None:
 
 
 async def _close_when_created(making: asyncio.Task[TransportProducer]) -> None:
-    making.cancel()  # if it is not created yet, the transport cleans up
+    making.cancel()  # the transport cleans up
     try:
         producer = await making
     except (EncoreError, asyncio.CancelledError):
@@ -284,7 +267,6 @@ _of_clients: WeakKeyDictionary[Client, ProducerCache] = WeakKeyDictionary()
 
 
 def producers_of(client: Client) -> ProducerCache:
-    """Return the cache of a client. A process has one client per connection."""
     found = _of_clients.get(client)
     if found is None:
         found = _of_clients[client] = ProducerCache(client)

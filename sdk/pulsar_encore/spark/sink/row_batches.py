@@ -1,8 +1,8 @@
-"""Conversion of record batches into chunks of messages, in the order of the rows."""
+"""Conversion of record batches into messages, in the order of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol, TypeAlias
@@ -16,7 +16,7 @@ from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import full_name
 from ..retry_delays import MAX_MS
-from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
+from .arrays import bytes_of, listed, maps_of, millis_of, texts_of
 from .letter_copies import AttemptTimes, CopyRule, FailureReason
 from .row_original import RowOriginal
 from .sink_columns import (
@@ -42,13 +42,7 @@ _Key: TypeAlias = str | bytes
 
 @dataclass(slots=True)
 class RowChunk:
-    """Messages to publish, in the order of the rows.
-
-    Attributes:
-        messages: The messages.
-        destinations: One for all messages, or one for each.
-        size: Bytes of their payloads.
-    """
+    """Messages to publish, one destination for all or one for each, and the bytes of payloads."""
 
     messages: list[OutgoingMessage]
     destinations: Destination | list[Destination]
@@ -56,20 +50,12 @@ class RowChunk:
 
 
 class RowMessages(Protocol):
-    """Converts record batches into messages."""
-
     def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
-        """Return the messages of a batch, or raise ConfigurationError if a row cannot be sent.
-
-        Args:
-            batch: Has the columns of the layout.
-            first: Index of its first row in the task.
-            times: The time of this attempt.
-        """
+        """Return the messages of a batch; `first` is the index of its first row in the task."""
 
 
 class ProducedRows:
-    """Rows as new messages, for `sinkMode` produce."""
+    """Rows as new messages."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions) -> None:
         self._layout = layout
@@ -107,16 +93,14 @@ class ProducedRows:
                 strict=False,
             )
         ]
-        return RowChunk(messages, self._destinations_of(batch, columns, first), _size_of(payloads))
+        return RowChunk(messages, self._destinations_of(columns, first), _size_of(payloads))
 
     def _payloads(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         if self._encode is not None:
             return self._encode([batch.column(each) for each in self._fields])
         return bytes_of(batch.column(self._fields[0]))
 
-    def _destinations_of(
-        self, batch: pa.RecordBatch, columns: _Columns, first: int
-    ) -> Destination | list[Destination]:
+    def _destinations_of(self, columns: _Columns, first: int) -> Destination | list[Destination]:
         topics = columns.topics()
         if topics is None:
             assert self._topic is not None  # checked with the layout
@@ -140,7 +124,7 @@ class ProducedRows:
 
 
 class CopiedRows:
-    """Rows that were read from Pulsar, as letters or replays, for all other modes."""
+    """Rows that were read from Pulsar, as letters or replays."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions, rule: CopyRule) -> None:
         self._layout = layout
@@ -209,11 +193,11 @@ class CopiedRows:
             event_ms or 0,
             schema_version,
         )
-        return self._rule.copy(original, failure, times)
+        return self._rule(original, failure, times)
 
 
 class _Columns:
-    """The columns of a batch by their meaning; a missing column yields None for ever."""
+    """The columns of a batch by key; a missing column yields None for ever."""
 
     def __init__(self, batch: pa.RecordBatch, layout: ColumnLayout) -> None:
         self._batch = batch
@@ -226,17 +210,20 @@ class _Columns:
         name = self._layout.name(key)
         return None if name is None else self._batch.column(name)
 
+    def _read(self, key: str, convert: Callable[[pa.Array, str], list[Any]]) -> Any:
+        column = self._column(key)
+        return repeat(None) if column is None else convert(column, self.name(key))
+
     def topics(self) -> list[str | None] | None:
         column = self._column(TOPIC)
         return None if column is None else listed(column, self.name(TOPIC))
 
     def bytes(self, key: str) -> Any:
-        column = self._column(key)
-        return repeat(None) if column is None else column.to_pylist()
+        return self._read(key, listed)
 
     def keys(self, key: str, text: bool) -> Any:
-        column = self._column(key)
-        return repeat(None) if column is None else keys_of(column, self.name(key), text=text)
+        """Return keys as bytes or text; with `text`, bytes are decoded as UTF-8."""
+        return self._read(key, texts_of if text else listed)
 
     def partition_keys(self, text: bool | None, first: int) -> Any:
         """Return keys as text or bytes; `text` decides about keys without `__keyIsBytes`."""
@@ -256,7 +243,6 @@ class _Columns:
             raise ConfigurationError(
                 f"{self.name(KEY_IS_BYTES)} is null in row {number} of the task, which has a key: "
                 "set textKeys=true (as of most clients) or textKeys=false (Java's keyBytes)"
-                ""
             )
         if is_bytes or (is_bytes is None and not text):
             return key
@@ -269,8 +255,7 @@ class _Columns:
             ) from error
 
     def properties(self) -> Any:
-        column = self._column(PROPERTIES)
-        return repeat(None) if column is None else maps_of(column, self.name(PROPERTIES))
+        return self._read(PROPERTIES, maps_of)
 
     def clusters(self, first: int) -> Any:
         column = self._column(CLUSTERS)
@@ -286,7 +271,7 @@ class _Columns:
         return found
 
     def times(self, key: str, first: int) -> Any:
-        """In ms since the epoch; negative times are errors."""
+        """Return times in ms since the epoch. Negative times are errors."""
         column = self._column(key)
         if column is None:
             return repeat(None)

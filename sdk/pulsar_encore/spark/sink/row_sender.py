@@ -1,10 +1,9 @@
 """Publishing the rows of a Spark task in order, with a bounded number in flight.
 
 The receipts of the rows in flight form a queue in the order of the rows. When it is full, the
-sender awaits the oldest. This bounds the rows in flight and finds the first row that failed. Dead
-letter replay and evacuation use `BoundedCopy` instead, with a task per message, because they must
-ack the original. Here a task per row would cost 5 us of CPU, and the queue costs 0.3 us. Numbered
-rows also need the queue: no row may be published after the failure of an earlier row is known.
+sender awaits the oldest. This costs 0.3 us of CPU per row; an asyncio task per row, as in
+`BoundedCopy`, would cost 5 us. Numbered rows also need the queue: no row may be published after the
+failure of an earlier row is known.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from ...errors import EncoreError, TransportTimeout
 from ...transport.interface import TransportProducer
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
-from .producer_cache import kind_of, producers_of
+from ..option_table import PRODUCE
+from .producer_cache import ProducerKind, producers_of
 from .row_batches import RowChunk
 from .sequence_ids import SequenceIds
 from .sink_options import SinkOptions
@@ -37,20 +37,17 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class RowSender:
-    """Publishes the rows of one task, on the client's event loop.
-
-    All rows published before `finish` returns are stored. `topics` counts published rows by topic.
-    """
+    """Publishes the rows of one task, on the client's event loop. `topics` counts rows by topic."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self._producers = producers_of(client)
-        self._kind = kind_of(options)
+        self._kind = ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
         self._numbering: SequenceIds | None = None
         self._max_in_flight = options.publishing.max_pending
         self._timeout_s = options.publishing.send_timeout_ms / 1000
         self._open_producers: dict[Destination, TransportProducer] = {}
         self._in_flight: deque[_Row] = deque()
-        # Producers of numbered rows that failed, and the last row that each producer stored.
+        # Of numbered rows: producers of failed rows, and the last row that each producer stored.
         self._failed: set[TransportProducer] = set()
         self._last_stored: dict[TransportProducer, OutgoingMessage] = {}
         self._rows = 0
@@ -58,15 +55,12 @@ class RowSender:
         self.topics: Counter[str] = Counter()
 
     def number(self, numbering: SequenceIds) -> None:
-        """Number the rows, so that brokers recognize them in another attempt."""
         self._numbering = numbering
 
     async def publish(self, chunk: RowChunk) -> None:
-        """Publish messages as soon as the limit allows, without waiting for their receipts.
+        """Publish messages without waiting for their receipts, as soon as the limit allows.
 
-        Raises:
-            TransportError: if this or an earlier message was not stored; call `abort`.
-            ConfigurationError: if a message cannot be sent; call `abort`.
+        After an error, of this or an earlier message, call `abort`.
         """
         messages, destinations = chunk.messages, chunk.destinations
         if self._numbering is not None:
@@ -96,7 +90,7 @@ class RowSender:
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
-        """Wait until all rows are stored, or raise TransportError; then call `abort`."""
+        """Wait until all rows are stored. After an error, call `abort`."""
         producers = list(self._open_producers.values())
         timeout_s = self._timeout_s + _GRACE_S
         try:
@@ -177,21 +171,19 @@ class RowSender:
         return producer
 
     async def _wait_for_capacity(self, needed: int) -> None:
-        """Wait until `needed` more rows may be in flight."""
         in_flight = self._in_flight
         self._remove_finished()
         while in_flight and len(in_flight) + needed > self._max_in_flight:
             await self._wait(in_flight[min(needed, len(in_flight)) - 1][0])
             self._remove_finished()
         if self._numbering is not None:
-            # Nothing is published after a known failure: the number of a later row would hide the
-            # failed row from the next attempt. Rows of other topics may fail out of order.
+            # The number of a later row would hide a failed row from the next attempt. Rows of
+            # other topics may fail out of order.
             for row, (receipt, _, _) in enumerate(in_flight, self._published - len(in_flight)):
                 if receipt.done():
                     self._raise_if_failed(receipt, row)
 
     def _remove_finished(self) -> None:
-        """Remove finished rows from the head of the queue."""
         in_flight = self._in_flight
         while in_flight and in_flight[0][0].done():
             row = self._published - len(in_flight)
@@ -212,7 +204,6 @@ class RowSender:
             raise
 
     async def _wait(self, receipt: asyncio.Future[MessageId]) -> None:
-        """Wait for one receipt. The producers fail sends that exceed the send timeout."""
         done, _ = await asyncio.wait((receipt,), timeout=self._timeout_s + _GRACE_S)
         if not done:
             raise self._timeout_error()
@@ -228,6 +219,6 @@ def _has_failed(receipt: asyncio.Future[MessageId]) -> bool:
 
 
 def _retrieve_error(done: asyncio.Future[MessageId]) -> None:
-    """Retrieve the error, or asyncio would log that it was never retrieved."""
+    """Retrieve the error, or asyncio would log it."""
     if not done.cancelled():
         done.exception()

@@ -1,8 +1,7 @@
 """Storage for the rows of a task until all have arrived: their numbers depend on all rows.
 
-Messages stay in memory up to a limit. Further record batches go to a temporary file and are
-converted again later. The digest covers the rows and not the batches: the next attempt may split
-the rows into other batches.
+Beyond a limit in memory, record batches go to a temporary file. The digest covers the rows and not
+the batches: the next attempt may split the rows into other batches.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class RowSpool:
     Args:
         read: Converts a batch; called twice for batches that go to the file.
         copies: The rows are letters or replays, whose properties depend on the attempt.
-        in_memory: Limit in bytes.
+        in_memory: Maximum bytes in memory.
     """
 
     def __init__(self, read: Read, *, copies: bool, in_memory: int = _MAX_IN_MEMORY) -> None:
@@ -49,7 +48,6 @@ class RowSpool:
         self._filed_from = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch; ConfigurationError for a bad row, StoreError if the disk fails."""
         chunk = self._read(batch, self._rows)
         self._digest.update(_bytes_of(chunk, copies=self._copies))
         self._rows += batch.num_rows
@@ -68,11 +66,9 @@ class RowSpool:
 
     @property
     def digest(self) -> int:
-        """The digest of all rows so far."""
         return int.from_bytes(self._digest.digest(), "big")
 
     def take(self) -> Iterator[RowChunk]:
-        """Yield all chunks in order and empty the spool; StoreError if the file cannot be read."""
         chunks, self._chunks = self._chunks, []
         yield from chunks
         if self._file is None:
@@ -115,7 +111,7 @@ def _bytes_of(chunk: RowChunk, *, copies: bool) -> bytes:
 
 
 def _parts(message: OutgoingMessage, topic: str, *, copies: bool) -> Iterator[bytes]:
-    """Yield the content of a row, each part with its length, so that different rows differ."""
+    """Yield the content of a row, each part behind its length, so that different rows differ."""
     properties = message.properties or {}
     identity: Any
     if copies:

@@ -1,10 +1,10 @@
 """Sequence ids by which a broker recognizes stored rows: the same in each attempt at a task.
 
 A broker with deduplication drops every message that is not above the producer's highest sequence
-id, whatever the message contains. The id of a row therefore contains a digest of all rows of the
-task. If another attempt has other rows (files split for another number of cores, a corrected row),
-the broker's highest id shows that. The rows are then sent under a new producer name: some are
-stored twice, but none is lost.
+id, whatever the message contains. An id therefore contains a digest of all rows of the task. If
+another attempt has other rows (files split for another number of cores, a corrected row), the
+broker's highest id shows that. The rows are then sent under a new producer name: some are stored
+twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -23,27 +23,21 @@ _MARK: Final = (1 << _ROW_BITS) - 1
 
 
 class SinkTask(Protocol):
-    """The identity of a task; `pyspark.TaskContext` has these methods."""
+    """The methods of `pyspark.TaskContext` that identify a task."""
 
     def partitionId(self) -> int: ...
     def getLocalProperty(self, key: str) -> str | None: ...
 
 
 class SequenceIds(NamedTuple):
-    """The numbering of the rows of a task.
-
-    Attributes:
-        producer_name: Name of the task's producers, by which brokers remember ids.
-        batch_id: Number of the micro-batch.
-        digest: 64-bit digest of all rows of the task; see `RowSpool`.
-    """
+    """The numbering of the rows of a task; `digest` is of all rows, from `RowSpool`."""
 
     producer_name: str
     batch_id: int
     digest: int = 0
 
     def ids(self, first: int, count: int) -> range:
-        """Return the ids of `count` rows from index `first`; ConfigurationError if they run out."""
+        """Return the ids of `count` rows from index `first`."""
         if first + count > _MARK:
             raise ConfigurationError(
                 f"deduplication=task-sequence has {_MARK:,} numbers for the rows of a task, and "
@@ -55,8 +49,7 @@ class SequenceIds(NamedTuple):
     def follows(self, highest: int) -> bool:
         """True if the ids alone tell which of these rows the broker has.
 
-        Args:
-            highest: The broker's highest id of the producer, or -1.
+        `highest` is the broker's highest id of the producer, or -1.
         """
         if highest < 0:
             return True
@@ -80,11 +73,7 @@ class SequenceIds(NamedTuple):
 
 
 def numbering_of(task: SinkTask | None, producer_name: str) -> SequenceIds:
-    """Return the numbering of a task, without a digest of its rows.
-
-    Raises:
-        ConfigurationError: if the task is not part of a streaming query.
-    """
+    """Return the numbering of a task in a streaming query, without a digest of its rows."""
     query = batch = None
     if task is not None:
         query = task.getLocalProperty("sql.streaming.queryId")

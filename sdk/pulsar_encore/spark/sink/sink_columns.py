@@ -1,7 +1,6 @@
 """The meaning of the input columns, and checks of their types.
 
-Spark accepts any schema, so wrong schemas are found here, when the query is planned. A column that
-would not be sent is an error.
+Spark accepts any schema. A column that would not be sent is an error when the query is planned.
 """
 
 from __future__ import annotations
@@ -55,33 +54,14 @@ _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     MESSAGE_ID: (_BYTES,),
     SCHEMA_VERSION: (_BYTES,),
 }
-_PRODUCE_KEYS: Final = (
-    TOPIC,
-    KEY,
-    KEY_IS_BYTES,
-    ORDERING_KEY,
-    EVENT_TIME,
-    PROPERTIES,
-    AFTER_MS,
-    AT,
-    CLUSTERS,
-)
-_COPY_KEYS: Final = (
-    TOPIC,
-    KEY,
-    KEY_IS_BYTES,
-    ORDERING_KEY,
-    EVENT_TIME,
-    PROPERTIES,
-    MESSAGE_ID,
-    SCHEMA_VERSION,
-)
+_COMMON_KEYS: Final = (TOPIC, KEY, KEY_IS_BYTES, ORDERING_KEY, EVENT_TIME, PROPERTIES)
+_PRODUCE_KEYS: Final = (*_COMMON_KEYS, AFTER_MS, AT, CLUSTERS)
+_COPY_KEYS: Final = (*_COMMON_KEYS, MESSAGE_ID, SCHEMA_VERSION)
 _REQUIRED_COPY_KEYS: Final = (TOPIC, MESSAGE_ID, PROPERTIES)
 EVIDENCE: Final = ("errorClass", "errorMessage", "errorStack", "reason")
-"""Columns that describe a row's failure. They have no prefix, because the job makes them."""
+"""Columns of the job that describe a row's failure. They have no prefix."""
 
-# Columns of the source that describe the position of a message and not its content. They are
-# ignored.
+# Columns of the source that describe the position of a message and not its content.
 _IGNORED_KEYS: Final = frozenset(each.key for each in FULL + LETTER)
 
 
@@ -91,7 +71,7 @@ class ColumnLayout:
 
     Attributes:
         values: Columns of the value: one column of raw bytes, or the fields of a record.
-        metadata: Names of the other columns by their meaning, which is the name without prefix.
+        metadata: Names of the other columns by key, which is the name without prefix.
         evidence: The columns of `EVIDENCE` that exist.
     """
 
@@ -104,11 +84,6 @@ class ColumnLayout:
 
 
 def layout_of(schema: StructType, options: SinkOptions) -> ColumnLayout:
-    """Return the layout of a schema.
-
-    Raises:
-        ConfigurationError: if a column is missing, has the wrong type, or would not be sent.
-    """
     prefix, copies = options.prefix, options.mode != PRODUCE
     known = _COPY_KEYS if copies else _PRODUCE_KEYS
     value_fields: list[StructField] = []
@@ -154,7 +129,7 @@ def _unknown(name: str, prefix: str, known: tuple[str, ...], mode: str) -> str:
 
 def _check(field: StructField, types: tuple[DataType, ...]) -> None:
     kind = field.dataType
-    # A string may have a collation. The nullability inside of maps and arrays does not matter.
+    # A string may have a collation. Nullability inside of maps and arrays does not matter.
     if not any(
         isinstance(kind, type(each)) and _plain(kind) == each.simpleString() for each in types
     ):
@@ -186,7 +161,6 @@ def _check_needed(metadata: Mapping[str, str], options: SinkOptions) -> None:
 
 
 def _raw_value(value_fields: list[StructField], mode: str) -> StructField:
-    """Return the column of raw bytes, which must be the only column of the value."""
     value = next((each for each in value_fields if each.name == VALUE), None)
     if value is None:
         raise ConfigurationError(
@@ -204,7 +178,6 @@ def _raw_value(value_fields: list[StructField], mode: str) -> StructField:
 
 
 def check_keys(schema: StructType, layout: ColumnLayout, options: SinkOptions) -> None:
-    """Raise ConfigurationError if nothing tells whether the keys of copies are text or bytes."""
     name = layout.name(KEY)
     if options.mode == PRODUCE or name is None or options.text_keys is not None:
         return

@@ -1,7 +1,6 @@
 """The options of a write as values, and the rules for their combinations.
 
-`option_table` declares the options themselves. All errors are raised when Spark plans the query,
-before anything connects.
+A wrong option is an error before anything connects.
 """
 
 from __future__ import annotations
@@ -18,16 +17,12 @@ from ..encryption_keys import KeyReaderOptions, keys_of
 from ..option_table import LETTERS, REPLAY, SEQUENCED, SINK, Values
 from ..retry_delays import RetryDelays
 
-# Each field holds the value of an option, which names the field in `option_table`
-# (`Option.target`).
+# Each field has the value of the option in `option_table` that names it (`Option.target`).
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LetterOptions:
-    """How `sinkMode` reconsume_later and dead_letter write letters.
-
-    The topics are full names; None stands for Java's names.
-    """
+    """How letters are written. Topics are full names; None stands for Java's names."""
 
     subscription: str
     max_redeliver_count: int
@@ -39,8 +34,6 @@ class LetterOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplaySettings:
-    """How `sinkMode` replay sends copies, by the rules of `deadletters`."""
-
     replay_id: str
     target: str | None
     keep_counters: bool
@@ -52,8 +45,8 @@ class Publishing:
     """How rows are sent.
 
     Attributes:
-        sequenced: Whether rows have sequence ids, by which brokers drop rows that they have.
-        keys: The public keys that all messages are encrypted with; None for clear text.
+        sequenced: Whether rows have sequence ids, by which brokers drop duplicates.
+        keys: The public keys for encryption; None for clear text.
         producer: Further keywords of `ProducerOptions`, sorted.
     """
 
@@ -67,10 +60,10 @@ class Publishing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SinkOptions:
-    """The options of a write, parsed and checked. Can be pickled.
+    """The options of a write.
 
-    `letters` and `replay` are None unless `mode` needs them. `topic` is None if each row names its
-    topic. `text_keys` is None if the user did not say whether keys are text.
+    `topic` is None if each row names its topic. `text_keys` is None if the user did not say whether
+    keys are text.
     """
 
     connection: ConnectionOptions
@@ -86,7 +79,7 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse the options of a write; ConfigurationError for bad options and combinations."""
+    """Parse the options of a write, or raise ConfigurationError."""
     values = SINK.parse(given.items())
     mode = values["sinkMode"]
     for name in values:
@@ -125,7 +118,7 @@ def _letters(values: Values) -> LetterOptions:
 
 
 def _replay(values: Values) -> ReplaySettings:
-    # An id is generated here, on the driver, so that all tasks and all their attempts have it.
+    # Generated on the driver, so that all tasks and all their attempts have the same id.
     replay_id = checked_replay_id(values["replayId"])
     real_topics = values.get("realTopics", frozenset())
     return ReplaySettings(**values.fields("replay"), replay_id=replay_id, real_topics=real_topics)

@@ -1,8 +1,7 @@
 """Encoding of a record's columns as JSON or Avro.
 
-JSON has every field of a row, also nulls. Bytes are base64 and times are ISO 8601, as in Spark's
-`to_json`. Decimals are rejected, because readers of JSON would round them. Avro follows
-`valueSchema`, without a header.
+JSON has every field, also nulls. Bytes are base64 and times are ISO 8601, as in Spark's `to_json`.
+Decimals are rejected, because readers of JSON would round them. Avro has no header.
 """
 
 from __future__ import annotations
@@ -15,60 +14,37 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from ...errors import ConfigurationError
 from .arrays import listed
 
 Encode: TypeAlias = Callable[[Sequence[pa.Array]], list[bytes]]
-"""Encodes the columns of some rows, in the order of the fields, to one value per row."""
+"""Encodes columns, in the order of the fields, to one value per row."""
 
 _Convert: TypeAlias = Callable[[Any], Any]
 _UNCHANGED: Final = (
-    StringType,
-    BooleanType,
-    ByteType,
-    ShortType,
-    IntegerType,
-    LongType,
-    FloatType,
-    DoubleType,
+    types.StringType,
+    types.BooleanType,
+    types.ByteType,
+    types.ShortType,
+    types.IntegerType,
+    types.LongType,
+    types.FloatType,
+    types.DoubleType,
 )
 
 
 def encoder_of(
-    value_format: str, fields: Sequence[StructField], value_schema: str | None
+    value_format: str, fields: Sequence[types.StructField], value_schema: str | None
 ) -> Encode:
-    """Return the encoder of rows for "json" or "avro".
-
-    Raises:
-        ConfigurationError: if a column's type has no such form, or does not fit the schema.
-    """
     if value_format == "json":
         return _json(fields)
     assert value_schema is not None  # checked with the options
     return _avro(fields, value_schema)
 
 
-def _json(fields: Sequence[StructField]) -> Encode:
+def _json(fields: Sequence[types.StructField]) -> Encode:
     conversions = [_converter(each.dataType, each.name) for each in fields]
     names = [each.name for each in fields]
     dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -95,20 +71,20 @@ def _converted(column: pa.Array, convert: _Convert | None, name: str) -> list[An
     )
 
 
-def _converter(kind: DataType, name: str) -> _Convert | None:
-    """Return a converter from Arrow's values to JSON's, for non-null values; None if not needed."""
+def _converter(kind: types.DataType, name: str) -> _Convert | None:
+    """Return a converter of values that are not null to JSON's; None if not needed."""
     if isinstance(kind, _UNCHANGED):
         return None
     simple = _SIMPLE.get(type(kind))
     if simple is not None:
         return simple
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         inner = _or_null(_converter(kind.elementType, name))
         return None if inner is None else lambda value: [inner(each) for each in value]
-    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+    if isinstance(kind, types.MapType) and isinstance(kind.keyType, types.StringType):
         convert_value = _or_null(_converter(kind.valueType, name)) or _identity
         return lambda pairs: {key: convert_value(value) for key, value in pairs}
-    if isinstance(kind, StructType):
+    if isinstance(kind, types.StructType):
         converters = {
             each.name: _or_null(_converter(each.dataType, f"{name}.{each.name}")) or _identity
             for each in kind
@@ -143,15 +119,15 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-_SIMPLE: Final[dict[type[DataType], _Convert]] = {
-    BinaryType: _base64,
-    TimestampType: _time,
-    TimestampNTZType: _local_time,
-    DateType: date.isoformat,
+_SIMPLE: Final[dict[type[types.DataType], _Convert]] = {
+    types.BinaryType: _base64,
+    types.TimestampType: _time,
+    types.TimestampNTZType: _local_time,
+    types.DateType: date.isoformat,
 }
 
 
-def _avro(fields: Sequence[StructField], value_schema: str) -> Encode:
+def _avro(fields: Sequence[types.StructField], value_schema: str) -> Encode:
     try:
         from fastavro import parse_schema, schemaless_writer
     except ImportError as error:
@@ -191,7 +167,7 @@ def _record(value_schema: str) -> dict[str, Any]:
     return schema
 
 
-def _check_fields(wanted: Iterable[dict[str, Any]], given: Sequence[StructField]) -> None:
+def _check_fields(wanted: Iterable[dict[str, Any]], given: Sequence[types.StructField]) -> None:
     by_name = {each["name"]: each for each in wanted}
     present = {each.name for each in given}
     extra = sorted(present - by_name.keys())

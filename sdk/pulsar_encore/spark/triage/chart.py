@@ -1,7 +1,7 @@
 """A chart of failures over time: bars of letters by hour, stacked by fingerprint, as a PNG.
 
-Needs matplotlib and no display: Agg draws a figure that is independent of pyplot. Texts of letters
-are untrusted. They are reduced to printable ASCII and never parsed as mathematics.
+Needs no display: Agg draws a figure that is independent of pyplot. Texts of letters are untrusted.
+They are reduced to printable ASCII and never parsed as mathematics.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain, count
 from typing import Final
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -35,8 +36,7 @@ _MAX_BARS: Final = 60
 _MIN_BARS: Final = 6  # room for bars, so that a single hour does not fill the plot
 _MAX_TICKS: Final = 12
 _MAX_LABEL: Final = 110
-_HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; doubled beyond 96
-# The colours of Okabe and Ito, which people with colour blindness can tell apart, and grey.
+# The colours of Okabe and Ito, which people with colour blindness can tell apart.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 _GREY: Final = "#999999"
 
@@ -71,7 +71,6 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
     total = sum(each.count for each in listed)
     heading = f"{total:,} dead letters"
     named = _ascii(title, _MAX_LABEL - len(heading) - 2)
-    # A "$" in a name is a dollar sign and not mathematics.
     figure.suptitle(
         f"{named}: {heading}" if named else heading, x=0.01, ha="left", parse_math=False
     )
@@ -117,7 +116,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
-    """Return fingerprints with their lines in the legend, largest first and "(others)" last."""
+    """Return fingerprints and their lines in the legend, largest first and "(others)" last."""
     counts: Counter[str] = Counter()
     largest: dict[str, HourGroup] = {}
     for each in groups:
@@ -127,10 +126,9 @@ def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
     unlisted = counts.pop(OTHERS, 0)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     lines = []
-    widest = max((len(f"{count:,}") for count in (*counts.values(), unlisted)), default=0)
     rest = ranked[top:]
     others = sum(counts[name] for name in rest) + unlisted
-    widest = max(widest, len(f"{others:,}"))
+    widest = max(len(f"{count:,}") for count in (*counts.values(), others))
     for name in ranked[:top]:
         shown = "no fingerprint" if name == "-" else printable(name, 16)
         label = f"{counts[name]:>{widest},}  {shown:<14}  {failure_of(largest[name], 200)}"
@@ -148,11 +146,8 @@ def _colours(series: Sequence[tuple[str, str]]) -> list[str]:
 def _bins(hours_ms: Sequence[int]) -> tuple[list[int], int]:
     """Return the start of each bar, in ms since the epoch, and the length of a bar in hours."""
     first, last = min(hours_ms), max(hours_ms)
-    hours = next(
-        (each for each in _HOURS if _bar_count(first, last, each) <= _MAX_BARS), _HOURS[-1]
-    )
-    while _bar_count(first, last, hours) > _MAX_BARS:
-        hours *= 2
+    lengths = chain((1, 2, 3), (6 << doubled for doubled in count()))
+    hours = next(each for each in lengths if _bar_count(first, last, each) <= _MAX_BARS)
     step = hours * HOUR_MS
     return list(range(first // step * step, last + 1, step)), hours
 
@@ -168,7 +163,6 @@ def _heights(
     starts: Sequence[int],
     hours: int,
 ) -> dict[str, list[int]]:
-    """Return the letters of each bar, by fingerprint."""
     heights = {name: [0] * len(starts) for name, _ in series}
     for each in groups:
         assert each.hour_ms is not None
@@ -178,7 +172,7 @@ def _heights(
 
 
 def _ticks(starts: Sequence[int], hours: int) -> list[tuple[int, str]]:
-    """Return positions and labels of the x axis: hours, with the day when it changes."""
+    """Return positions and labels of the x axis."""
     every = -(-len(starts) // _MAX_TICKS)
     ticks, day = [], ""
     for at in range(0, len(starts), every):
@@ -200,5 +194,5 @@ def _span(hours: int) -> str:
 
 
 def _ascii(text: str, max_length: int) -> str:
-    """Reduce a text to characters that every font has."""
+    """Reduce a text to the characters that every font has."""
     return printable(text.encode("ascii", "backslashreplace").decode(), max_length)

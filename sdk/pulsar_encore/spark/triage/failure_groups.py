@@ -1,7 +1,7 @@
 """Grouping of letters and detection of duplicates, as DataFrame code.
 
 The functions take the columns of ``view=dlq`` with ``includeMetadata=full``. Hours are in UTC in
-any session. The properties of a letter are untrusted: an impossible time of failure is ignored.
+any session.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ def column(key: str) -> Column:
 
 
 def check_columns(letters: DataFrame) -> None:
-    """Raise ConfigurationError if a column of the source's letters is missing."""
     present = set(letters.columns)
     needed = [PREFIX + each.key for each in FULL + LETTER]
     needed.remove(KIND)  # missing in letters that an older release stored
@@ -52,12 +51,12 @@ def check_columns(letters: DataFrame) -> None:
 
 
 def written_ms() -> Column:
-    """When the letter was written to the dead letter topic, in ms since the epoch."""
+    """Publish time of the letter, in ms since the epoch."""
     return f.unix_millis(column("publishTime"))
 
 
 def letter_id() -> Column:
-    """The letter's id as `pulsar-encore dlq` shows it: `ledger:entry:partition[:index]`."""
+    """The letter's id, `ledger:entry:partition[:index]`, as `pulsar-encore dlq` shows it."""
     index = column("batchIndex")
     return f.concat_ws(
         ":",
@@ -69,7 +68,7 @@ def letter_id() -> Column:
 
 
 def hour_ms(hour_of: HourOf) -> Column:
-    """Start of the hour of the failure, in ms since the epoch; without evidence, of the writing."""
+    """Start of the hour of the failure; without a plausible time, of the letter."""
     written = written_ms()
     stated = f.unix_millis(column("lastTime" if hour_of == "last" else "firstTime"))
     plausible = f.when((stated <= written) & (stated >= written - f.lit(LONGEST_MS)), stated)
@@ -94,12 +93,11 @@ def is_duplicate() -> Column:
     """True if a later letter in the same DataFrame stands for the same failed message.
 
     Such letters agree in dead letter topic, real topic, subscription, origin, value and keys. The
-    message was written again after a lost ack, or was replayed and failed again. Only the last
-    letter counts. A message that failed in two subscriptions has two letters, because each has a
-    failure of its own, and a selection by one failure must find its letter. All properties that
-    decide on a refusal are part of the comparison, so that a letter that can be sent never hides
-    behind a letter that cannot. A letter without an unambiguous origin is never a duplicate: it is
-    better sent twice than not at all.
+    message was written again after a lost ack, or was replayed and failed again. A message that
+    failed in two subscriptions has two letters, because a selection by one failure must find its
+    letter. All properties that decide on a refusal are compared, so that a letter that can be sent
+    never hides behind a letter that cannot. A letter without an unambiguous origin is never a
+    duplicate: it is better sent twice than not at all.
     """
     origin = f.coalesce(
         f.when(_names_a_message(), column("originMessageId")),
@@ -120,7 +118,7 @@ def is_duplicate() -> Column:
 
 
 def _names_a_message() -> Column:
-    """True if the origin surely names a single message.
+    """True if the origin names a single message.
 
     `ledger:entry:partition:index` does, and so do the two ids of a chunked message. An origin
     without an index does only if this package wrote it: some clients leave out the index, and all
@@ -135,7 +133,7 @@ def _names_a_message() -> Column:
 
 
 def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:
-    """Return one row per group, with the columns of `HourGroup`; `hour_of` decides on the hour."""
+    """Return one row per group, with the columns of `HourGroup`."""
     last = f.max(
         f.struct(
             written_ms().alias("written"),
@@ -183,7 +181,6 @@ def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:
 
 
 def largest(groups: DataFrame, most: int) -> list[HourGroup]:
-    """Return the `most` largest groups to the driver."""
     rows: list[Row] = (
         groups.drop("hour")
         .orderBy(f.col("count").desc(), "hour_ms", "fingerprint", "real_topic")

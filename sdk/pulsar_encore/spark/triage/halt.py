@@ -1,7 +1,6 @@
 """Ending a triage early from another thread.
 
-The triage stops between two steps, or because Spark's jobs are cancelled. The next run repeats the
-batch, as after a crash.
+The next run repeats the batch, as after a crash.
 """
 
 from __future__ import annotations
@@ -32,17 +31,12 @@ class Halt:
             triage(spark, topics, options, halt=halt)
     """
 
-    report: TriageReport | None
-    asked: bool
-    _spark: SparkSession | None
-
     def __init__(self) -> None:
-        self.report = None
-        self.asked = False
-        self._spark = None
+        self.report: TriageReport | None = None
+        self.asked: bool = False
+        self._spark: SparkSession | None = None
 
     def begin(self, spark: SparkSession, report: TriageReport) -> None:
-        """Called by the triage at its start."""
         self._spark = spark
         self.report = report
         self.check()

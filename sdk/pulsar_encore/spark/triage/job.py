@@ -1,8 +1,8 @@
 """The triage of dead letters as a Spark job: read, group, store and replay them.
 
 A micro-batch first stores every letter and then sends the chosen ones. The checkpoint and the
-cursor move only after that, so that a crash repeats a batch and loses nothing. Letters stay on the
-executors; the driver gets counts and groups.
+cursor move after that, so that a crash repeats a batch and loses nothing. Letters stay on the
+executors.
 """
 
 from __future__ import annotations
@@ -70,8 +70,6 @@ _CRYPTO_FAILURE_OPTION: Final = "pulsar.reader.cryptofailureaction"
 
 
 class LetterSource(PulsarDataSource):
-    """The source and the sink under the name `FORMAT`."""
-
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -188,8 +186,8 @@ def read_letters(
         ConfigurationError: if a triage sets one of the options itself.
     """
     given = _read_settings(topics, options, cursor=cursor, streaming=streaming)
-    # By default Spark looks for sources with the interpreter of the environment, which the
-    # configuration of spark-submit does not change.
+    # Spark looks for sources with the interpreter of the environment, which the configuration of
+    # spark-submit does not change.
     use_this_python(spark)
     spark.dataSource.register(LetterSource)
     reader: Any = spark.readStream if streaming else spark.read
@@ -200,8 +198,8 @@ def read_letters(
 def missing_topics(topics: Iterable[str], options: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the topics that do not exist; None if the brokers cannot be reached.
 
-    A read waits for missing topics (`waitingForNonExistedTopic`), because a dead letter topic is
-    created with its first letter. It therefore cannot tell a misspelt name from an empty topic.
+    The read itself waits for missing topics, because a dead letter topic is created with its first
+    letter.
     """
     wanted = tuple(topics)
     if not wanted:
@@ -246,7 +244,7 @@ def _read_settings(
     if not any(name.lower() in _START_OPTIONS for name in options):
         triage_settings["startingOffsets"] = "earliest"
     if _WAIT_OPTION.lower() not in map(str.lower, options):
-        # A topic without letters yet is no error: the report is empty.
+        # A topic without letters is no error.
         triage_settings[_WAIT_OPTION] = "true"
     if streaming and cursor is not None:
         triage_settings["subscription"] = cursor
@@ -312,7 +310,7 @@ def check_options(plan: TriagePlan, options: Mapping[str, str], cursor: str | No
 
 
 def _check_secrets(options: Mapping[str, str]) -> None:
-    """Rows do not tell that their letters were encrypted, so the user must name keys."""
+    """Require keys: rows do not tell that their letters were encrypted."""
     if _PRIVATE_KEY_OPTIONS & options.keys() and not _PUBLIC_KEY_OPTIONS & options.keys():
         raise ConfigurationError(
             "letters that are read with a private key would be sent home in clear: set "
@@ -488,12 +486,11 @@ def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
     run: Future[str] = Future()
 
     def take(batch: DataFrame, number: int) -> None:
-        # Spark may call this before `start` returns the query id. The id belongs to the checkpoint:
-        # a new checkpoint numbers its batches from 0 again and must not overwrite those of an older
-        # one.
+        # Spark may call this before `start` returns the query id. Each checkpoint has an id and
+        # numbers its batches from 0: they must not overwrite those of an older checkpoint.
         job.report.run = run.result(_RUN_ID_TIMEOUT_S)
         # This session is the query's own. Adaptive execution, which would merge small tasks, is off
-        # in streams. Each of Spark's 200 shuffle partitions would be a task, and nearly each a
+        # in streams: each of Spark's 200 shuffle partitions would be a task, and most would write a
         # file.
         tasks = min(_tasks(batch), int(str(batch.sparkSession.conf.get(_SHUFFLE))))
         batch.sparkSession.conf.set(_SHUFFLE, str(tasks))
@@ -515,13 +512,10 @@ def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
 
 
 def _tasks(letters: DataFrame) -> int:
-    """Return the number of tasks that read the letters; later stages need no more."""
     return max(1, letters.rdd.getNumPartitions())
 
 
 class _Job:
-    """The work on each batch, and the sums of all batches."""
-
     def __init__(self, plan: TriagePlan, send: Send, report: TriageReport, halt: Halt) -> None:
         self.plan = plan
         self.report = report
@@ -553,7 +547,7 @@ class _Job:
             if report.out is not None:
                 store(rows, report.out, "letters", report.run, batch, [ROUTE])
                 store(groups, report.out, "groups", report.run, batch, [])
-            listed = largest(groups, self.tally.most)
+            listed = largest(groups, self.tally.max_groups)
             # The last check: letters that are sent are always counted and remembered.
             self._halt.check()
             if chosen and not plan.dry_run:
@@ -562,11 +556,10 @@ class _Job:
                 report.replayed += chosen
         finally:
             rows.unpersist()
+        counted_before = report.letters
         self._count(counts)
-        total = sum(counts.values()) - sum(
-            count for (route, _), count in counts.items() if route == DUPLICATE
-        )
-        self.tally.add(listed, total - sum(each.count for each in listed))
+        unlisted = report.letters - counted_before - sum(each.count for each in listed)
+        self.tally.add(listed, unlisted)
 
     def _count(self, counts: Mapping[tuple[str, str | None], int]) -> None:
         report = self.report

@@ -60,8 +60,7 @@ _MAX_S: Final = 253_402_300_800  # the year 10000, beyond datetime and any broke
 def check_topic(topic: str, name: str) -> None:
     """Raise ConfigurationError if a full topic name cannot be an option of the source.
 
-    Pulsar allows any characters, but in the option commas separate names. Control characters and
-    blanks at the ends are rejected too. `name` is the argument, for the error.
+    Pulsar allows any characters, but in the option commas separate names. `name` is for the error.
     """
     topic_name(topic, name)
     last = topic.rpartition("/")[2]
@@ -107,7 +106,7 @@ class GroupSelection:
     until: float | datetime | None = None
 
     def __post_init__(self) -> None:
-        # The checks of `deadletters`, so that both have the same errors.
+        # For the same errors as in `deadletters`.
         checked = Selection(
             fingerprints=self.fingerprints,
             real_topics=self.real_topics,
@@ -163,9 +162,7 @@ class GroupSelection:
 def refusal(allowed: Iterable[str], *, text_keys: bool | None = None) -> Column:
     """Return why a letter cannot be sent to its real topic; null if it can.
 
-    Args:
-        allowed: Full names of further topics that letters may go to.
-        text_keys: Whether keys are text, for letters that do not tell.
+    `allowed` has full names of further topics. `text_keys` is for letters that do not tell.
     """
     topic = real_topic()
     names = sorted(allowed)
@@ -184,7 +181,7 @@ def refusal(allowed: Iterable[str], *, text_keys: bool | None = None) -> Column:
 def named_by() -> Column:
     """True if the dead letter topic is named `<topic>-<subscription>-DLQ` after the letter.
 
-    The topic may be a partition, as in Java. Any other name was chosen by a user.
+    The topic may be a partition, as in Java.
     """
     dead = base_topic(column("topic"))
     stem = f.regexp_replace(dead, "-DLQ$", "")
@@ -201,7 +198,7 @@ def routed(
     *,
     text_keys: bool | None = None,
 ) -> DataFrame:
-    """Return the letters with the columns `route` and `why`; no `selection` selects nothing."""
+    """Return the letters with the columns `route` and `why`."""
     marked = letters.withColumn(ROUTE, f.when(is_duplicate(), DUPLICATE))
     if selection is None:
         chosen, reason = f.lit(False), f.lit(None).cast("string")

@@ -1,7 +1,6 @@
 """The output of a triage, on any file system that Spark can write.
 
-The folder of a batch is written as a whole and replaces that of an earlier attempt, so that a
-repeated batch is stored once::
+The folder of a batch replaces that of an earlier attempt::
 
     letters/run=<run>/batch=<n>/route=replay|refused|kept|duplicate/*.parquet
     groups/run=<run>/batch=<n>/*.parquet
@@ -32,9 +31,9 @@ def store(rows: DataFrame, out: str, kind: str, run: str, batch: int, by: Iterab
 
 
 def check_file(path: str, name: str) -> None:
-    """Check that a local file can be written, without changing it; raise ConfigurationError.
+    """Check that a local file can be written, without changing it.
 
-    A path with a scheme is not checked. `name` is the option, for the error.
+    A path with a scheme is not checked. `name` is the option, for the ConfigurationError.
     """
     if "://" in path:
         return
@@ -54,7 +53,7 @@ def check_file(path: str, name: str) -> None:
 
 
 def check_remote_file(spark: SparkSession, path: str, name: str) -> None:
-    """Check the same for a path with a scheme."""
+    """Check that a file with a scheme can be written."""
     if "://" not in path:
         return
     with _through_spark(spark, path) as (files, file_path):
@@ -69,7 +68,7 @@ def check_remote_file(spark: SparkSession, path: str, name: str) -> None:
 def check_folder(path: str, name: str) -> None:
     """Check that a local folder can be written or created, without creating it.
 
-    URLs other than `file:` are not checked. Raises ConfigurationError.
+    URLs other than `file:` are not checked.
     """
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme:
@@ -96,10 +95,7 @@ def _write_error(path: str, name: str, error: Exception) -> ConfigurationError:
 
 
 def write_file(spark: SparkSession, path: str, data: bytes) -> None:
-    """Write or replace a file: through Spark if it has a scheme (`s3a://`), else on the driver.
-
-    `spark` provides the file systems and their credentials. Raises ConfigurationError.
-    """
+    """Write or replace a file: through Spark if it has a scheme (`s3a://`), else on the driver."""
     try:
         if "://" in path:
             _write_through_spark(spark, path, data)

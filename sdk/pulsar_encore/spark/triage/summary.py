@@ -1,7 +1,4 @@
-"""The report of a triage as text and as JSON, with texts of letters escaped.
-
-The table has a line per failure and topic, over all hours. The JSON has every group.
-"""
+"""The report of a triage as text and as JSON, with texts of letters escaped."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def report_text(report: TriageReport) -> str:
         _headline(report),
         *(f"there is no topic {printable(each)}" for each in _missing(report)),
     ]
-    totals = added_up(report.groups)
+    totals = sum_over_hours(report.groups)
     if totals:
         lines += ["", *_table(totals[:_MAX_LINES])]
         if (rest := totals[_MAX_LINES:]) != []:
@@ -82,8 +79,8 @@ def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:
     return f"{done}; nothing is lost: {next_step}"
 
 
-def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
-    """Sum the groups over all hours by fingerprint and topic, largest first (`hour_ms`: None)."""
+def sum_over_hours(groups: Iterable[HourGroup]) -> list[HourGroup]:
+    """Sum the groups by fingerprint and topic, largest first."""
     sums: dict[tuple[str, str], HourGroup] = {}
     for group in groups:
         key = (group.fingerprint, group.real_topic)
@@ -94,17 +91,17 @@ def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
 
 
 def failure_of(group: HourGroup, max_length: int) -> str:
-    """Return a group's failure on one line, safe to print: `KeyError: 'price'`."""
+    """Return a group's failure on one line: `KeyError: 'price'`."""
     parts = [each for each in (group.error_class, group.error_message) if each]
     return printable(": ".join(parts), max_length)
 
 
-def when(ms: int) -> str:
+def format_time(ms: int) -> str:
     """Format a time, in UTC to the minute."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
     except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # an impossible time, shown as the topic has it
+        return f"{ms} ms"  # an impossible time
 
 
 def _headline(report: TriageReport) -> str:
@@ -116,7 +113,6 @@ def _headline(report: TriageReport) -> str:
 
 
 def _classes(groups: Iterable[HourGroup]) -> str:
-    """List the classes of failures as a selection would name them."""
     found = sorted({each.error_class or "no class" for each in groups})
     rest = f" and {len(found) - _MAX_CLASSES} more" if len(found) > _MAX_CLASSES else ""
     return ", ".join(printable(each, _MAX_TOPIC) for each in found[:_MAX_CLASSES]) + rest
@@ -155,8 +151,8 @@ def _table(groups: Sequence[HourGroup]) -> list[str]:
             printable(each.fingerprint, _MAX_FINGERPRINT),
             printable(each.real_topic.removeprefix(_DEFAULT_NAMESPACE), _MAX_TOPIC)
             or "(no REAL_TOPIC)",
-            when(each.first_ms) if each.last_ms else "",
-            when(each.last_ms) if each.last_ms else "",
+            format_time(each.first_ms) if each.last_ms else "",
+            format_time(each.last_ms) if each.last_ms else "",
             failure_of(each, _MAX_FAILURE),
         )
         for each in groups

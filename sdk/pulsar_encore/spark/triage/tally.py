@@ -1,7 +1,7 @@
 """Sums of groups of letters by hour, over the micro-batches of a run.
 
-The number of groups is limited, because a topic with a new fingerprint on every letter would fill
-the driver's memory. Further groups are counted as one.
+The number of groups is limited: a topic with a new fingerprint on every letter would fill the
+driver's memory.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class HourGroup:
 
 
 class HourlyTally:
-    """Adds groups. Beyond `most` groups, letters count as "(others)"."""
+    """Adds groups. Beyond `max_groups` groups, letters count as "(others)"."""
 
-    def __init__(self, most: int = MAX_GROUPS) -> None:
-        self.most: int = most
+    def __init__(self, max_groups: int = MAX_GROUPS) -> None:
+        self.max_groups: int = max_groups
         self._groups: dict[tuple[str, str, int | None], HourGroup] = {}
         self._others = HourGroup(fingerprint=OTHERS, real_topic=OTHERS, hour_ms=None)
 
@@ -69,7 +69,7 @@ class HourlyTally:
         for group in groups:
             key = (group.fingerprint, group.real_topic, group.hour_ms)
             found = self._groups.get(key)
-            if found is None and len(self._groups) < self.most:
+            if found is None and len(self._groups) < self.max_groups:
                 found = self._groups[key] = HourGroup(
                     fingerprint=group.fingerprint,
                     real_topic=group.real_topic,
@@ -79,7 +79,6 @@ class HourlyTally:
         self._others.count += unlisted
 
     def result(self) -> list[HourGroup]:
-        """Return the groups, largest first, and older first among equals."""
         found = [*self._groups.values(), *([self._others] if self._others.count else [])]
         return sorted(
             found,

@@ -1,9 +1,9 @@
 """Resolution of Avro schemas: values of one schema become values of another.
 
-fastavro decodes with the writer's schema alone. The functions made here turn its objects into
-objects that Arrow takes for the reader's schema. Avro's rules decide wherever they give a result.
-Where they only give an error, a value is still read if a sensible one exists: brokers accept such
-evolutions (FORWARD compatibility), and one field must not hide the others.
+fastavro decodes with the writer's schema alone. `conversion` turns its objects into objects that
+Arrow takes for the reader's schema. Where Avro's rules give an error, a value is still read if a
+sensible one exists: brokers accept such evolutions (FORWARD compatibility), and one field must not
+hide the others.
 
 - A field that the writer lacks is null if the reader's schema allows null.
 - A null that the writer wrote stays null, even if the reader's schema forbids it.
@@ -12,8 +12,7 @@ evolutions (FORWARD compatibility), and one field must not hide the others.
 - Records match by their position in the schema, whatever their names are.
 - Times and decimals keep the unit and scale of the writer's schema.
 
-Any other value fails its own row, for example a missing field without a default that may not be
-null.
+Any other value fails its own row.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from decimal import Decimal
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from .avro_types import MISSING, AvroNode, FieldRule, shape_of
+from .avro_types import MISSING, AvroNode, FieldRule, python_type
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Converts fastavro's object, never None, to an object that Arrow takes."""
@@ -61,23 +60,15 @@ _RANKS: Final = {
     ("string", "bytes"): 3,
     ("bytes", "string"): 3,
 }
-"""How well a type becomes another one, from 2 (well) to 4; other pairs do not."""
+"""How well a type converts to another one, from 2 (well) to 4; other pairs do not."""
 
 
-def resolved(writer: AvroNode, reader: AvroNode) -> Convert:
-    """Return a function that converts a decoded value, or None, to the reader's schema.
+def conversion(writer: AvroNode, reader: AvroNode, path: str = "") -> Convert | None:
+    """Return a function that converts values that are not null; None if no value changes.
 
-    It raises ValueError for a value that does not fit. A reader's record may lack fields that are
-    not read.
+    The function may change a value in place. It raises ValueError for a value that does not fit.
+    The reader's record may lack fields that are not read. `path` names the value in errors.
     """
-    convert = _convert(writer, reader, "")
-    if convert is None:
-        return lambda value: value
-    return lambda value: None if value is None else convert(value)
-
-
-def _convert(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
-    """Return the function for values that are not null; None if nothing changes."""
     if writer.kind == "null":
         return None
     if writer.kind == "union":
@@ -91,9 +82,9 @@ def _convert(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
     if reader.kind == "record":
         return _record(writer, reader, path)
     if reader.kind == "array":
-        return _array(_convert(writer.parts[0], reader.parts[0], f"{path}[]"))
+        return _array(conversion(writer.parts[0], reader.parts[0], f"{path}[]"))
     if reader.kind == "map":
-        return _map(_convert(writer.parts[0], reader.parts[0], f"{path}{{}}"))
+        return _map(conversion(writer.parts[0], reader.parts[0], f"{path}{{}}"))
     return _leaf(writer, reader)
 
 
@@ -111,8 +102,8 @@ def _named(node: AvroNode) -> str:
 def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
     """Return how well a type converts to another: 0 is best, None is impossible.
 
-    Of a union, the member with the lowest rank is chosen. Avro chooses the first possible member,
-    which could be text for bytes, or a fraction for an integer.
+    A value becomes the member of a union with the lowest rank. Avro chooses the first possible
+    member, which could be text for bytes, or a fraction for an integer.
     """
     source_kind, target_kind = writer.kind, reader.kind
     if reader.logical == "decimal" and source_kind not in _BINARY:
@@ -124,7 +115,7 @@ def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
 
 def _from_union(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     """Convert by the Python type of a value; `read_avro` checks that the members' types differ."""
-    members = {shape_of(each): _convert(each, reader, path) for each in writer.parts}
+    members = {python_type(each): conversion(each, reader, path) for each in writer.parts}
 
     def convert(value: Any) -> Any:
         each = members[type(value)]
@@ -142,13 +133,13 @@ def _to_member(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
             f"{', '.join(map(_named, reader.parts))}"
         )
     _, at = min(fitting)
-    name, inner = f"member{at}", _convert(writer, reader.parts[at], path)
+    name, inner = f"member{at}", conversion(writer, reader.parts[at], path)
     if inner is None:
         return lambda value: {name: value}
     return lambda value: {name: inner(value)}
 
 
-def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
+def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
     types_by_name = dict(zip(writer.names, writer.parts, strict=True))
     mapped: list[tuple[str, str, Convert | None]] = []
     defaults: dict[str, Any] = {}
@@ -156,7 +147,7 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
         where = f"{path}.{name}" if path else name
         source = next((each for each in (name, *rule.aliases) if each in types_by_name), None)
         if source is not None:
-            mapped.append((name, source, _convert(types_by_name[source], part, where)))
+            mapped.append((name, source, conversion(types_by_name[source], part, where)))
             continue
         try:
             defaults[name] = _absent(part, rule)
@@ -165,6 +156,8 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
                 f"{where} is not in the schema it was written with, has no default and may not be "
                 "null"
             )
+    if not defaults and all(name == source for name, source, _ in mapped):
+        return _in_place([(name, inner) for name, _, inner in mapped if inner is not None])
 
     def convert(value: Any) -> Any:
         record = dict(defaults)
@@ -172,6 +165,21 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
             found = value[source]
             record[name] = found if found is None or inner is None else inner(found)
         return record
+
+    return convert
+
+
+def _in_place(changed: list[tuple[str, Convert]]) -> Convert | None:
+    """Convert fields of a record; Arrow ignores fields that the reader's schema lacks."""
+    if not changed:
+        return None
+
+    def convert(value: Any) -> Any:
+        for name, inner in changed:
+            found = value[name]
+            if found is not None:
+                value[name] = inner(found)
+        return value
 
     return convert
 
@@ -217,7 +225,7 @@ def _integer(writer: AvroNode, reader: AvroNode) -> Convert | None:
 
 
 def _unit(writer: str, reader: str) -> int:
-    """Return the factor that converts a time to us; 1 for other numbers."""
+    """Return the factor that converts a time to us; 1 for a number that is no time."""
     if "timestamp" not in reader:
         return 1
     if writer == "date":
@@ -250,7 +258,7 @@ def _symbol(writer: AvroNode, reader: AvroNode) -> Convert | None:
 
 
 def decimal_of(scale: int) -> Convert:
-    """Return a function that converts big-endian signed bytes, unscaled, to a decimal."""
+    """Return a function that converts unscaled big-endian bytes to a decimal."""
 
     def convert(value: Any) -> Any:
         unscaled = int.from_bytes(value, "big", signed=True)
@@ -260,7 +268,7 @@ def decimal_of(scale: int) -> Convert:
 
 
 def _absent(node: AvroNode, rule: FieldRule) -> Any:
-    """Return the default of a field that the writer lacks, or null; ValueError if neither fits."""
+    """Return the default of a field that the writer lacks, or null, or raise ValueError."""
     if rule.default is not MISSING:
         try:
             return _default(node, rule.default, nullable=rule.nullable)
@@ -272,7 +280,7 @@ def _absent(node: AvroNode, rule: FieldRule) -> Any:
 
 
 def _default(node: AvroNode, given: Any, *, nullable: bool) -> Any:
-    """Convert a default from JSON for Arrow; ValueError or TypeError if it is not of the type."""
+    """Convert a default in JSON for Arrow; ValueError or TypeError if it is not of the type."""
     if given is None:
         if not nullable and node.kind != "null":
             raise ValueError("null")

@@ -1,8 +1,4 @@
-"""Avro schemas as Spark types, with the same mapping as the JVM connector and spark-avro.
-
-`AvroNode` is a schema with all names resolved and without nullability: in Spark everything may be
-null.
-"""
+"""Avro schemas as Spark types, as in the JVM connector and spark-avro."""
 
 from __future__ import annotations
 
@@ -11,50 +7,32 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from ....errors import ConfigurationError
 
-_PLAIN: Final[Mapping[str, DataType]] = {
-    "null": NullType(),
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "bytes": BinaryType(),
-    "string": StringType(),
-    "fixed": BinaryType(),
-    "enum": StringType(),
+_PLAIN: Final[Mapping[str, types.DataType]] = {
+    "null": types.NullType(),
+    "boolean": types.BooleanType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "bytes": types.BinaryType(),
+    "string": types.StringType(),
+    "fixed": types.BinaryType(),
+    "enum": types.StringType(),
 }
 _NAMED: Final = ("record", "error", "enum", "fixed")
-_TIMES: Final[Mapping[str, DataType]] = {
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
-    "local-timestamp-millis": TimestampNTZType(),
-    "local-timestamp-micros": TimestampNTZType(),
+_TIMES: Final[Mapping[str, types.DataType]] = {
+    "timestamp-millis": types.TimestampType(),
+    "timestamp-micros": types.TimestampType(),
+    "local-timestamp-millis": types.TimestampNTZType(),
+    "local-timestamp-micros": types.TimestampNTZType(),
 }
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
-# The Python types of decoded values, by which members of a union are told apart.
-_SHAPES: Final[Mapping[str, type]] = {
+# Of decoded values; they tell the members of a union apart.
+_PYTHON_TYPES: Final[Mapping[str, type]] = {
     "boolean": bool,
     "int": int,
     "long": int,
@@ -86,17 +64,14 @@ class FieldRule:
 
 @dataclass(frozen=True, slots=True)
 class AvroNode:
-    """A schema.
+    """A schema with all names resolved, and without nullability: in Spark everything may be null.
 
     Attributes:
-        kind: Avro's type name, such as "record" or "long"; "union" of two or more types besides
-            null.
+        kind: Avro's type name, such as "record"; "union" of two or more types besides null.
         logical: The logical type, if it matters here.
-        names: Field names of a record.
         parts: Types of a record's fields, of the items of an array or map, or of a union's members.
         otherwise: The default symbol of an enum, or None.
-        rules: One per field of a record. Equality ignores them: they matter only for missing
-            fields.
+        rules: One per field of a record. Equality ignores them.
     """
 
     kind: str
@@ -110,21 +85,17 @@ class AvroNode:
     rules: tuple[FieldRule, ...] = field(default=(), compare=False)
 
     def narrowed(self, names: Collection[str]) -> AvroNode:
-        places = [at for at, name in enumerate(self.names) if name in names]
+        kept_at = [at for at, name in enumerate(self.names) if name in names]
         return replace(
             self,
-            names=tuple(self.names[at] for at in places),
-            parts=tuple(self.parts[at] for at in places),
-            rules=tuple(self.rules[at] for at in places),
+            names=tuple(self.names[at] for at in kept_at),
+            parts=tuple(self.parts[at] for at in kept_at),
+            rules=tuple(self.rules[at] for at in kept_at),
         )
 
 
 def read_avro(text: str, of: str) -> tuple[Any, AvroNode]:
-    """Return a schema as parsed JSON and as a tree; `of` names it in errors.
-
-    Raises:
-        ConfigurationError: if it is not an Avro schema, or Spark has no type for it.
-    """
+    """Return a schema as parsed JSON and as a tree; `of` names it in a ConfigurationError."""
     try:
         schema = json.loads(text)
         return schema, _SchemaParser().node(schema, "", ())
@@ -139,8 +110,6 @@ class _UnsupportedType(Exception):
 
 
 class _SchemaParser:
-    """Reads one schema and remembers the named types in it."""
-
     def __init__(self) -> None:
         self._named: dict[str, AvroNode | None] = {}  # None while its definition is being read
 
@@ -210,7 +179,7 @@ class _SchemaParser:
         kinds = frozenset(each.kind for each in nodes)
         if len(nodes) == 2 and kinds in _WIDER:
             return AvroNode(_WIDER[kinds])
-        if len({shape_of(each) for each in nodes}) < len(nodes):
+        if len({python_type(each) for each in nodes}) < len(nodes):
             raise _UnsupportedType(
                 f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, which "
                 "cannot be told apart when they are read"
@@ -241,7 +210,7 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if not 0 <= scale <= digits or digits < 1:
-            return AvroNode(kind)  # the Avro specification says to ignore an invalid logical type
+            return AvroNode(kind)  # the specification says to ignore an invalid logical type
         if digits > _MAX_DIGITS:
             raise _UnsupportedType(f"a decimal of {digits} digits has more than Spark's 38")
         return AvroNode(kind, logical, digits=digits, scale=scale)
@@ -250,25 +219,27 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
     return AvroNode(kind)
 
 
-def shape_of(node: AvroNode) -> type:
-    """The Python type of decoded values."""
-    return _SHAPES[node.kind]
+def python_type(node: AvroNode) -> type:
+    return _PYTHON_TYPES[node.kind]
 
 
-def spark_type(node: AvroNode) -> DataType:
-    """The Spark type; everything in it may be null."""
+def spark_type(node: AvroNode) -> types.DataType:
     if node.kind == "record":
         fields = zip(node.names, node.parts, strict=True)
-        return StructType([StructField(name, spark_type(part)) for name, part in fields])
+        return types.StructType(
+            [types.StructField(name, spark_type(part)) for name, part in fields]
+        )
     if node.kind == "union":
-        members = [StructField(f"member{i}", spark_type(each)) for i, each in enumerate(node.parts)]
-        return StructType(members)
+        members = [
+            types.StructField(f"member{i}", spark_type(each)) for i, each in enumerate(node.parts)
+        ]
+        return types.StructType(members)
     if node.kind == "array":
-        return ArrayType(spark_type(node.parts[0]))
+        return types.ArrayType(spark_type(node.parts[0]))
     if node.kind == "map":
-        return MapType(StringType(), spark_type(node.parts[0]))
+        return types.MapType(types.StringType(), spark_type(node.parts[0]))
     if node.logical == "decimal":
-        return DecimalType(node.digits, node.scale)
+        return types.DecimalType(node.digits, node.scale)
     if node.logical == "date":
-        return DateType()
+        return types.DateType()
     return _TIMES.get(node.logical, _PLAIN[node.kind])

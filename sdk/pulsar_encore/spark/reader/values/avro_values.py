@@ -1,30 +1,26 @@
-"""Values in Avro, each decoded with its writer's schema and resolved to the reader's schema.
+"""Values in Avro, each decoded with its writer's schema and converted to the reader's schema.
 
-Logical types are left to Arrow, which takes plain numbers for them, so that no Python object is
-created per timestamp.
+Logical types are left to Arrow, so that no Python object is created per timestamp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import fastavro
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from ....errors import ConfigurationError
-from .avro_resolution import decimal_of, resolved
-from .avro_types import AvroNode, read_avro, shape_of, spark_type
-from .value_decoder import Malformed, arrow, gathered
-
-Convert: TypeAlias = Callable[[Any], Any]
+from ...compat import arrow_type
+from .avro_resolution import Convert, conversion
+from .avro_types import read_avro, spark_type
+from .value_decoder import Malformed, to_array
 
 WriterText: TypeAlias = Callable[[int], str]
-"""Returns the Avro JSON of a schema version; ValueError says why that is not possible."""
-
-MS: Final = 1000  # us
+"""Returns the Avro JSON of a schema version, or raises ValueError."""
 
 
 class AvroPart:
@@ -33,10 +29,6 @@ class AvroPart:
     Args:
         definition: The reader's schema, in JSON; `of` names it in errors.
         only: The fields of a record to decode; None for all.
-        writer_text: Returns the schema of a version.
-
-    Raises:
-        ConfigurationError: if `definition` is not a schema, or Spark has no type for it.
     """
 
     def __init__(
@@ -55,8 +47,8 @@ class AvroPart:
             node = node.narrowed(set(only))
         self._node = node
         self.type: DataType = spark_type(node)
-        self._arrow = arrow(self.type)
-        self._convert = avro_converter(node)
+        self._arrow = arrow_type(self.type)
+        self._convert = conversion(node, node)
         self._writers: dict[int, tuple[Any, Convert | None, str]] = {}
 
     def decode(
@@ -86,14 +78,13 @@ class AvroPart:
                 row = read(buffer, writer, None)
                 if buffer.tell() != len(each):
                     raise ValueError("bytes are left over")
-                add(row if convert is None else convert(row))
+                add(row if row is None or convert is None else convert(row))
             except Exception as error:  # fastavro raises errors of any class
                 malformed[at] = f"no Avro of schema version {version}: {error!r}"
                 add(None)
-        return gathered(rows, self._arrow, malformed), malformed
+        return to_array(rows, self._arrow, malformed), malformed
 
     def _writer(self, version: int) -> tuple[Any, Convert | None, str]:
-        """Return the writer's schema and the converter of its values, or an error text."""
         found = self._writers.get(version)
         if found is None:
             try:
@@ -109,7 +100,7 @@ class AvroPart:
             return self._parsed, self._convert
         try:
             schema, node = read_avro(text, "the writer's schema")
-            convert = self._convert if node == self._full_node else resolved(node, self._node)
+            convert = self._convert if node == self._full_node else conversion(node, self._node)
             return _parsed(schema, "the writer's schema"), convert
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
@@ -134,65 +125,3 @@ def _bare(schema: Any) -> Any:
     if "fields" in bare:
         bare["fields"] = [_bare(each) for each in bare["fields"]]
     return bare
-
-
-def avro_converter(node: AvroNode) -> Convert | None:
-    """Return a converter from fastavro's objects to Arrow's; None if not needed."""
-    if node.kind == "record":
-        parts = zip(node.names, node.parts, strict=True)
-        changed = [(name, made) for name, part in parts if (made := avro_converter(part))]
-        return _record(changed) if changed else None
-    if node.kind == "array":
-        inner = avro_converter(node.parts[0])
-        return inner and _array(inner)
-    if node.kind == "map":
-        return _map(avro_converter(node.parts[0]))
-    if node.kind == "union":
-        return _union(node)
-    if node.logical == "decimal":
-        return _decimal(node.scale)
-    if node.logical.endswith("-millis"):
-        return lambda value: None if value is None else value * MS
-    return None
-
-
-def _record(changed: list[tuple[str, Convert]]) -> Convert:
-    def convert(value: Any) -> Any:
-        if value is not None:
-            for name, each in changed:
-                value[name] = each(value[name])
-        return value
-
-    return convert
-
-
-def _array(inner: Convert) -> Convert:
-    return lambda value: None if value is None else [inner(each) for each in value]
-
-
-def _map(inner: Convert | None) -> Convert:
-    if inner is None:
-        return lambda value: None if value is None else list(value.items())
-    return lambda value: (
-        None if value is None else [(key, inner(each)) for key, each in value.items()]
-    )
-
-
-def _union(node: AvroNode) -> Convert:
-    """A struct with one member set, chosen by the type of the value."""
-    members: Mapping[type, tuple[str, Convert | None]] = {
-        shape_of(each): (f"member{i}", avro_converter(each)) for i, each in enumerate(node.parts)
-    }
-
-    def convert(value: Any) -> Any:
-        if value is None:
-            return None
-        name, inner = members[type(value)]
-        return {name: value if inner is None else inner(value)}
-
-    return convert
-
-
-def _decimal(scale: int) -> Convert:
-    convert = decimal_of(scale)
-    return lambda value: None if value is None else convert(value)

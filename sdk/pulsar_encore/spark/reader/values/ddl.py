@@ -10,26 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from ....errors import ConfigurationError
 from ...option_parsers import nearest
@@ -37,38 +18,33 @@ from ...option_parsers import nearest
 _TOKEN: Final = re.compile(
     r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|[<>(),:])"
 )
-_SIMPLE: Final[Mapping[str, DataType]] = {
-    "boolean": BooleanType(),
-    "tinyint": ByteType(),
-    "byte": ByteType(),
-    "smallint": ShortType(),
-    "short": ShortType(),
-    "int": IntegerType(),
-    "integer": IntegerType(),
-    "bigint": LongType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "real": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "date": DateType(),
-    "timestamp": TimestampType(),
-    "timestamp_ltz": TimestampType(),
-    "timestamp_ntz": TimestampNTZType(),
+_SIMPLE: Final[Mapping[str, types.DataType]] = {
+    "boolean": types.BooleanType(),
+    "tinyint": types.ByteType(),
+    "byte": types.ByteType(),
+    "smallint": types.ShortType(),
+    "short": types.ShortType(),
+    "int": types.IntegerType(),
+    "integer": types.IntegerType(),
+    "bigint": types.LongType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "real": types.FloatType(),
+    "double": types.DoubleType(),
+    "string": types.StringType(),
+    "binary": types.BinaryType(),
+    "date": types.DateType(),
+    "timestamp": types.TimestampType(),
+    "timestamp_ltz": types.TimestampType(),
+    "timestamp_ntz": types.TimestampNTZType(),
 }
 _DECIMAL: Final = ("decimal", "dec", "numeric")
 _KNOWN: Final = (*_SIMPLE, *_DECIMAL, "array", "map", "struct")
 _MAX_DIGITS: Final = 38
 
 
-def read_ddl(text: str) -> StructType:
-    """Return the fields of a schema text; all may be null.
-
-    Args:
-        text: Such as ``id BIGINT, name STRING``, ``struct<id: bigint>``, or the JSON of a
-            `StructType`.
-    """
+def read_ddl(text: str) -> types.StructType:
+    """Parse ``id BIGINT, name STRING``, ``struct<id: bigint>``, or the JSON of a `StructType`."""
     if text.lstrip().startswith("{"):
         return _of_json(text)
     reader = _Parser(text)
@@ -80,25 +56,27 @@ def read_ddl(text: str) -> StructType:
     return found
 
 
-def _of_json(text: str) -> StructType:
+def _of_json(text: str) -> types.StructType:
     try:
-        read = StructType.fromJson(json.loads(text))
+        read = types.StructType.fromJson(json.loads(text))
     except Exception as error:  # PySpark raises errors of any class
         raise ConfigurationError(f"valueSchema is no JSON of a StructType: {error!r}") from error
     found = _nullable(read)
-    assert isinstance(found, StructType)
+    assert isinstance(found, types.StructType)
     return found
 
 
-def _nullable(kind: DataType) -> DataType:
-    """Return the type with everything nullable, if values can be read as that type."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(each.name, _nullable(each.dataType)) for each in kind])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
-    if isinstance(kind, MapType) and kind.keyType == StringType():
-        return MapType(StringType(), _nullable(kind.valueType))
-    if isinstance(kind, DecimalType) or kind in _SIMPLE.values():
+def _nullable(kind: types.DataType) -> types.DataType:
+    """Return the type with everything nullable, or raise ConfigurationError."""
+    if isinstance(kind, types.StructType):
+        return types.StructType(
+            [types.StructField(each.name, _nullable(each.dataType)) for each in kind]
+        )
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, types.MapType) and kind.keyType == types.StringType():
+        return types.MapType(types.StringType(), _nullable(kind.valueType))
+    if isinstance(kind, types.DecimalType) or kind in _SIMPLE.values():
         return kind
     raise ConfigurationError(f"valueSchema: no value is read as {kind.simpleString()}")
 
@@ -129,7 +107,6 @@ class _Parser:
         return self._tokens[self._at - 1]
 
     def is_next(self, *words: str) -> bool:
-        """Return True if these words come next, in any case."""
         ahead = self._tokens[self._at : self._at + len(words)]
         return [each.lower() for each in ahead] == list(words)
 
@@ -146,19 +123,19 @@ class _Parser:
         if self._at < len(self._tokens):
             raise self._error(f"{self._tokens[self._at]!r} is too much")
 
-    def fields(self) -> StructType:
-        found: dict[str, StructField] = {}
+    def fields(self) -> types.StructType:
+        found: dict[str, types.StructField] = {}
         while True:
             name = self._name()
             if name in found:
                 raise self._error(f"{name} is there twice")
             self._skip(":")
-            found[name] = StructField(name, self._type())
+            found[name] = types.StructField(name, self._type())
             self._skip("not", "null")  # as in all sources of Spark, everything may be null
             if self._skip("comment"):
                 self._next()
             if not self._skip(","):
-                return StructType(list(found.values()))
+                return types.StructType(list(found.values()))
 
     def _name(self) -> str:
         token = self._next()
@@ -168,16 +145,16 @@ class _Parser:
             raise self._error(f"{token!r} is no name")
         return token
 
-    def struct(self) -> StructType:
+    def struct(self) -> types.StructType:
         self._expect("struct")
         self._expect("<")
         if self._skip(">"):
-            return StructType([])
+            return types.StructType([])
         found = self.fields()
         self._expect(">")
         return found
 
-    def _type(self) -> DataType:
+    def _type(self) -> types.DataType:
         if self.is_next("struct"):
             return self.struct()
         word = self._next()
@@ -186,7 +163,7 @@ class _Parser:
             self._expect("<")
             items = self._type()
             self._expect(">")
-            return ArrayType(items)
+            return types.ArrayType(items)
         if kind == "map":
             self._expect("<")
             if not self._skip("string"):
@@ -194,7 +171,7 @@ class _Parser:
             self._expect(",")
             values = self._type()
             self._expect(">")
-            return MapType(StringType(), values)
+            return types.MapType(types.StringType(), values)
         if kind in _DECIMAL:
             return self._decimal()
         if kind not in _SIMPLE:
@@ -204,7 +181,7 @@ class _Parser:
             )
         return _SIMPLE[kind]
 
-    def _decimal(self) -> DecimalType:
+    def _decimal(self) -> types.DecimalType:
         digits, scale = 10, 0
         if self._skip("("):
             digits = self._number()
@@ -213,7 +190,7 @@ class _Parser:
             self._expect(")")
         if not (1 <= digits <= _MAX_DIGITS and scale <= digits):
             raise self._error(f"DECIMAL({digits},{scale}) must have 1 to 38 digits")
-        return DecimalType(digits, scale)
+        return types.DecimalType(digits, scale)
 
     def _number(self) -> int:
         token = self._next()

@@ -1,7 +1,7 @@
 """Decoded values as columns, and the handling of malformed values by the option `mode`.
 
 A malformed value ends the query (`FAILFAST`), drops its row (`DROPMALFORMED`), or is null with its
-bytes in ``_corrupt_record`` (`PERMISSIVE`). A message without a value is not malformed: it is null.
+bytes in ``_corrupt_record`` (`PERMISSIVE`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LENGTH: Final = Struct(">i")
 
 
 class _MessageNotes:
-    """Schema versions and ids of the messages with values that are not decoded yet."""
+    """Schema versions and ids of messages that are not decoded yet."""
 
     def __init__(self, topic: str, mode: str) -> None:
         self._topic = topic
@@ -35,7 +35,7 @@ class _MessageNotes:
         self._ids: list[tuple[int, Ids]] = []
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        """Add the messages of a block. All messages of an entry have the same schema version."""
+        # All messages of an entry have the same schema version.
         for first, count in zip(block.firsts, block.counts, strict=True):
             self.versions += repeat(first.int_schema_version(), count)
         if self._mode == "FAILFAST":
@@ -46,7 +46,7 @@ class _MessageNotes:
         self._ids = []
 
     def kept(self, malformed: Malformed, count: int) -> list[bool] | None:
-        """Return which rows stay (None: all), or raise MalformedValueError if FAILFAST."""
+        """Return which rows stay (None: all), or raise MalformedValueError."""
         if not malformed or self._mode == "PERMISSIVE":
             return None
         if self._mode == "FAILFAST":
@@ -66,7 +66,6 @@ class _MessageNotes:
 
 
 def corrupt(data: Sequence[bytes | None], malformed: Malformed) -> pa.Array:
-    """The bytes of malformed values, and null for all others."""
     if not malformed:
         return pa.nulls(len(data), pa.binary())
     return pa.array(
@@ -75,7 +74,7 @@ def corrupt(data: Sequence[bytes | None], malformed: Malformed) -> pa.Array:
 
 
 class DecodedValues:
-    """Values that become the columns of a record's fields, or the column ``value``."""
+    """Values as the columns of a record's fields, or as the column ``value``."""
 
     def __init__(self, part: PartDecoder, topic: str, mode: str) -> None:
         self._part = part
@@ -151,7 +150,7 @@ def _only(whole: pa.Array, array: pa.Array) -> pa.Array:
 def _halves(
     data: Sequence[bytes | None], malformed: Malformed
 ) -> tuple[list[bytes | None], list[bytes | None]]:
-    """Split payloads into keys and values, each behind its length; -1 stands for null."""
+    """Split payloads into keys and values, each behind its length, which is -1 for null."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     for at, each in enumerate(data):

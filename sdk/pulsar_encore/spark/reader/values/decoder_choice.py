@@ -1,4 +1,4 @@
-"""The choice of the decoder and the value columns of a read, with checks of their names."""
+"""The choice of the decoder and the value columns of a read."""
 
 from __future__ import annotations
 
@@ -28,21 +28,19 @@ _REGISTRY_SCHEMA: Final = "the topic's schema"
 
 
 def plan_of(shape: Shape) -> ValuePlan:
-    """Return the plan of the options, without the schema registry."""
+    form, schema = RAW, shape.value_schema or ""
     if shape.value_format == "string":
-        return ValuePlan(value=ValueForm(kind="string"), mode=shape.mode)
-    if shape.value_format == "json":
-        fields = json.dumps(read_ddl(shape.value_schema or "").jsonValue())
-        return ValuePlan(value=ValueForm(kind="json", fields=fields), mode=shape.mode)
-    if shape.value_format == "avro":
-        read_avro(shape.value_schema or "", _USER_SCHEMA)
-        form = ValueForm(kind="avro", definition=shape.value_schema or "")
-        return ValuePlan(value=form, mode=shape.mode)
-    return ValuePlan(mode=shape.mode)
+        form = ValueForm(kind="string")
+    elif shape.value_format == "json":
+        form = ValueForm(kind="json", fields=json.dumps(read_ddl(schema).jsonValue()))
+    elif shape.value_format == "avro":
+        read_avro(schema, _USER_SCHEMA)
+        form = ValueForm(kind="avro", definition=schema)
+    return ValuePlan(value=form, mode=shape.mode)
 
 
 def value_fields(plan: ValuePlan) -> list[StructField]:
-    """Return the columns that values become; ConfigurationError if two have the same name."""
+    """Return the columns of values, or raise ConfigurationError if two have the same name."""
     kind = _type(plan.value)
     if plan.key is not None:
         fields = [StructField(KEY, _type(plan.key)), StructField(VALUE, kind)]
@@ -68,7 +66,6 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
-    """Raise ConfigurationError if a field of the values has the name of a metadata column."""
     names = {each.name for each in fields}
     for other in others:
         if other in names:
@@ -78,13 +75,13 @@ def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
             )
 
 
-def check_nullable(asked: StructType, fields: Sequence[StructField]) -> None:
+def check_nullable(wanted: StructType, fields: Sequence[StructField]) -> None:
     """Raise ConfigurationError if the user's schema has NOT NULL for a field of the values.
 
-    Any value may be null, and Spark would read a null in such a field as another value.
+    Spark would read a null in such a field as another value.
     """
     names = {each.name for each in fields}
-    for field in asked:
+    for field in wanted:
         if field.name in names and not (field.nullable and _all_nullable(field.dataType)):
             raise ConfigurationError(
                 f"schema: {field.name} and all in it may be null, as in a message without a value: "

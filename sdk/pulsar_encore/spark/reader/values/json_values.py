@@ -3,10 +3,9 @@
 A value must yield the same result whatever its neighbours are. Parsing one by one defines the
 result. Arrow is only used for types that it parses in the same way; it rejects all other input.
 
-In a block, each value begins with ``{`` and ends with ``}``, and newlines separate the values,
-which JSON strings cannot contain. Each value of a block that parses is therefore at least one
-document. If there are as many documents as values, each value is exactly one. If a block does not
-parse, smaller blocks are tried.
+In a block, each value begins with ``{`` and ends with ``}``, and newlines, which JSON strings
+cannot contain, separate the values. Each value of a block that parses is therefore at least one
+document. If there are as many documents as values, each value is exactly one.
 """
 
 from __future__ import annotations
@@ -20,40 +19,22 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.json as pj
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
+from ...compat import arrow_type
 from .avro_types import AvroNode
-from .value_decoder import Malformed, arrow, gathered
+from .value_decoder import Malformed, to_array
 
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SPACE: Final = b" \t\r\n"
 # Blocks up to this size are parsed one by one to find malformed values.
 _MAX_SMALL_BLOCK: Final = 512
-_BITS: Final[dict[type[DataType], int]] = {
-    ByteType: 8,
-    ShortType: 16,
-    IntegerType: 32,
-    LongType: 64,
+_BITS: Final[dict[type[types.DataType], int]] = {
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
 }
 _S: Final = 1_000_000  # us
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,17 +42,17 @@ _FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 
 
 class JsonPart:
-    """Decodes JSON to a Spark type; `node` is its Avro schema, if the registry has one."""
+    """Decodes JSON to a Spark type; `node` is its Avro schema in the registry, if any."""
 
-    def __init__(self, kind: DataType, node: AvroNode | None = None) -> None:
-        self.type: DataType = kind
-        self._arrow = arrow(kind)
+    def __init__(self, kind: types.DataType, node: AvroNode | None = None) -> None:
+        self.type: types.DataType = kind
+        self._arrow = arrow_type(kind)
         self._convert = _converter(kind, node)
         self._parse_float = Decimal if _has_decimals(kind) else None
         self._parsed: pa.Schema | None = None
         self._cast_schema: pa.Schema | None = None
         schemas = _parsed(kind, node)
-        if isinstance(kind, StructType) and kind.fields and schemas is not None:
+        if isinstance(kind, types.StructType) and kind.fields and schemas is not None:
             self._parsed, self._cast_schema = (pa.schema(list(each)) for each in schemas)
 
     def decode(
@@ -84,14 +65,14 @@ class JsonPart:
             return pa.nulls(len(data), self._arrow), malformed
         if len(present) == len(data):
             return array, malformed
-        places = iter(range(len(present)))
-        indexes = [None if each is None else next(places) for each in data]
+        numbering = iter(range(len(present)))
+        indexes = [None if each is None else next(numbering) for each in data]
         numbers = [at for at, each in enumerate(data) if each is not None]
         renumbered = {numbers[at]: reason for at, reason in malformed.items()}
         return array.take(pa.array(indexes, pa.int64())), renumbered
 
     def _arrays(self, data: list[bytes], first: int, malformed: Malformed) -> list[pa.Array]:
-        """Return values as arrays; `first` is the index of the first value in the whole list."""
+        """Return values as arrays; `first` is the index of the first value in all values."""
         block = self._block(data)
         if block is not None:
             return [block]
@@ -103,7 +84,6 @@ class JsonPart:
         return found
 
     def _block(self, data: list[bytes]) -> pa.Array | None:
-        """Parse all values at once; None if that is not possible."""
         if self._parsed is None:
             return None
         if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
@@ -143,31 +123,31 @@ class JsonPart:
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 failed[at] = f"no JSON of the schema: {error}"
                 rows.append(None)
-        array = gathered(rows, self._arrow, failed)
+        array = to_array(rows, self._arrow, failed)
         malformed.update((first + at, reason) for at, reason in failed.items())
         return array
 
 
-def _has_decimals(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
+def _has_decimals(kind: types.DataType) -> bool:
+    if isinstance(kind, types.StructType):
         return any(_has_decimals(each.dataType) for each in kind)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         return _has_decimals(kind.elementType)
-    if isinstance(kind, MapType):
+    if isinstance(kind, types.MapType):
         return _has_decimals(kind.valueType)
-    return isinstance(kind, DecimalType)
+    return isinstance(kind, types.DecimalType)
 
 
 def _part(node: AvroNode | None, at: int) -> AvroNode | None:
     return None if node is None else node.parts[at]
 
 
-# The type that Arrow parses, and the type that it is cast to before the type for Spark. None for
-# types that Arrow cannot parse or parses differently.
+# The type that Arrow parses, and the type that it is cast to before the type for Spark. None if
+# Arrow cannot parse a type or parses it differently.
 
 
-def _parsed(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataType] | None:
-    if isinstance(kind, StructType):
+def _parsed(kind: types.DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataType] | None:
+    if isinstance(kind, types.StructType):
         if node is not None and node.kind == "union":
             return None
         fields = [_parsed(each.dataType, _part(node, at)) for at, each in enumerate(kind)]
@@ -180,43 +160,42 @@ def _parsed(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.Data
             first.append(pa.field(each.name, made[0]))
             second.append(pa.field(each.name, made[1]))
         return pa.struct(first), pa.struct(second)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         items = _parsed(kind.elementType, _part(node, 0))
         if items is None:
             return None
-        item = arrow(kind).value_field
+        item = arrow_type(kind).value_field
         return pa.list_(item.with_type(items[0])), pa.list_(item.with_type(items[1]))
-    if isinstance(kind, TimestampType | TimestampNTZType):
+    if isinstance(kind, types.TimestampType | types.TimestampNTZType):
         if node is None:
             return pa.string(), pa.string()
-        zone = "UTC" if isinstance(kind, TimestampType) else None
+        zone = "UTC" if isinstance(kind, types.TimestampType) else None
         unit = "ms" if node.logical.endswith("-millis") else "us"
         return pa.int64(), pa.timestamp(unit, tz=zone)
-    if isinstance(kind, DateType):
+    if isinstance(kind, types.DateType):
         return (pa.string(), pa.string()) if node is None else (pa.int32(), pa.int32())
-    if isinstance(kind, MapType | DecimalType | BinaryType | NullType):
+    if isinstance(kind, types.MapType | types.DecimalType | types.BinaryType | types.NullType):
         return None
-    return arrow(kind), arrow(kind)
+    return arrow_type(kind), arrow_type(kind)
 
 
-def _converter(kind: DataType, node: AvroNode | None) -> Convert:
-    """Return a function that checks an object of Python's JSON and converts it for Arrow."""
-    if isinstance(kind, StructType):
+def _converter(kind: types.DataType, node: AvroNode | None) -> Convert:
+    if isinstance(kind, types.StructType):
         if node is not None and node.kind == "union":
             return _member(kind, node)
         return _struct(
             [(f.name, _converter(f.dataType, _part(node, i))) for i, f in enumerate(kind)]
         )
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         return _list(_converter(kind.elementType, _part(node, 0)))
-    if isinstance(kind, MapType):
+    if isinstance(kind, types.MapType):
         return _map(_converter(kind.valueType, _part(node, 0)))
     if type(kind) in _BITS:
         return _integer(_BITS[type(kind)])
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, types.DecimalType):
         return _decimal(kind)
-    if isinstance(kind, TimestampType | TimestampNTZType):
-        return _timestamp(node, zoned=isinstance(kind, TimestampType))
+    if isinstance(kind, types.TimestampType | types.TimestampNTZType):
+        return _timestamp(node, zoned=isinstance(kind, types.TimestampType))
     return _LEAVES[type(kind)]
 
 
@@ -236,7 +215,7 @@ def _struct(fields: list[tuple[str, Convert]]) -> Convert:
     return convert
 
 
-def _member(kind: StructType, node: AvroNode) -> Convert:
+def _member(kind: types.StructType, node: AvroNode) -> Convert:
     """Use the first member of a union that accepts the value."""
     inner = [
         (field.name, _converter(field.dataType, part))
@@ -289,7 +268,7 @@ def _number(value: Any) -> Any:
     return float(value)
 
 
-def _decimal(kind: DecimalType) -> Convert:
+def _decimal(kind: types.DecimalType) -> Convert:
     limit = kind.precision - kind.scale
 
     def convert(value: Any) -> Any:
@@ -327,7 +306,7 @@ def _bytes(value: Any) -> Any:
 
 
 def _date(value: Any) -> Any:
-    """Return days since the epoch, from such a number or an ISO 8601 date."""
+    """Return days since the epoch, from a number or an ISO 8601 date."""
     if type(value) is int:
         return _days(value)
     return date.fromisoformat(_text(value)).toordinal() - _FIRST_DAY
@@ -337,7 +316,7 @@ _days: Final = _integer(32)
 
 
 def _timestamp(node: AvroNode | None, *, zoned: bool) -> Convert:
-    """Return us since the epoch, from ISO 8601 text or a number.
+    """Return a converter of ISO 8601 texts and numbers to us since the epoch.
 
     A number is in the unit of the schema; without a schema it is in seconds, as in Spark. Text
     without a zone is in UTC.
@@ -366,12 +345,12 @@ def _reject(value: Any) -> Any:
     raise _mismatch(value, "null")
 
 
-_LEAVES: Final[dict[type[DataType], Convert]] = {
-    BooleanType: _boolean,
-    FloatType: _number,
-    DoubleType: _number,
-    StringType: _text,
-    BinaryType: _bytes,
-    DateType: _date,
-    NullType: _reject,
+_LEAVES: Final[dict[type[types.DataType], Convert]] = {
+    types.BooleanType: _boolean,
+    types.FloatType: _number,
+    types.DoubleType: _number,
+    types.StringType: _text,
+    types.BinaryType: _bytes,
+    types.DateType: _date,
+    types.NullType: _reject,
 }

@@ -7,23 +7,10 @@ from struct import Struct, unpack
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
-from .value_decoder import Malformed, arrow, gathered
+from ...compat import arrow_type
+from .value_decoder import Malformed, to_array
 
 _DAY_MS: Final = 86_400_000
 _DAY_US: Final = 86_400_000_000
@@ -32,47 +19,44 @@ _DAY_US: Final = 86_400_000_000
 class FixedType(NamedTuple):
     """A primitive type with a fixed length.
 
-    Attributes:
-        type: The Spark type.
-        form: The format for `struct`.
-        made: Converts the numbers of one value; None if the value is the number.
+    `form` is the format for `struct`. `convert` takes its numbers; None if the value is the number.
     """
 
-    type: DataType
+    type: types.DataType
     form: str
-    made: Callable[..., Any] | None = None
+    convert: Callable[..., Any] | None = None
 
 
 #: By the name in the schema registry.
 FIXED: Final[Mapping[str, FixedType]] = {
-    "bool": FixedType(BooleanType(), "B", bool),
-    "int8": FixedType(ByteType(), "b"),
-    "int16": FixedType(ShortType(), "h"),
-    "int32": FixedType(IntegerType(), "i"),
-    "int64": FixedType(LongType(), "q"),
-    "float": FixedType(FloatType(), "f"),
-    "double": FixedType(DoubleType(), "d"),
-    "date": FixedType(DateType(), "q", lambda ms: ms // _DAY_MS),
-    "time": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
-    "timestamp": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
-    "instant": FixedType(TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
-    "localdate": FixedType(DateType(), "q"),
-    "localtime": FixedType(LongType(), "q"),  # ns of the day, because Spark 4.0 has no type for it
+    "bool": FixedType(types.BooleanType(), "B", bool),
+    "int8": FixedType(types.ByteType(), "b"),
+    "int16": FixedType(types.ShortType(), "h"),
+    "int32": FixedType(types.IntegerType(), "i"),
+    "int64": FixedType(types.LongType(), "q"),
+    "float": FixedType(types.FloatType(), "f"),
+    "double": FixedType(types.DoubleType(), "d"),
+    "date": FixedType(types.DateType(), "q", lambda ms: ms // _DAY_MS),
+    "time": FixedType(types.TimestampType(), "q", lambda ms: ms * 1000),
+    "timestamp": FixedType(types.TimestampType(), "q", lambda ms: ms * 1000),
+    "instant": FixedType(types.TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
+    "localdate": FixedType(types.DateType(), "q"),
+    "localtime": FixedType(
+        types.LongType(), "q"
+    ),  # ns of the day, because Spark 4.0 has no type for it
     "localdatetime": FixedType(
-        TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000
+        types.TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000
     ),
 }
 
 
 class FixedPart:
-    """Decodes the fixed-length type `kind` of `FIXED`."""
-
     def __init__(self, kind: str) -> None:
         self._kind = kind
         fixed = FIXED[kind]
-        self.type: DataType = fixed.type
-        self._form, self._convert_numbers = fixed.form, fixed.made
-        self._arrow = arrow(self.type)
+        self.type: types.DataType = fixed.type
+        self._form, self._convert_numbers = fixed.form, fixed.convert
+        self._arrow = arrow_type(self.type)
         self._struct = Struct(">" + self._form)
 
     def decode(
@@ -82,7 +66,7 @@ class FixedPart:
         malformed: Malformed = {}
         if made is None and all(each is not None and len(each) == size for each in data):
             found = unpack(f">{len(data)}{self._form}", b"".join(each or b"" for each in data))
-            return gathered(list(found), self._arrow, malformed), malformed
+            return to_array(list(found), self._arrow, malformed), malformed
         rows: list[object] = []
         for at, each in enumerate(data):
             if each is None:
@@ -93,11 +77,11 @@ class FixedPart:
             else:
                 numbers = self._struct.unpack(each)
                 rows.append(numbers[0] if made is None else made(*numbers))
-        return gathered(rows, self._arrow, malformed), malformed
+        return to_array(rows, self._arrow, malformed), malformed
 
 
 class StringPart:
-    type: DataType = StringType()
+    type: types.DataType = types.StringType()
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
@@ -119,7 +103,7 @@ class StringPart:
 
 
 class BytesPart:
-    type: DataType = BinaryType()
+    type: types.DataType = types.BinaryType()
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]

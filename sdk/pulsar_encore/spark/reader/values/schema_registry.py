@@ -1,10 +1,11 @@
-"""The schemas that brokers keep for topics: the latest for the driver, and versions for tasks."""
+"""The schemas that brokers keep for topics."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -29,10 +30,8 @@ _RECORDS: Final = ("avro", "json")
 class Registered(NamedTuple):
     """A schema as the broker stores it.
 
-    Attributes:
-        kind: The type, lower-cased and without underscores, such as "int32" and "keyvalue".
-        data: The definition, such as Avro's JSON.
-        properties: Of a pair, the types of its halves.
+    `kind` is lower-cased and without underscores, such as "keyvalue". `properties` of a pair has
+    the types of its halves.
     """
 
     kind: str
@@ -50,7 +49,7 @@ class Registered(NamedTuple):
         return (self.kind,)
 
 
-def registered(known: Any) -> Registered:
+def registered_schema(known: Any) -> Registered:
     info = known.schema_info()
     if isinstance(info, pb.Schema):
         kind = pb.Schema.Type.Name(info.type)
@@ -88,13 +87,7 @@ def halves(pair: Registered) -> tuple[Registered, Registered, bool]:
 
 
 async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
-    """Return how values are decoded by the latest schemas of the topics; raw without a schema.
-
-    Raises:
-        ConfigurationError: if the topics have different schemas, or Spark has no type for the
-            schema.
-        NotSupportedError: if the transport cannot fetch schemas.
-    """
+    """Return how values are decoded by the latest schemas of the topics; raw without a schema."""
     transport = transport_of(client)
     topics = options.topics.names
     if options.topics.pattern is not None:
@@ -120,7 +113,7 @@ async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
 
 async def _latest(transport: Transport, topic: str) -> Registered | None:
     known = await transport.latest_schema(topic)
-    return None if known is None else registered(known)
+    return None if known is None else registered_schema(known)
 
 
 def _kind_name(schema: Registered | None) -> str:
@@ -161,19 +154,15 @@ def writer_texts(
 
     Each task fetches a version once. A cache per process would be wrong: Spark uses the worker
     processes for many queries, and a topic that was deleted and created again has other schemas
-    with the same version numbers. The functions raise ValueError if the version does not exist or
-    is not Avro.
+    with the same version numbers.
     """
     base = base_name(topic)
-    known: dict[int, Registered] = {}
 
+    @cache
     def find(version: int) -> Registered:
-        found = known.get(version)
+        found = fetch_schema(connection, base, version)
         if found is None:
-            found = fetched(connection, base, version)
-            if found is None:
-                raise ValueError(f"schema version {version} of {base} does not exist any more")
-            known[version] = found
+            raise ValueError(f"schema version {version} of {base} does not exist any more")
         return found
 
     return (
@@ -189,8 +178,7 @@ def _text(schema: Registered, version: int) -> str:
     return schema.data.decode(errors="replace")
 
 
-def fetched(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
-    """Return a version of a topic's schema; None if the broker does not have it."""
+def fetch_schema(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
     process_runtime = runtime()
     transport = transport_of(process_runtime.client(connection))
     try:
@@ -199,4 +187,4 @@ def fetched(connection: ConnectionOptions, topic: str, version: int) -> Register
         )
     except TopicNotFound:
         return None
-    return registered(known)
+    return registered_schema(known)

@@ -1,4 +1,4 @@
-"""Protocols of the decoders of values and of their parts, and the decoder of raw values."""
+"""Protocols of the decoders, and the decoder of raw values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from ....values.message_id import MessageId
-from ...compat import arrow_type
 from ...source_columns import VALUE
 from ..message_blocks import MessageBlock
 from ..payloads import Payloads
@@ -23,15 +22,10 @@ Ids: TypeAlias = Callable[[], Iterable[MessageId]]
 
 class ValueDecoder(Protocol):
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        """Note messages; the next `columns` call gets their values, in this order."""
+        """Note messages; the next `columns` call gets their values."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
-        """Return the columns of values by name, and which rows stay; None if all stay.
-
-        Raises:
-            MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
-            TransportError: if a writer's schema cannot be fetched.
-        """
+        """Return the columns of values by name, and which rows stay; None if all stay."""
 
 
 class PartDecoder(Protocol):
@@ -44,18 +38,11 @@ class PartDecoder(Protocol):
     ) -> tuple[pa.Array, Malformed]:
         """Return an array of `type`; null for None and for malformed values.
 
-        Args:
-            data: The encoded values.
-            versions: The schema version of each value; -1 for a message without a version.
-
-        Raises:
-            TransportError: if the schema of a version cannot be fetched.
+        `versions` has the schema version of each value; -1 for a message without a version.
         """
 
 
 class RawValues:
-    """Returns the bytes unchanged."""
-
     def note(self, block: MessageBlock, ids: Ids) -> None:
         """Do nothing: raw values need no schema version."""
 
@@ -63,12 +50,8 @@ class RawValues:
         return {VALUE: payloads.arrow()}, None
 
 
-def arrow(kind: DataType) -> pa.DataType:
-    return arrow_type(kind)
-
-
-def gathered(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
-    """Return an array of Python objects; misfits become null and are added to `malformed`."""
+def to_array(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
+    """Convert objects; those that do not fit become null and are added to `malformed`."""
     try:
         return pa.array(rows, kind)
     except _CONVERSION_ERRORS:

@@ -29,7 +29,6 @@ class ValuePlan:
     """How the values of a read are decoded.
 
     Attributes:
-        value: Encoding of the value, or of the value of a pair.
         mode: "PERMISSIVE", "FAILFAST" or "DROPMALFORMED".
         key: Encoding of the key of a pair; None if values are not pairs.
         separated: The key of a pair is the message's partition key; else the payload holds both.
