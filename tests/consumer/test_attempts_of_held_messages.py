@@ -73,7 +73,7 @@ async def by_shutdown(client: Client, consumer: Consumer) -> None:
 @pytest.mark.parametrize(
     "close", [by_client, by_consumer, by_context, by_cancelled_task, by_shutdown]
 )
-async def test_an_orderly_close_counts_the_attempts_under_way(
+async def test_an_orderly_close_counts_the_attempts_of_held_messages(
     host: Host,
     transport: MemoryTransport,
     close: Callable[[Client, Consumer], Awaitable[None]],
@@ -105,7 +105,7 @@ async def test_an_orderly_close_counts_the_attempts_under_way(
 
 
 @COUNTS
-async def test_a_close_counts_leases_too(
+async def test_an_orderly_close_counts_the_attempts_of_leased_messages(
     host: Host, transport: MemoryTransport, count_attempts: str
 ) -> None:
     put_numbers(transport, 4, batch=2)
@@ -116,7 +116,7 @@ async def test_a_close_counts_leases_too(
         await host.stop()
 
 
-async def test_closing_with_50_000_held_messages_lets_the_loop_run(
+async def test_closing_with_50_000_held_messages_writes_at_most_500_entries_per_step(
     host: Host, transport: MemoryTransport
 ) -> None:
     put_numbers(transport, 50_000, batch=10)
@@ -184,7 +184,7 @@ def count_of_1(messages: list[Message]) -> int:
 
 @COUNTS
 @pytest.mark.parametrize("by_list", [False, True])
-async def test_a_copy_that_was_queued_early_is_the_next_attempt(
+async def test_the_delivery_of_a_copy_that_was_queued_early_is_the_next_attempt(
     transport: MemoryTransport, tmp_path: Path, count_attempts: str, by_list: bool
 ) -> None:
     """Each of two consumers has a copy of message 2 queued when the first of them takes it.
@@ -220,7 +220,7 @@ async def test_a_copy_that_was_queued_early_is_the_next_attempt(
 
 
 @COUNTS
-async def test_a_copy_of_a_message_that_is_held_elsewhere_is_the_next_attempt(
+async def test_a_copy_of_a_message_held_by_another_consumer_is_the_next_attempt(
     transport: MemoryTransport, tmp_path: Path, count_attempts: str
 ) -> None:
     """Neither attempt has failed when the copy arrives."""
@@ -243,7 +243,7 @@ async def test_a_copy_of_a_message_that_is_held_elsewhere_is_the_next_attempt(
 
 
 @COUNTS
-async def test_the_dead_letter_policy_counts_attempts_at_copies(
+async def test_the_dead_letter_policy_counts_deliveries_of_copies(
     transport: MemoryTransport, tmp_path: Path, count_attempts: str
 ) -> None:
     """Two attempts are allowed: one at each consumer."""

@@ -52,7 +52,7 @@ class Log:
 @pytest.mark.parametrize("turns", [0, 1, 2])
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "closing"])
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_cancelled_call_logs_nothing(
+async def test_a_call_cancelled_on_a_closing_or_closed_consumer_logs_nothing(
     transport: MemoryTransport, subscribe: Subscribe, name: str, closed: bool, turns: int
 ) -> None:
     log = Log()
@@ -79,7 +79,7 @@ async def test_a_cancelled_call_logs_nothing(
     assert await log.all() == []
 
 
-async def test_a_refusal_that_is_never_retrieved_is_logged(
+async def test_the_error_of_an_ack_that_is_never_awaited_is_reported_to_the_loop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     log = Log()

@@ -43,7 +43,7 @@ def options(most: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("kills", [1, 3])
-async def test_a_process_that_is_killed_and_a_second_consumer_count_no_attempt_twice(
+async def test_kills_beside_a_second_consumer_count_no_attempt_twice(
     host: Host, transport: MemoryTransport, most: int, kills: int
 ) -> None:
     """Each message has m + 1 attempts, and one more for each delivery that a kill ended."""
@@ -80,7 +80,7 @@ async def test_a_process_that_is_killed_and_a_second_consumer_count_no_attempt_t
     assert max(attempts.values()) <= most + 1 + kills
 
 
-async def test_a_process_that_restarts_with_its_state_gives_each_message_all_its_attempts(
+async def test_orderly_restarts_with_a_state_give_each_message_all_its_attempts(
     host: Host,
 ) -> None:
     """The broker's count starts at 0 for each process; the stored count goes on."""

@@ -47,7 +47,9 @@ def without_retries(events: list[ConsumerEvent]) -> list[ConsumerEvent]:
 # Connections
 
 
-async def test_connections_lost_and_back(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_disconnected_and_connected_are_reported_for_each_topic(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     transport.catalogue.create_partitioned(PARTS, 2)
     events: list[ConsumerEvent] = []
     await subscribe(TOPIC, PARTS, event_listener=events.append)
@@ -59,7 +61,9 @@ async def test_connections_lost_and_back(transport: MemoryTransport, subscribe: 
     assert await heard(events) == [Connected((each,)) for each in topics]
 
 
-async def test_the_retry_topic_is_one_of_them(transport: MemoryTransport) -> None:
+async def test_disconnected_is_reported_for_the_retry_letter_topic(
+    transport: MemoryTransport,
+) -> None:
     events: list[ConsumerEvent] = []
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         await client.subscribe(
@@ -72,7 +76,9 @@ async def test_the_retry_topic_is_one_of_them(transport: MemoryTransport) -> Non
 # Failover
 
 
-async def test_turns_of_a_failover(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_failover_reports_active_and_inactive_partitions(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     transport.catalogue.create_partitioned(PARTS, 2)
     options: dict[str, Any] = {"consumer_type": ConsumerType.Failover}
     ours: list[ConsumerEvent] = []
@@ -90,7 +96,7 @@ async def test_turns_of_a_failover(transport: MemoryTransport, subscribe: Subscr
     assert await heard(theirs) == []
 
 
-async def test_whose_turn_it_is_is_told_anew_after_a_loss(
+async def test_became_active_is_reported_after_a_reconnect_but_not_after_a_seek(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: list[ConsumerEvent] = []
@@ -106,7 +112,7 @@ async def test_whose_turn_it_is_is_told_anew_after_a_loss(
     assert await heard(events) == [], "what is repeated is no news"
 
 
-async def test_a_standby_gets_the_event_of_the_connection_it_has_alone(
+async def test_a_standby_gets_no_became_active_notice_in_flight_at_a_disconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """A notice that was in flight when the connection was lost does not arrive."""
@@ -122,7 +128,7 @@ async def test_a_standby_gets_the_event_of_the_connection_it_has_alone(
     assert await heard(events) == [Disconnected((TOPIC,))]
 
 
-async def test_exclusive_and_shared_have_no_turns(
+async def test_exclusive_and_shared_report_no_active_or_inactive_topic(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: list[ConsumerEvent] = []
@@ -134,7 +140,7 @@ async def test_exclusive_and_shared_have_no_turns(
 # End of topic
 
 
-async def test_the_end_of_a_topic_is_told_when_all_is_acked(
+async def test_end_of_topic_is_reported_once_when_all_messages_are_acked(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -158,7 +164,7 @@ async def test_the_end_of_a_topic_is_told_when_all_is_acked(
     assert newcomer.has_reached_end_of_topic()
 
 
-async def test_after_a_seek_the_end_is_reached_again(
+async def test_end_of_topic_is_reported_again_after_a_seek(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -174,7 +180,7 @@ async def test_after_a_seek_the_end_is_reached_again(
     assert consumer.has_reached_end_of_topic()
 
 
-async def test_the_end_is_that_of_all_topics(
+async def test_has_reached_end_of_topic_is_true_only_at_the_end_of_all_partitions(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 2)
@@ -191,7 +197,9 @@ async def test_the_end_is_that_of_all_topics(
     assert not consumer.has_reached_end_of_topic(), "there is more to come"
 
 
-async def test_a_terminated_topic_takes_no_messages(transport: MemoryTransport) -> None:
+async def test_sending_to_a_terminated_topic_raises_topic_terminated(
+    transport: MemoryTransport,
+) -> None:
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         producer = await client.create_producer(TOPIC)
         transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1_000)])
@@ -208,7 +216,7 @@ async def test_a_terminated_topic_takes_no_messages(transport: MemoryTransport) 
 # New topics
 
 
-async def test_new_topics_of_a_pattern() -> None:
+async def test_a_new_topic_of_a_pattern_is_reported_without_topic_watchers() -> None:
     transport = MemoryTransport(BrokerSettings(topic_watchers=False))
     events: list[ConsumerEvent] = []
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
@@ -228,7 +236,7 @@ async def test_new_topics_of_a_pattern() -> None:
 # The listener
 
 
-async def test_what_a_listener_raises_is_logged_and_breaks_nothing(
+async def test_an_event_listener_that_raises_is_logged_and_does_not_stop_the_consumer(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_numbers(transport, 3)
@@ -253,7 +261,7 @@ async def test_what_a_listener_raises_is_logged_and_breaks_nothing(
     ]
 
 
-async def test_a_listener_may_use_the_consumer(
+async def test_an_event_listener_may_ack_messages_and_close_the_consumer(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """The listener is called after the consumer has handled the event."""
@@ -280,7 +288,7 @@ async def test_a_listener_may_use_the_consumer(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_a_closed_consumer_says_nothing_more(
+async def test_a_closed_consumer_reports_no_event(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: list[ConsumerEvent] = []
@@ -301,6 +309,8 @@ class WithAsyncCall:
 
 
 @pytest.mark.parametrize("wrong", [coroutine_function, WithAsyncCall(), 5])
-async def test_a_listener_is_a_plain_function(subscribe: Subscribe, wrong: Any) -> None:
+async def test_an_event_listener_that_is_no_plain_function_is_refused(
+    subscribe: Subscribe, wrong: Any
+) -> None:
     with pytest.raises(ConfigurationError, match="event_listener must be a plain function"):
         await subscribe(event_listener=wrong)

@@ -80,7 +80,7 @@ async def start(host: Host, count: str = "before", **options: Any) -> Consumer:
 @BATCHES
 @WRITES
 @ENDS
-async def test_what_was_leased_comes_when_its_lease_ends(
+async def test_leased_messages_are_redelivered_when_their_leases_end_after_a_restart(
     host: Host, batch: int, count: str, end: str
 ) -> None:
     put_numbers(host.transport, 5, batch=batch)
@@ -125,7 +125,7 @@ async def test_a_lease_without_a_handle_is_redelivered_at_once(host: Host, end: 
 
 @BATCHES
 @ENDS
-async def test_a_handle_acks_after_a_restart(host: Host, batch: int, end: str) -> None:
+async def test_a_handle_acks_its_message_after_a_restart(host: Host, batch: int, end: str) -> None:
     put_numbers(host.transport, 5, batch=batch)
     consumer = await start(host)
     leases = await leased(consumer, 5)
@@ -152,7 +152,7 @@ async def test_a_handle_acks_after_a_restart(host: Host, batch: int, end: str) -
 
 @BATCHES
 @ENDS
-async def test_a_handle_nacks_after_a_restart(host: Host, batch: int, end: str) -> None:
+async def test_a_handle_nacks_its_message_after_a_restart(host: Host, batch: int, end: str) -> None:
     put_numbers(host.transport, 5, batch=batch)
     consumer = await start(host)
     leases = await leased(consumer, 5)
@@ -171,7 +171,7 @@ async def test_a_handle_nacks_after_a_restart(host: Host, batch: int, end: str) 
 
 
 @BATCHES
-async def test_what_a_handle_says_survives_the_next_kill(host: Host, batch: int) -> None:
+async def test_extensions_and_nacks_by_handle_survive_the_next_kill(host: Host, batch: int) -> None:
     put_numbers(host.transport, 5, batch=batch)
     consumer = await start(host)
     leases = await leased(consumer, 5)
@@ -191,7 +191,7 @@ async def test_what_a_handle_says_survives_the_next_kill(host: Host, batch: int)
         assert begun + due <= at < begun + due + 5
 
 
-async def test_another_consumer_of_the_process_settles_it(host: Host) -> None:
+async def test_a_handle_works_at_any_consumer_of_the_process_after_a_restart(host: Host) -> None:
     """The message waits at one of the consumers; the caller cannot know at which."""
     put_numbers(host.transport, 20)
     consumer = await start(host)
@@ -218,7 +218,9 @@ async def test_another_consumer_of_the_process_settles_it(host: Host) -> None:
     assert host.transport.backlog(TOPIC, "s") == 0
 
 
-async def test_a_handle_of_a_live_consumer_is_used_there(host: Host) -> None:
+async def test_a_handle_of_a_live_consumer_is_refused_by_another_until_the_first_closes(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 2)
     first = await start(host)
     leases = await leased(first, 2, 1_000_000)
@@ -233,7 +235,7 @@ async def test_a_handle_of_a_live_consumer_is_used_there(host: Host) -> None:
     await (await second.lease(leases[0].handle)).ack()
 
 
-async def test_a_handle_is_over_when_its_lease_has_ended(host: Host) -> None:
+async def test_a_handle_is_lost_once_its_message_is_leased_again(host: Host) -> None:
     put_numbers(host.transport, 1)
     consumer = await start(host)
     (old,) = await leased(consumer, 1)
@@ -249,7 +251,7 @@ async def test_a_handle_is_over_when_its_lease_has_ended(host: Host) -> None:
     await (await consumer.lease(new.handle)).ack()
 
 
-async def test_a_lease_that_is_used_late_is_lost(host: Host) -> None:
+async def test_an_inherited_lease_that_is_used_after_its_end_is_lost(host: Host) -> None:
 
     put_numbers(host.transport, 1)
     consumer = await start(host)
@@ -264,7 +266,7 @@ async def test_a_lease_that_is_used_late_is_lost(host: Host) -> None:
     assert (await popped(consumer))[:2] == (b"0", 2)
 
 
-async def test_it_is_kept_while_a_block_runs(host: Host) -> None:
+async def test_an_inherited_lease_is_kept_while_its_block_runs_up_to_the_limit(host: Host) -> None:
 
     put_numbers(host.transport, 1)
     consumer = await start(host)
@@ -289,7 +291,7 @@ async def start_again(host: Host, consumer: Consumer) -> Lease:
     return await consumer.lease(old.handle)
 
 
-async def test_in_order_the_key_waits_for_it(host: Host) -> None:
+async def test_with_ordered_leases_a_key_waits_for_its_inherited_lease(host: Host) -> None:
     for number in range(3):
         host.transport.put(TOPIC, b"%d" % number, key="k")
     options: dict[str, Any] = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": True}
@@ -306,7 +308,9 @@ async def test_in_order_the_key_waits_for_it(host: Host) -> None:
 
 
 @BATCHES
-async def test_poison_that_is_leased_and_kills_is_buried(host: Host, batch: int) -> None:
+async def test_a_leased_message_that_kills_its_process_is_dead_lettered(
+    host: Host, batch: int
+) -> None:
     put_numbers(host.transport, 5, batch=batch)
     policy = DeadLetterPolicy(2)
     attempts = []
@@ -325,7 +329,9 @@ async def test_poison_that_is_leased_and_kills_is_buried(host: Host, batch: int)
     assert host.transport.backlog(TOPIC, "s") == 0
 
 
-async def test_what_is_given_back_waits_for_nothing(host: Host) -> None:
+async def test_redeliver_unacknowledged_messages_redelivers_leased_messages_at_once(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 3)
     consumer = await start(host)
     await leased(consumer, 3)
@@ -338,7 +344,7 @@ async def test_what_is_given_back_waits_for_nothing(host: Host) -> None:
     assert len(await consumer.pop(3, wait=2 * LEASE)) == 3
 
 
-async def test_odd_handles(host: Host) -> None:
+async def test_malformed_and_forged_handles_are_refused(host: Host) -> None:
     put_numbers(host.transport, 2)
     consumer = await start(host)
     old, _ = await leased(consumer, 2)
@@ -362,7 +368,7 @@ async def test_odd_handles(host: Host) -> None:
 
 
 @WRITES
-async def test_a_handle_outlives_what_is_done_with_the_rest_of_its_batch(
+async def test_a_handle_stays_valid_when_siblings_in_its_batch_are_settled(
     host: Host, count: str
 ) -> None:
     put_numbers(host.transport, 5, batch=5)
@@ -388,7 +394,7 @@ async def test_a_handle_outlives_what_is_done_with_the_rest_of_its_batch(
 
 @BATCHES
 @WRITES
-async def test_each_life_counts_and_has_handles_of_its_own(
+async def test_each_restart_counts_an_attempt_and_makes_old_handles_invalid(
     host: Host, batch: int, count: str
 ) -> None:
     put_numbers(host.transport, batch, batch=batch)
@@ -413,7 +419,9 @@ async def test_each_life_counts_and_has_handles_of_its_own(
 
 
 @WRITES
-async def test_what_is_given_back_and_leased_again_has_a_new_handle(host: Host, count: str) -> None:
+async def test_a_redelivered_message_that_is_leased_again_has_a_new_handle(
+    host: Host, count: str
+) -> None:
     put_numbers(host.transport, 1)
     consumer = await start(host, count)
     (old,) = await leased(consumer, 1)
@@ -427,7 +435,9 @@ async def test_what_is_given_back_and_leased_again_has_a_new_handle(host: Host, 
     await (await consumer.lease(new.handle)).ack()
 
 
-async def test_a_copy_that_waits_at_another_consumer_waits_for_the_extended_end(host: Host) -> None:
+async def test_a_copy_at_another_consumer_waits_until_the_extended_end_of_the_lease(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 1)
     first = await start(host)
     (lease,) = await leased(first, 1, 60)
@@ -453,7 +463,7 @@ async def test_a_copy_that_waits_at_another_consumer_waits_for_the_extended_end(
     assert await consumer.pop(1, wait=2 * LEASE) == []
 
 
-async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
+async def test_closing_with_2_000_extended_leases_writes_at_most_200_per_loop_pass(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 2_000)
@@ -492,7 +502,9 @@ async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
 
 @BATCHES
 @WRITES
-async def test_unsubscribing_leaves_nothing_of_a_lease(host: Host, batch: int, count: str) -> None:
+async def test_unsubscribe_deletes_the_records_and_due_times_of_leases(
+    host: Host, batch: int, count: str
+) -> None:
     put_numbers(host.transport, 10, batch=batch)
     consumer = await start(host, count)
     await leased(consumer, 5)
@@ -511,7 +523,7 @@ async def test_unsubscribing_leaves_nothing_of_a_lease(host: Host, batch: int, c
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("settled", ["at once", "later"])
-async def test_what_a_handle_acks_is_done_with_whichever_consumer_it_waits(
+async def test_an_ack_by_handle_removes_the_message_at_whichever_consumer_it_waits(
     host: Host, ordered: bool, settled: str
 ) -> None:
     for number in range(20):
@@ -545,7 +557,7 @@ async def test_what_a_handle_acks_is_done_with_whichever_consumer_it_waits(
 
 
 @pytest.mark.parametrize("again", ["seek", "lost ack"])
-async def test_a_handle_of_what_came_again_anew_is_over(host: Host, again: str) -> None:
+async def test_a_handle_from_before_a_seek_or_a_lost_ack_is_lost(host: Host, again: str) -> None:
     put_numbers(host.transport, 1)
     consumer = await start(host)
     (old,) = await leased(consumer, 1)
@@ -568,7 +580,7 @@ async def test_a_handle_of_what_came_again_anew_is_over(host: Host, again: str) 
     await (await consumer.lease(new.handle)).ack()
 
 
-async def test_a_nack_that_is_the_last_ends_the_lease_also_if_the_process_is_killed_next(
+async def test_the_last_nack_ends_its_lease_even_if_a_kill_follows_before_the_letter_is_stored(
     host: Host,
 ) -> None:
     put_numbers(host.transport, 1)
@@ -590,7 +602,7 @@ async def test_a_nack_that_is_the_last_ends_the_lease_also_if_the_process_is_kil
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_giving_back_many_leases_is_few_writes(
+async def test_redelivering_1_000_leased_messages_takes_at_most_5_writes(
     host: Host, ordered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 1_000)
@@ -615,7 +627,7 @@ async def test_giving_back_many_leases_is_few_writes(
     assert {each.attempt for each in await consumer.pop(1_000, wait=10)} == {2}
 
 
-async def test_a_consumer_that_is_closing_is_told_of_no_ack(
+async def test_acks_by_handle_start_no_retries_at_a_consumer_that_is_closing(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 20)

@@ -45,7 +45,7 @@ def late_by(delay_s: float) -> float:
 
 
 @SHARING
-async def test_two_delays_in_one_batch(
+async def test_two_messages_of_one_batch_are_redelivered_after_their_own_delays(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     consumer, (first, second, acked, held) = await receive_numbers(
@@ -66,7 +66,7 @@ async def test_two_delays_in_one_batch(
 
 
 @pytest.mark.parametrize("start_ms", range(1, 9))
-async def test_a_nack_late_in_its_millisecond_is_not_early(
+async def test_a_nack_made_late_in_a_millisecond_is_not_redelivered_early(
     transport: MemoryTransport, subscribe: Subscribe, start_ms: int
 ) -> None:
     """The ring of the one before it finds it due, if its time counts from the ms it began in."""
@@ -83,7 +83,7 @@ async def test_a_nack_late_in_its_millisecond_is_not_early(
         assert at + 1 <= now_s() <= at + 1.003
 
 
-async def test_an_hour_passes_in_virtual_time(
+async def test_a_message_nacked_for_an_hour_is_redelivered_after_an_hour(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -93,7 +93,7 @@ async def test_an_hour_passes_in_virtual_time(
     assert 3600 <= now_s() <= 3600 + late_by(3600)
 
 
-async def test_continuous_nacks_postpone_nothing(
+async def test_continuous_nacks_do_not_postpone_earlier_ones(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """A nack each 100 ms for 12 s with a delay of 3 s: the stock client's first is at 13 s."""
@@ -109,7 +109,7 @@ async def test_continuous_nacks_postpone_nothing(
         assert 100 * entry + 3000 <= at <= 100 * entry + 3000 + 1000 * late_by(3)
 
 
-async def test_a_shorter_delay_after_a_longer_one(
+async def test_a_shorter_nack_delay_after_a_longer_one_is_due_first(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, (long, short) = await receive_numbers(transport, subscribe, 2)
@@ -137,7 +137,7 @@ async def test_an_ack_cancels_a_nack(
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("first", "then"), [(1, 5), (5, 1)])
-async def test_nacking_again_moves_it(
+async def test_a_second_nack_moves_the_due_time(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, first: float, then: float
 ) -> None:
     put_numbers(transport, 3, batch=batch)
@@ -151,7 +151,7 @@ async def test_nacking_again_moves_it(
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-async def test_the_object_of_an_earlier_look_nacks_nothing(
+async def test_a_message_object_of_an_earlier_delivery_nacks_nothing(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     """That delivery has ended: a later delivery of the message is held now, maybe elsewhere."""
@@ -167,7 +167,7 @@ async def test_the_object_of_an_earlier_look_nacks_nothing(
     assert consumer.statistics().in_flight == 3
 
 
-async def test_the_backoff_grows_by_message_and_by_id(
+async def test_the_backoff_grows_for_nacks_by_message_and_by_id(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 4, batch=2)
@@ -209,7 +209,7 @@ async def test_a_partial_ack_does_not_restart_the_backoff_of_its_siblings(
     assert now_s() >= 1 + 2 + 4
 
 
-async def test_jitter_spreads_within_its_share(
+async def test_jitter_spreads_nack_delays_within_its_share(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 50)
@@ -230,7 +230,9 @@ async def test_jitter_spreads_within_its_share(
     assert max(times) - min(times) > 0.5
 
 
-async def test_the_subscriptions_delay(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_a_nack_without_a_delay_uses_the_delay_of_the_subscription(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     put_numbers(transport, 1)
     consumer = await subscribe(negative_ack_redelivery_delay_ms=2500)
     await consumer.negative_acknowledge(await consumer.receive())
@@ -238,7 +240,7 @@ async def test_the_subscriptions_delay(transport: MemoryTransport, subscribe: Su
     assert 2.5 <= now_s() <= 2.5 + late_by(2.5)
 
 
-async def test_a_fixed_precision_is_kept_to(
+async def test_a_fixed_precision_groups_nacks_into_few_redelivery_requests(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 64)
@@ -250,7 +252,7 @@ async def test_a_fixed_precision_is_kept_to(
     assert len({at for at, _ in redelivered(transport)}) <= 4
 
 
-async def test_a_delay_of_nothing_comes_at_once(
+async def test_a_nack_with_a_delay_of_zero_is_redelivered_at_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -260,7 +262,7 @@ async def test_a_delay_of_nothing_comes_at_once(
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e300, "3", True, timedelta(-1)])
-async def test_delays_that_make_no_sense(
+async def test_an_invalid_nack_delay_is_refused_and_the_message_stays_held(
     transport: MemoryTransport, subscribe: Subscribe, delay: object
 ) -> None:
     put_numbers(transport, 1)
@@ -274,7 +276,7 @@ async def test_delays_that_make_no_sense(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
-async def test_exclusive_rewinds(
+async def test_a_due_nack_on_exclusive_and_failover_rewinds_all_unacked_messages(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     """As Java's client: a due nack brings everything unacked again, in order."""
@@ -292,7 +294,7 @@ async def test_exclusive_rewinds(
     assert 1 <= redelivered(transport)[0][0] / 1000 - start <= 1 + late_by(1)
 
 
-async def test_redeliver_unacknowledged_messages(
+async def test_redeliver_unacknowledged_messages_redelivers_each_unacked_message_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     numbers = put_numbers(transport, 9, batch=3)
@@ -317,7 +319,7 @@ async def test_redelivery_is_requested_earlier_from_a_slow_transport(
     assert len(transport.recorded(REDELIVER)) == 2
 
 
-async def test_an_old_object_acks_what_came_back(
+async def test_a_message_object_of_an_earlier_delivery_acks_the_redelivered_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -330,7 +332,7 @@ async def test_an_old_object_acks_what_came_back(
     await close_without_backlog(transport, consumer)
 
 
-async def test_nothing_runs_while_nothing_is_due(
+async def test_no_timer_or_request_runs_while_no_nack_is_due(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 100)
@@ -344,7 +346,7 @@ async def test_nothing_runs_while_nothing_is_due(
     assert len(loop._scheduled) <= before  # type: ignore[attr-defined]
 
 
-async def test_a_chunked_message_is_asked_for_with_all_its_chunks(
+async def test_a_nacked_chunked_message_is_requested_with_all_its_chunks(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.put_chunked(TOPIC, b"large", chunks=4)
@@ -362,7 +364,7 @@ async def test_a_chunked_message_is_asked_for_with_all_its_chunks(
 # Ack timeouts
 
 
-async def test_the_ack_timeout_counts_from_hand_over(
+async def test_the_ack_timeout_counts_from_delivery(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -382,7 +384,7 @@ async def test_the_ack_timeout_counts_from_hand_over(
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-async def test_what_is_settled_does_not_time_out(
+async def test_settled_messages_have_no_ack_timeout(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     consumer, (acked, nacked) = await receive_numbers(
@@ -394,7 +396,7 @@ async def test_what_is_settled_does_not_time_out(
     assert 5 <= now_s() <= 5 + late_by(5)
 
 
-async def test_the_ack_timeouts_backoff_is_added(
+async def test_the_ack_timeout_backoff_is_added_to_the_timeout(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -411,7 +413,7 @@ async def test_the_ack_timeouts_backoff_is_added(
         assert delay <= gap <= delay + 2 * late_by(delay)
 
 
-async def test_the_ack_timeout_of_one_message_leaves_its_siblings(
+async def test_the_ack_timeout_of_one_message_does_not_redeliver_its_siblings(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3, batch=3)
@@ -424,7 +426,7 @@ async def test_the_ack_timeout_of_one_message_leaves_its_siblings(
     assert got == [b"2", b"0"]
 
 
-async def test_the_ack_timeout_on_exclusive_rewinds(
+async def test_an_ack_timeout_on_exclusive_rewinds_all_unacked_messages(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3)
@@ -461,7 +463,7 @@ async def test_a_rewind_without_redelivery_is_repeated_beside_a_busy_topic(
 
 @pytest.mark.parametrize("batch", [1, 4], ids=["plain", "batches"])
 @pytest.mark.parametrize("waits", ["nack", "ack timeout"])
-async def test_a_redelivery_that_is_refused_is_still_due(
+async def test_a_failed_redelivery_request_is_retried(
     transport: MemoryTransport,
     subscribe: Subscribe,
     monkeypatch: pytest.MonkeyPatch,
@@ -499,7 +501,7 @@ async def test_a_redelivery_that_is_refused_is_still_due(
     await close_without_backlog(transport, consumer)
 
 
-async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
+async def test_failing_redelivery_requests_are_retried_at_growing_intervals(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(transport, 2_000)
@@ -526,7 +528,7 @@ async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_queued_message_that_is_nacked_by_its_id_may_fail_again(
+async def test_a_queued_message_nacked_by_its_id_counts_its_later_nacks(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Of a batch that is handed out in part: it comes back before its first copy was reached."""

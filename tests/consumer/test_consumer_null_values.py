@@ -84,7 +84,7 @@ def check(name: str, got: list[encore.Message]) -> None:
 
 @every_schema
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_null_that_was_sent_is_read_as_none_everywhere(
+async def test_a_null_value_is_read_as_none_by_every_receiving_call(
     client: encore.Client, name: str, batch: bool
 ) -> None:
     await publish(client, name, batch=batch)
@@ -114,7 +114,9 @@ async def test_a_null_that_was_sent_is_read_as_none_everywhere(
 
 @every_schema
 @pytest.mark.parametrize("act", ["nack", "reconsume_later"])
-async def test_letters_and_replays_keep_a_null(client: encore.Client, name: str, act: str) -> None:
+async def test_letters_and_replays_keep_a_null_value(
+    client: encore.Client, name: str, act: str
+) -> None:
     await publish(client, name, batch=True)
     consuming = options(
         name,
@@ -149,7 +151,7 @@ async def test_letters_and_replays_keep_a_null(client: encore.Client, name: str,
 
 
 @every_schema
-def test_null_wins_over_a_payload(name: str) -> None:
+def test_a_null_value_flag_wins_over_a_payload(name: str) -> None:
     """The Java client returns null if `null_value` is set, for any payload."""
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=1, null_value=True
@@ -160,7 +162,7 @@ def test_null_wins_over_a_payload(name: str) -> None:
     assert (message.value(), message.data()) == (None, b"v")
 
 
-def test_a_null_of_a_batch_is_none_to_a_message_batch() -> None:
+def test_message_batch_reads_a_null_value_as_none() -> None:
     null = pb.SingleMessageMetadata(null_value=True)
     payload = encode_batch([(null, b""), (pb.SingleMessageMetadata(), b"")])
     entry = encore.MessageId(-1, 3, 4)
@@ -169,7 +171,7 @@ def test_a_null_of_a_batch_is_none_to_a_message_batch() -> None:
 
 
 @pytest.mark.parametrize("schema", [None, StringSchema(), JsonSchema(Box)])
-async def test_a_message_router_sees_a_null_as_none(
+async def test_a_message_router_sees_a_null_value_as_none(
     client: encore.Client, transport: MemoryTransport, schema: Any
 ) -> None:
     transport.catalogue.create_partitioned("parts", 2)

@@ -63,7 +63,7 @@ async def drain(consumer: Consumer, wait: float = 1) -> list[tuple[int, int]]:
 
 @BATCHES
 @pytest.mark.parametrize("seed", range(5))
-async def test_each_key_is_done_in_order_whatever_fails(
+async def test_each_key_is_processed_in_order_whatever_fails(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, seed: int
 ) -> None:
     """Acks, nacks, leases that end and connections that break, beside each other."""
@@ -98,7 +98,7 @@ async def test_each_key_is_done_in_order_whatever_fails(
 
 
 @BATCHES
-async def test_one_of_a_key_is_out_and_other_keys_go_on(
+async def test_one_message_of_a_key_is_leased_at_a_time_and_other_keys_go_on(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 4, 3, batch)
@@ -112,7 +112,7 @@ async def test_one_of_a_key_is_out_and_other_keys_go_on(
 
 
 @BATCHES
-async def test_what_failed_holds_its_key_back_and_no_other(
+async def test_a_nacked_message_holds_back_its_key_and_no_other_key(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 4, 2, batch)
@@ -130,7 +130,7 @@ async def test_what_failed_holds_its_key_back_and_no_other(
     assert transport.recorded(REDELIVER) == [], "the broker would send it to anybody, at any time"
 
 
-async def test_a_lease_that_ends_holds_its_key_and_its_attempt_counts(
+async def test_an_expired_lease_holds_back_its_key_and_counts_an_attempt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 3, 1, batch=3)
@@ -143,7 +143,7 @@ async def test_a_lease_that_ends_holds_its_key_and_its_attempt_counts(
 
 
 @BATCHES
-async def test_a_key_goes_on_once_its_poison_is_buried(
+async def test_a_key_goes_on_once_its_failing_message_is_dead_lettered(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 2, 1, batch)
@@ -167,7 +167,7 @@ async def test_a_key_goes_on_once_its_poison_is_buried(
 
 
 @BATCHES
-async def test_over_a_lost_connection_nothing_comes_early_twice_or_past_its_turn(
+async def test_a_lost_connection_delivers_no_message_early_twice_or_out_of_order(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 20, 3, batch)
@@ -190,7 +190,7 @@ async def test_over_a_lost_connection_nothing_comes_early_twice_or_past_its_turn
     assert await drain(consumer) == [(0, number) for number in range(1, 20)]
 
 
-async def test_what_waits_of_a_topic_comes_in_time_though_another_was_unloaded(
+async def test_a_nacked_message_is_redelivered_in_time_though_another_topic_was_unloaded(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     other = f"{TOPIC}2"
@@ -210,7 +210,7 @@ async def test_what_waits_of_a_topic_comes_in_time_though_another_was_unloaded(
     assert of(again) == (1, 0) and 5 <= now_s() - began < 5 + LATE_S
 
 
-async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
+async def test_redeliver_unacknowledged_messages_redelivers_each_key_in_order(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 5, 2)
@@ -226,7 +226,7 @@ async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
 
 
 @BATCHES
-async def test_what_is_asked_for_again_comes_before_what_was_on_its_way(
+async def test_redelivered_messages_are_delivered_before_later_messages_of_their_key(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 40, 2, batch)
@@ -252,7 +252,9 @@ async def test_what_is_asked_for_again_comes_before_what_was_on_its_way(
     assert attempts > 1 and now_s() - began < 2
 
 
-async def test_a_seek_forgets_what_waits(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_a_seek_discards_a_message_that_waits_for_its_due_time(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     put_keyed(transport, 3, 1)
     consumer = await in_order(subscribe)
     (lease,) = await consumer.pop(wait=1, max_per_key=1)
@@ -263,7 +265,7 @@ async def test_a_seek_forgets_what_waits(transport: MemoryTransport, subscribe: 
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_what_is_acked_while_it_waits_holds_nothing_back(
+async def test_a_message_acked_while_it_waits_does_not_hold_back_its_key(
     transport: MemoryTransport, subscribe: Subscribe, by_id: bool
 ) -> None:
     put_keyed(transport, 2, 1)
@@ -276,7 +278,7 @@ async def test_what_is_acked_while_it_waits_holds_nothing_back(
     assert now_s() - began < 10
 
 
-async def test_messages_without_a_key_wait_for_nobody(
+async def test_messages_without_a_key_wait_for_no_other_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     for number in range(10):
@@ -290,7 +292,7 @@ async def test_messages_without_a_key_wait_for_nobody(
     assert await drain(consumer, wait=5) == [(0, 0)]
 
 
-async def test_more_behind_a_failed_message_than_may_be_held_back_is_said(
+async def test_one_warning_is_logged_when_max_leases_messages_are_held_back(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_keyed(transport, 50, 1)
@@ -309,7 +311,7 @@ async def test_more_behind_a_failed_message_than_may_be_held_back_is_said(
 
 
 @BATCHES
-async def test_due_times_and_counts_survive_with_a_state_and_the_order_does(
+async def test_with_a_state_due_times_attempts_and_order_survive_a_restart(
     transport: MemoryTransport, tmp_path: Path, batch: int
 ) -> None:
     put_keyed(transport, 4, 2, batch)
@@ -341,7 +343,7 @@ async def test_due_times_and_counts_survive_with_a_state_and_the_order_does(
         assert await drain(consumer) == [(0, 1), (0, 2), (0, 3)]
 
 
-async def test_a_consumer_that_joins_gets_no_key_that_is_worked_on(
+async def test_each_key_stays_in_order_when_a_consumer_joins(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 10, 8)
@@ -362,7 +364,7 @@ async def test_a_consumer_that_joins_gets_no_key_that_is_worked_on(
     assert all(numbers == list(range(10)) for numbers in done.values()), done
 
 
-async def test_a_hot_key_costs_a_few_steps_a_message(
+async def test_a_hot_key_takes_about_three_steps_per_message(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
@@ -380,7 +382,7 @@ async def test_a_hot_key_costs_a_few_steps_a_message(
     assert steps <= 3 * 1_500 + 100
 
 
-async def test_messages_are_popped_not_received(subscribe: Subscribe) -> None:
+async def test_receive_is_refused_with_ordered_leases(subscribe: Subscribe) -> None:
     consumer = await in_order(subscribe)
     for call in (consumer.receive(timeout=0), consumer.batch_receive()):
         with pytest.raises(ConfigurationError, match="ordered_leases"):
@@ -401,7 +403,9 @@ async def test_messages_are_popped_not_received(subscribe: Subscribe) -> None:
         ({"ordered_leases": 1}, "ordered_leases"),
     ],
 )
-def test_what_would_break_the_order_is_refused(options: dict[str, Any], word: str) -> None:
+def test_options_that_would_break_the_order_are_refused_with_ordered_leases(
+    options: dict[str, Any], word: str
+) -> None:
     asked = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": True, **options}
     with pytest.raises(ConfigurationError, match=word):
         ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s", **asked)

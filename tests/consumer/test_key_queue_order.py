@@ -49,7 +49,7 @@ class Keyed:
         return [lane.items[0][0].key[1] for lane, _ in self.lanes.take(10, per_key=1)]
 
 
-async def test_a_late_older_message_is_delivered_first() -> None:
+async def test_older_messages_that_arrive_late_are_delivered_first() -> None:
     keyed = Keyed()
     keyed.arrive(5, 6, 8, 3, 7, 4)
     order = []
@@ -63,7 +63,7 @@ async def test_a_late_older_message_is_delivered_first() -> None:
     assert keyed.take() == [] and len(keyed.lanes) == 0
 
 
-async def test_what_came_late_does_not_wait_for_what_failed_after_it() -> None:
+async def test_an_older_message_that_arrives_late_does_not_wait_for_a_failed_newer_one() -> None:
     keyed = Keyed()
     keyed.arrive(5, 6)
     ((lane, _),) = keyed.lanes.take(10, per_key=1)
@@ -78,7 +78,7 @@ async def test_what_came_late_does_not_wait_for_what_failed_after_it() -> None:
     assert keyed.take() == []
 
 
-async def test_what_comes_late_costs_no_copy_of_what_is_here() -> None:
+async def test_older_messages_that_arrive_late_cost_no_copy_of_the_key_queue() -> None:
     keyed = Keyed()
     keyed.arrive(*range(1_000, 31_000))
     while keyed.lanes.has_more() and len(keyed.lanes) < 30_000:

@@ -108,7 +108,7 @@ async def test_a_rewind_does_not_block_the_loop_during_a_write(
     assert not list(tmp_path.glob("spilled-*"))
 
 
-async def test_work_that_fails_is_reported_and_tried_again_and_other_topics_go_on(
+async def test_failed_maintenance_is_reported_once_and_retried_while_other_topics_go_on(
     transport: MemoryTransport,
     client: Client,
     tmp_path: Path,
@@ -148,7 +148,7 @@ async def test_work_that_fails_is_reported_and_tried_again_and_other_topics_go_o
     await consumer.close()
 
 
-async def test_an_index_that_cannot_be_ended_leaves_no_thread_and_no_directory(
+async def test_an_index_that_fails_to_close_leaves_no_thread_and_no_directory(
     transport: MemoryTransport,
     client: Client,
     tmp_path: Path,

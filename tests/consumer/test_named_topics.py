@@ -40,12 +40,12 @@ async def announced(*, learns: str = "") -> list[ConsumerEvent]:
     return events
 
 
-async def test_they_are_those_that_the_application_named() -> None:
+async def test_events_name_the_topics_of_the_application_before_any_is_known() -> None:
     assert await announced() == [Disconnected(NAMED), Connected(NAMED)] * 2
 
 
 @pytest.mark.parametrize("topic", NAMED)
-async def test_what_was_told_as_lost_is_told_as_back(topic: str) -> None:
+async def test_topics_reported_as_disconnected_are_reported_as_connected(topic: str) -> None:
     events = await announced(learns=topic)
     assert events[:2] == [Disconnected(NAMED), Connected(NAMED)]
     assert events[2:] == [Disconnected((topic,)), Connected((topic,))]

@@ -108,7 +108,7 @@ async def letters_of(client: Client) -> list[bytes]:
 
 @BATCHES
 @pytest.mark.parametrize("beside", ["lost", "asked again", "sought", "nothing"])
-async def test_a_letter_that_fails_is_written_again_and_its_key_waits(
+async def test_a_dead_letter_that_fails_is_sent_again_and_its_key_waits(
     transport: MemoryTransport, beside: str, batch: int
 ) -> None:
     put_keyed(transport, 4, 1, batch)
@@ -137,7 +137,7 @@ async def test_a_letter_that_fails_is_written_again_and_its_key_waits(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_what_comes_with_its_attempts_used_up_is_buried_before_its_key_goes_on(
+async def test_a_message_without_attempts_left_is_dead_lettered_before_its_key_goes_on(
     transport: MemoryTransport, tmp_path: Path
 ) -> None:
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
@@ -154,7 +154,7 @@ async def test_what_comes_with_its_attempts_used_up_is_buried_before_its_key_goe
 
 
 @pytest.mark.parametrize("beside", ["lost", "nothing"])
-async def test_what_comes_with_its_attempts_used_up_and_cannot_be_buried_is_not_forgotten(
+async def test_a_message_without_attempts_left_is_kept_until_its_dead_letter_is_stored(
     transport: MemoryTransport, tmp_path: Path, beside: str
 ) -> None:
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
@@ -172,7 +172,7 @@ async def test_what_comes_with_its_attempts_used_up_and_cannot_be_buried_is_not_
         assert consumer.statistics().unacked == 0
 
 
-async def test_letters_under_way_cost_nothing_until_they_are_stored(
+async def test_letters_in_flight_cost_few_steps_until_they_are_stored(
     transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -196,7 +196,7 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
 
 
 @BATCHES
-async def test_a_letter_under_way_behind_a_lease_is_not_forgotten_over_a_lost_connection(
+async def test_a_letter_in_flight_behind_a_lease_is_sent_again_after_a_lost_connection(
     transport: MemoryTransport, batch: int
 ) -> None:
     put_keyed(transport, 4, 1, batch)
@@ -224,7 +224,7 @@ async def test_a_letter_under_way_behind_a_lease_is_not_forgotten_over_a_lost_co
 @BATCHES
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("most", [1, None])
-async def test_nothing_goes_past_its_letter_whatever_fails(
+async def test_no_message_overtakes_the_letter_of_its_key_whatever_fails(
     transport: MemoryTransport, batch: int, seed: int, most: int | None
 ) -> None:
     """Letters that are refused, late or lost, connections that break, all asked for again.

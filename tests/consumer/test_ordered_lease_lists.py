@@ -64,7 +64,7 @@ def keys_of(leases: list[Lease]) -> list[int]:
 
 
 @BATCHES
-async def test_a_list_has_messages_of_a_key_in_order(
+async def test_a_pop_returns_several_messages_of_a_key_in_order(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 10, batch=batch)
@@ -79,7 +79,7 @@ async def test_a_list_has_messages_of_a_key_in_order(
     assert attempts(await consumer.pop(100, wait=1)) == [(each, 1) for each in range(4, 10)]
 
 
-async def test_each_key_has_its_turn_before_any_has_a_second(
+async def test_a_pop_takes_one_message_of_each_key_before_more_of_one_key(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 50, keys=1)
@@ -91,7 +91,7 @@ async def test_each_key_has_its_turn_before_any_has_a_second(
     assert [of(lease) for lease in leases] == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (3, 0)]
 
 
-async def test_a_pop_may_bound_the_messages_of_a_key(
+async def test_max_per_key_limits_the_messages_of_each_key_in_a_pop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 5, keys=2)
@@ -109,7 +109,7 @@ async def test_a_pop_may_bound_the_messages_of_a_key(
 
 @BATCHES
 @pytest.mark.parametrize("failing", [0, 1, 3])
-async def test_a_failure_gives_back_those_behind_it_and_counts_alone(
+async def test_a_nack_releases_the_leases_behind_it_and_only_its_own_attempt_counts(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, failing: int
 ) -> None:
     put_keyed(transport, 8, batch=batch)
@@ -130,7 +130,7 @@ async def test_a_failure_gives_back_those_behind_it_and_counts_alone(
 
 
 @BATCHES
-async def test_a_lease_that_ends_gives_back_those_behind_it(
+async def test_an_expired_lease_releases_the_leases_behind_it(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 4, batch=batch)
@@ -147,7 +147,7 @@ async def test_a_lease_that_ends_gives_back_those_behind_it(
 
 
 @BATCHES
-async def test_a_failure_in_the_middle_waits_for_those_before_it(
+async def test_a_nacked_message_in_the_middle_waits_for_earlier_leases_of_its_key(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 4, batch=batch)
@@ -161,7 +161,7 @@ async def test_a_failure_in_the_middle_waits_for_those_before_it(
     assert attempts(await consumer.pop(4, wait=1)) == [(0, 2), (1, 2), (2, 1), (3, 1)]
 
 
-async def test_a_lease_that_ends_behind_one_that_is_out_is_no_attempt(
+async def test_a_lease_that_expires_behind_an_open_lease_counts_no_attempt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Work on it cannot have begun. So no message is dead-lettered before it was tried."""
@@ -195,7 +195,7 @@ async def test_a_later_message_that_is_acked_first_stays_acked(
 
 
 @BATCHES
-async def test_what_is_settled_beside_its_lease_holds_nothing_back(
+async def test_messages_settled_without_their_leases_do_not_hold_back_their_key(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 6, batch=batch)
@@ -213,7 +213,7 @@ async def test_what_is_settled_beside_its_lease_holds_nothing_back(
 
 
 @BATCHES
-async def test_a_dead_letter_of_one_lets_the_rest_follow_it(
+async def test_a_dead_lettered_message_lets_the_rest_of_its_key_follow(
     transport: MemoryTransport, batch: int
 ) -> None:
     put_keyed(transport, 4, batch=batch)
@@ -238,7 +238,7 @@ async def test_a_dead_letter_of_one_lets_the_rest_follow_it(
             assert (await reader.read_next(timeout_millis=5_000)).data() == b"0:0"
 
 
-async def test_a_block_that_keeps_a_later_lease_is_cancelled(
+async def test_a_nack_cancels_the_kept_block_of_a_later_lease_of_its_key(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 2)
@@ -258,7 +258,7 @@ async def test_a_block_that_keeps_a_later_lease_is_cancelled(
 
 @BATCHES
 @pytest.mark.parametrize("seed", range(8))
-async def test_each_key_is_done_in_order_and_nothing_is_lost(
+async def test_each_key_is_processed_in_order_and_no_message_is_lost(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, seed: int
 ) -> None:
     """A model of each key beside random acks, nacks, ends, lost connections and settlements.
@@ -330,7 +330,7 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
 
 @BATCHES
 @pytest.mark.parametrize("ends", ["stop", "kill"])
-async def test_with_a_state_those_that_were_given_back_have_no_attempt(
+async def test_with_a_state_leases_released_by_a_nack_count_no_attempt(
     transport: MemoryTransport, tmp_path: Path, batch: int, ends: str
 ) -> None:
     put_keyed(transport, 4, batch=batch)

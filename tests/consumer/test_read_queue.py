@@ -78,7 +78,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_is_given_up_is_the_next_ones_in_order(steps: list[str]) -> None:
+def test_messages_of_cancelled_reads_go_to_the_next_reads_in_order(steps: list[str]) -> None:
     async def main() -> None:
         link, sent = Link(), 0
         waiting = queue(link)
@@ -117,7 +117,7 @@ def test_whatever_is_given_up_is_the_next_ones_in_order(steps: list[str]) -> Non
     run(main())
 
 
-async def test_nobody_overtakes_who_waits() -> None:
+async def test_a_new_read_does_not_overtake_waiting_reads() -> None:
     waiting = queue()
     order: list[str] = []
 
@@ -133,7 +133,7 @@ async def test_nobody_overtakes_who_waits() -> None:
     assert order == ["first", "second", "third"]
 
 
-async def test_one_that_is_cancelled_when_woken_leaves_its_message_to_the_next() -> None:
+async def test_a_read_cancelled_when_it_is_woken_leaves_its_message_to_the_next() -> None:
     waiting = queue()
     first, second = (asyncio.create_task(waiting.get(waiting.take_message, None)) for _ in range(2))
     await turns()
@@ -143,7 +143,7 @@ async def test_one_that_is_cancelled_when_woken_leaves_its_message_to_the_next()
     assert first.cancelled()
 
 
-async def test_a_wait_ends_in_time_and_has_taken_nothing() -> None:
+async def test_a_read_that_times_out_takes_no_message() -> None:
     waiting = queue()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -155,7 +155,7 @@ async def test_a_wait_ends_in_time_and_has_taken_nothing() -> None:
     assert read(await long) == [b"1"]
 
 
-async def test_a_batch_is_read_in_any_mixture() -> None:
+async def test_a_batch_can_be_read_by_message_and_by_entry() -> None:
     link = Link()
     waiting = queue(link)
     waiting.on_deliveries([entry(0, b"a", b"b", b"c"), entry(1, b"d", b"e")])
@@ -167,7 +167,7 @@ async def test_a_batch_is_read_in_any_mixture() -> None:
     assert not waiting
 
 
-async def test_a_seek_voids_what_lies_here_and_gives_its_room_back() -> None:
+async def test_a_seek_discards_queued_messages_and_returns_their_permits() -> None:
     link = Link()
     waiting = queue(link)
     waiting.on_deliveries([entry(0, b"a", b"b", b"c"), entry(1, b"x", source=1), entry(2, b"d")])
@@ -185,7 +185,7 @@ async def test_a_seek_voids_what_lies_here_and_gives_its_room_back() -> None:
     assert link.room == {0: 7, 1: 2}
 
 
-async def test_connections_come_and_go_and_what_lies_here_stays() -> None:
+async def test_queued_messages_survive_connection_changes() -> None:
     waiting = queue()
     waiting.on_deliveries([entry(0)])
     waiting.on_disconnected()
@@ -195,7 +195,7 @@ async def test_connections_come_and_go_and_what_lies_here_stays() -> None:
     assert read(await waiting.get(waiting.take_message, 0)) == [b"0"]
 
 
-async def test_a_failure_ends_every_read_by_name_behind_what_is_here() -> None:
+async def test_a_failure_ends_waiting_reads_and_queued_messages_can_still_be_read() -> None:
     waiting = queue()
     reads = [asyncio.create_task(waiting.get(waiting.take_message, None)) for _ in range(3)]
     await turns()

@@ -147,7 +147,7 @@ async def test_statistics_name_the_topics_that_are_refused_and_why(
     assert consumer.statistics().failure is None
 
 
-async def test_a_loss_that_ends_at_the_first_attempt_is_no_retry(
+async def test_a_reconnect_at_the_first_attempt_reports_no_retrying(
     transport: MemoryTransport, client: Client
 ) -> None:
     events: Events = []
@@ -160,7 +160,7 @@ async def test_a_loss_that_ends_at_the_first_attempt_is_no_retry(
 # Ended for good
 
 
-async def test_a_terminated_topic_ends_its_producer(
+async def test_a_terminated_topic_is_reported_once_as_failed_for_its_producer(
     transport: MemoryTransport, client: Client
 ) -> None:
     events: Events = []
@@ -176,7 +176,7 @@ async def test_a_terminated_topic_ends_its_producer(
     assert isinstance(event.error, TopicTerminated)
 
 
-async def test_one_terminated_partition_leaves_the_others(
+async def test_a_terminated_partition_fails_only_its_own_messages(
     transport: MemoryTransport, client: Client
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 3)
@@ -193,7 +193,9 @@ async def test_one_terminated_partition_leaves_the_others(
     assert [each.topic for each in failures(events)] == [f"{PARTS}-partition-1"]
 
 
-async def test_a_fenced_producer_has_ended(transport: MemoryTransport, client: Client) -> None:
+async def test_a_fenced_producer_is_reported_as_failed(
+    transport: MemoryTransport, client: Client
+) -> None:
     events: Events = []
     first = await client.create_producer(
         TOPIC, access_mode=ProducerAccessMode.Exclusive, event_listener=events.append
@@ -208,7 +210,7 @@ async def test_a_fenced_producer_has_ended(transport: MemoryTransport, client: C
 
 
 @pytest.mark.parametrize("component", ["consumer", "reader"])
-async def test_a_consumer_that_is_refused_for_good_has_failed(
+async def test_a_consumer_or_reader_refused_for_good_is_reported_once_as_failed(
     transport: MemoryTransport, client: Client, component: str
 ) -> None:
     events: Events = []
@@ -227,7 +229,7 @@ async def test_a_consumer_that_is_refused_for_good_has_failed(
     assert (event.topic, event.component) == (TOPIC, component)
 
 
-async def test_the_failed_topic_of_several_is_named(
+async def test_failed_names_the_topic_that_failed_among_several(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: Events = []
@@ -242,7 +244,7 @@ async def test_the_failed_topic_of_several_is_named(
     assert consumer.statistics().retrying == ()
 
 
-async def test_a_failed_retry_letter_topic_is_named(
+async def test_retrying_and_failed_name_the_retry_letter_topic(
     transport: MemoryTransport, client: Client
 ) -> None:
     """The retry letter topic is a separate subscription, merged with the main one."""
@@ -262,7 +264,7 @@ async def test_a_failed_retry_letter_topic_is_named(
     assert [(each.topic, each.component) for each in failures(events)] == [(RETRY, "consumer")]
 
 
-async def test_failed_is_sent_to_a_consumer_with_a_message_listener(
+async def test_failed_is_reported_to_a_consumer_with_a_message_listener(
     transport: MemoryTransport, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     events: Events = []
@@ -314,7 +316,7 @@ async def test_a_terminated_dead_letter_topic_is_reported_once(
     assert transport.backlog(TOPIC, "s") == 1, "its message is not lost"
 
 
-async def test_letter_producers_that_are_refused_are_reported_until_they_are_made(
+async def test_letter_producers_that_are_refused_are_reported_until_they_are_created(
     transport: MemoryTransport, client: Client
 ) -> None:
     events: Events = []
@@ -438,7 +440,7 @@ async def test_a_listener_may_close_its_producer(
 # Transports that report nothing
 
 
-async def test_event_listener_of_a_producer_is_refused_by_a_silent_transport(
+async def test_a_transport_without_producer_events_refuses_an_event_listener(
     transport: MemoryTransport, client: Client
 ) -> None:
     transport.capabilities = type(transport.capabilities)(name="silent", producer_events=False)
@@ -481,7 +483,7 @@ async def test_a_new_partition_that_is_refused_is_reported_until_it_is_read(
     assert events == [TopicAdded(new)]
 
 
-async def test_a_failed_look_for_new_topics_is_logged(
+async def test_a_failed_search_for_new_partitions_is_logged_at_growing_intervals(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 1)

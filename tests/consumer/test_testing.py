@@ -25,7 +25,7 @@ from pulsar_encore.testing import (
 )
 
 
-def test_an_hour_takes_no_time_and_timers_keep_their_order() -> None:
+def test_a_virtual_hour_passes_at_once_and_timers_keep_their_order() -> None:
     async def main() -> list[int]:
         order: list[int] = []
 
@@ -42,19 +42,19 @@ def test_an_hour_takes_no_time_and_timers_keep_their_order() -> None:
     assert time.monotonic() - begun < 3600 / 60  # however busy the machine is
 
 
-def test_a_wait_that_cannot_end_is_an_error() -> None:
+def test_a_wait_without_end_raises_deadlock() -> None:
     with pytest.raises(Deadlock, match="timeout"):
         run(asyncio.Event().wait(), deadlock_timeout_s=0.01)
 
 
-def test_another_thread_is_waited_for() -> None:
+def test_virtual_time_waits_for_a_thread() -> None:
     async def main() -> str:
         return await asyncio.to_thread(lambda: "done")
 
     assert run(main()) == "done"
 
 
-def test_a_thread_that_is_busy_at_the_end_is_waited_for() -> None:
+def test_run_waits_for_a_thread_that_is_busy_at_the_end() -> None:
     ended: list[str] = []
 
     def work() -> None:
@@ -68,7 +68,7 @@ def test_a_thread_that_is_busy_at_the_end_is_waited_for() -> None:
     assert ended == ["work"]
 
 
-def test_what_help_says_of_this_module_can_be_read() -> None:
+def test_help_of_the_testing_module_is_short_and_names_its_own_objects() -> None:
     """Every name it refers to is one of its own, and it is no book."""
     help_text = pydoc.plain(pydoc.render_doc(testing))
     assert len(help_text.splitlines()) <= 900
@@ -79,7 +79,9 @@ def test_what_help_says_of_this_module_can_be_read() -> None:
     assert "See `" not in help_text.replace("See `BrokerSettings`", "")
 
 
-async def test_what_is_put_is_bytes_and_text(transport: MemoryTransport) -> None:
+async def test_put_refuses_payloads_properties_and_keys_of_a_wrong_type(
+    transport: MemoryTransport,
+) -> None:
     for payload, options, said in (
         ("text", {}, "a payload must be bytes or None, got str"),
         (5, {}, "a payload must be bytes or None, got int"),
@@ -91,7 +93,7 @@ async def test_what_is_put_is_bytes_and_text(transport: MemoryTransport) -> None
     assert not transport.catalogue.topics
 
 
-async def test_a_question_with_a_wrong_name_is_no_answer(
+async def test_recorded_and_backlog_refuse_unknown_names(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """An empty list, or 0, would let a test pass that asks for the wrong thing."""
@@ -110,7 +112,7 @@ async def test_a_question_with_a_wrong_name_is_no_answer(
             url.broker.recorded("ACK", "inwards")
 
 
-def test_time_goes_forward_only() -> None:
+def test_virtual_time_advances_only_forward() -> None:
     loop = VirtualClockLoop()
     try:
         loop.advance(5)
@@ -121,7 +123,9 @@ def test_time_goes_forward_only() -> None:
         loop.close()
 
 
-async def test_readers(transport: MemoryTransport) -> None:
+async def test_a_reader_reads_from_the_earliest_message_or_from_an_id(
+    transport: MemoryTransport,
+) -> None:
     ids = transport.put(TOPIC, b"0", b"1") + transport.put(TOPIC, b"2")
     async with encore.Client("pulsar://memory", transport=transport) as client:
         async with await client.create_reader(TOPIC, encore.MessageId.earliest) as reader:
@@ -135,7 +139,9 @@ async def test_readers(transport: MemoryTransport) -> None:
             assert (await reader.read_next()).data() == b"1"
 
 
-async def test_a_reader_goes_on_after_a_loss_where_it_was(transport: MemoryTransport) -> None:
+async def test_a_reader_goes_on_at_its_position_after_a_lost_connection(
+    transport: MemoryTransport,
+) -> None:
     transport.put(TOPIC, b"0", b"1", b"2")
     async with (
         encore.Client("pulsar://memory", transport=transport) as client,
@@ -184,7 +190,7 @@ async def test_a_reader_reads_entries_and_knows_the_last_id(transport: MemoryTra
                     await reader.read_entry(timeout_millis=100)
 
 
-async def test_what_a_reader_has_not_taken_is_bounded(transport: MemoryTransport) -> None:
+async def test_a_reader_prefetches_no_more_than_its_queue_size(transport: MemoryTransport) -> None:
     for number in range(200):
         transport.put(TOPIC, b"%d" % number)
     async with (
@@ -271,7 +277,7 @@ async def test_a_pattern_finds_new_topics_within_its_period(watchers: bool) -> N
     assert transport.backlog(f"{TOPIC}-new", "s") == 0
 
 
-async def test_a_new_topic_of_a_pattern_found_while_disconnected(
+async def test_a_topic_of_a_pattern_created_while_disconnected_is_found_after_the_reconnect(
     transport: MemoryTransport,
 ) -> None:
     async with encore.Client("pulsar://memory", transport=transport) as client:
@@ -293,7 +299,7 @@ async def test_a_new_topic_of_a_pattern_found_while_disconnected(
         ("persistent://public/default/", False),
     ],
 )
-async def test_a_pattern_stands_for_the_whole_name_without_its_domain(
+async def test_a_pattern_matches_the_whole_topic_name_without_its_domain(
     transport: MemoryTransport, pattern: str, found: bool
 ) -> None:
     transport.catalogue.create_partitioned(TOPIC, 1)
@@ -317,7 +323,7 @@ async def test_new_partitions_are_found_within_a_minute(transport: MemoryTranspo
 
 
 @pytest.mark.parametrize("kind", ["drop", "delay"])
-async def test_a_send_that_nobody_answers_fails_after_its_timeout(
+async def test_a_send_without_a_receipt_fails_after_its_timeout(
     transport: MemoryTransport, kind: Any
 ) -> None:
     transport.faults = FaultPlan([Fault(kind=kind, command="SEND", delay_ms=60_000)])
@@ -347,7 +353,9 @@ async def test_a_send_lost_with_its_connection_is_sent_again(
         assert not await reader.has_message_available()
 
 
-async def test_a_delayed_send_does_not_survive_its_connection(transport: MemoryTransport) -> None:
+async def test_a_delayed_send_whose_connection_is_lost_is_stored_once(
+    transport: MemoryTransport,
+) -> None:
     transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1000)])
     async with encore.Client("pulsar://memory", transport=transport) as client:
         producer = await client.create_producer(TOPIC)
@@ -360,7 +368,7 @@ async def test_a_delayed_send_does_not_survive_its_connection(transport: MemoryT
         assert transport.state(TOPIC).log.end == 1
 
 
-async def test_sends_under_way_fail_when_the_producer_is_closed(
+async def test_pending_sends_fail_when_the_producer_or_transport_is_closed(
     transport: MemoryTransport,
 ) -> None:
     async with encore.Client("pulsar://memory", transport=transport) as client:
@@ -378,7 +386,7 @@ async def test_sends_under_way_fail_when_the_producer_is_closed(
                 await sending
 
 
-async def test_a_link_says_whether_an_ack_would_be_sent(transport: MemoryTransport) -> None:
+async def test_can_ack_is_true_only_while_connected_and_open(transport: MemoryTransport) -> None:
     link = await transport.subscribe(Subscription(topics=(TOPIC,), subscription_name="s"))
     seen = [link.can_ack(0)]
     transport.disconnect()
@@ -405,7 +413,7 @@ async def test_producers_spread_over_partitions_and_keep_keys_together(
         assert producer.topic() == TOPIC
 
 
-async def test_refusals_have_their_names(transport: MemoryTransport) -> None:
+async def test_transport_errors_name_the_result_of_the_broker(transport: MemoryTransport) -> None:
     transport.faults = FaultPlan(
         [Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError")]
     )
@@ -423,7 +431,7 @@ async def test_refusals_have_their_names(transport: MemoryTransport) -> None:
     assert transport.faults.done
 
 
-def test_a_broker_for_a_block() -> None:
+def test_the_broker_context_manager_runs_a_broker_for_its_block() -> None:
     async def main() -> None:
         async with broker() as url:
             assert url.startswith("pulsar://127.0.0.1:")

@@ -37,14 +37,14 @@ def choices(link: Link) -> TopicChoices:
     return TopicChoices(cast("TransportConsumer", link), [TOPIC])
 
 
-def test_a_partition_of_which_no_message_has_come_can_be_named() -> None:
+def test_a_partition_without_messages_yet_can_be_named() -> None:
     link = Link(TOPIC)
     assert choices(link).of(f"{TOPIC}-partition-1") is not None
     link.came(f"{TOPIC}-partition-0", 0)
     assert choices(link).of(f"{TOPIC}-partition-2") is not None
 
 
-def test_a_partition_of_a_topic_that_is_known_to_have_none_is_refused() -> None:
+def test_a_partition_of_a_topic_known_to_be_unpartitioned_is_refused() -> None:
     link = Link(TOPIC)
     link.came(TOPIC)
     with pytest.raises(ConfigurationError, match=r"does not read .*t-partition-0"):
@@ -60,7 +60,7 @@ def test_a_partition_that_was_named_does_not_count_as_read() -> None:
         known.of("none")
 
 
-def test_a_pattern_consumer_that_knows_no_topic_says_so() -> None:
+def test_the_error_of_a_pattern_consumer_says_that_it_knows_no_topic_yet() -> None:
     known = TopicChoices(cast("TransportConsumer", Link()), [])
     with pytest.raises(ConfigurationError, match="knows no topic yet that matches its pattern"):
         known.of("none")

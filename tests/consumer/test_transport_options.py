@@ -85,7 +85,7 @@ async def subscribed(**options: Any) -> list[Subscription]:
     return transport.told
 
 
-async def test_every_choice_reaches_the_engine() -> None:
+async def test_every_option_reaches_the_transport() -> None:
     [told] = await subscribed(subscription_name="s", **CHOSEN)
     for name, value in CHOSEN.items():
         assert getattr(told, name.removeprefix("is_")) == value
@@ -94,7 +94,7 @@ async def test_every_choice_reaches_the_engine() -> None:
     assert differing(told) == all_fields - OF_ENGINES - {"pattern", "key_shared_policy"}
 
 
-async def test_a_pattern_and_a_policy_reach_the_engine() -> None:
+async def test_a_pattern_and_a_key_shared_policy_reach_the_transport() -> None:
     policy = ConsumerKeySharedPolicy()
     [told] = await subscribed(
         topics=(),
@@ -108,7 +108,9 @@ async def test_a_pattern_and_a_policy_reach_the_engine() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_letters_are_read_shared_and_as_the_consumer_otherwise(named: bool) -> None:
+async def test_the_retry_letter_subscription_is_shared_and_otherwise_like_the_main_one(
+    named: bool,
+) -> None:
     chosen = CHOSEN if named else CHOSEN | {"consumer_name": None}
     policy = DeadLetterPolicy(3, retry_letter_topic="again")
     main, letters = await subscribed(
