@@ -177,9 +177,7 @@ def test_a_dry_run_contacts_no_broker_and_moves_nothing(
     assert f"    to {ORDERS}-billing-RETRY\n" in out
     found = json.loads(run_command(capsys, *words, "--json", "--retry-topic", "late")[1])
     assert found["waiting"] == 3
-    assert {each["retry_topic"] for each in found["topics"]} == {
-        "persistent://public/default/late"
-    }
+    assert {each["retry_topic"] for each in found["topics"]} == {"persistent://public/default/late"}
 
 
 def test_evacuate_moves_existing_messages_and_reports_missing_ones(

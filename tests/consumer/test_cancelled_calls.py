@@ -37,16 +37,16 @@ class Log:
     """Messages that the loop's exception handler received."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         asyncio.get_running_loop().set_exception_handler(
-            lambda loop, context: self.told.append(str(context["message"]))
+            lambda loop, context: self.reported.append(str(context["message"]))
         )
 
     async def all(self) -> list[str]:
         await asyncio.sleep(0.05)
         gc.collect()
         await asyncio.sleep(0.01)
-        return self.told
+        return self.reported
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])

@@ -303,10 +303,10 @@ async def test_no_message_is_lost_or_delivered_after_its_ack_whatever_command_fa
     )
     acked: set[bytes] = set()
     seen: set[bytes] = set()
-    looks = 0
+    deliveries = 0
     while len(acked) < len(numbers):
         message: Message = await consumer.receive(timeout=30)
-        looks += 1
+        deliveries += 1
         assert message.data() not in acked, "handed out after its ack"
         if message.data() not in seen and int(message.data()) % 4 == 0:
             await consumer.negative_acknowledge(message, delay=0.03)
@@ -314,7 +314,7 @@ async def test_no_message_is_lost_or_delivered_after_its_ack_whatever_command_fa
             await consumer.acknowledge(message)
             acked.add(message.data())
         seen.add(message.data())
-        if looks % 5 == 0:
+        if deliveries % 5 == 0:
             await asyncio.sleep(0.02)
     assert await receive_all(consumer, quiet_s=10) == []
     await close_without_backlog(transport, consumer)
@@ -602,11 +602,11 @@ async def test_a_topic_first_seen_after_a_reconnect_delivers_no_duplicate(
 ) -> None:
     """Its first message waited in the engine since before the connection was lost, and the
     broker's second copy behind it."""
-    came: list[Delivery] = []
+    delivered: list[Delivery] = []
     hand_on = DeliveryHandler.on_deliveries
 
     def on_deliveries(self: DeliveryHandler, deliveries: Deliveries) -> None:
-        came.extend(copy(each) for each in each_delivery(deliveries))
+        delivered.extend(copy(each) for each in each_delivery(deliveries))
         hand_on(self, deliveries)
 
     monkeypatch.setattr(DeliveryHandler, "on_deliveries", on_deliveries)
@@ -616,7 +616,7 @@ async def test_a_topic_first_seen_after_a_reconnect_delivers_no_duplicate(
     put_numbers(transport, 1)
     await consumer.acknowledge(await consumer.receive())
     await asyncio.sleep(1)
-    parts_of(consumer).delivery_handler.on_deliveries([copy(came[0])])
+    parts_of(consumer).delivery_handler.on_deliveries([copy(delivered[0])])
     assert await receive_all(consumer) == []
 
 
@@ -662,19 +662,19 @@ async def test_acks_of_a_topic_that_could_not_be_sent_are_retried_beside_a_busy_
     def ack(plan: AckPlan) -> None:
         sent[plan.topic_number] += len(plan.entries)
 
-    link: Any = SimpleNamespace(
+    transport_consumer: Any = SimpleNamespace(
         can_ack=able.__getitem__,
         ack=ack,
         capabilities=Capabilities(name="model"),
-        topic_of=lambda source: (f"{TOPIC}{source}", -1),
+        topic_of=lambda topic_number: (f"{TOPIC}{topic_number}", -1),
     )
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     queue: Any = []
-    sources = TopicStates(link, options, loop)
-    sender = AckSender(link, sources, options, loop, queue)
+    topic_states = TopicStates(transport_consumer, options, loop)
+    sender = AckSender(transport_consumer, topic_states, options, loop, queue)
 
-    def one(source: int, number: int) -> None:
-        state = sources.by_number[source]
+    def one(topic_number: int, number: int) -> None:
+        state = topic_states.by_number[topic_number]
         entry, _ = state.arrive((1, number), 0, 0, (0,))
         assert entry is not None
         sender.added(state, state.ack(entry, 0))

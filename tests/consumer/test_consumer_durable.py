@@ -56,7 +56,7 @@ async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host
     await host.kill()
 
 
-async def comes_at(consumer: Consumer) -> tuple[bytes, float]:
+async def receive_at(consumer: Consumer) -> tuple[bytes, float]:
     message = await consumer.receive(timeout=100_000)
     return message.data(), now_s()
 
@@ -80,7 +80,7 @@ async def test_a_message_nacked_for_an_hour_is_redelivered_after_an_hour_despite
     assert sorted(payloads(again)) == sorted(set(numbers) - {b"3"})
     for message in again:
         await consumer.acknowledge(message)
-    data, at = await comes_at(consumer)
+    data, at = await receive_at(consumer)
     assert data == b"3"
     assert begun + HOUR <= at <= begun + HOUR * 1.04
 
@@ -158,7 +158,7 @@ async def test_due_times_survive_a_power_cut_only_with_durability_power(
         return
     assert at_once == 0
     for _ in range(50):
-        _, at = await comes_at(consumer)
+        _, at = await receive_at(consumer)
         assert at >= begun + HOUR
 
 
@@ -172,7 +172,7 @@ async def test_a_due_time_survives_several_kills(host: Host) -> None:
         consumer = await host.start()
         with pytest.raises(ReceiveTimeout):
             await consumer.receive(timeout=600)
-    data, at = await comes_at(consumer)
+    data, at = await receive_at(consumer)
     assert data == b"0" and begun + HOUR <= at
 
 
@@ -184,7 +184,7 @@ async def test_a_message_due_while_no_process_ran_is_redelivered_at_once(host: H
     await asyncio.sleep(HOUR)
     begun = now_s()
     consumer = await host.start()
-    assert (await comes_at(consumer))[1] < begun + 1
+    assert (await receive_at(consumer))[1] < begun + 1
 
 
 async def test_a_due_time_survives_an_orderly_close(host: Host) -> None:
@@ -195,7 +195,7 @@ async def test_a_due_time_survives_an_orderly_close(host: Host) -> None:
     await consumer.close()
     consumer = await host.start()
     assert (await consumer.receive(timeout=1)).data() == b"1"
-    data, at = await comes_at(consumer)
+    data, at = await receive_at(consumer)
     assert data == b"0" and at >= begun + HOUR
 
 
@@ -213,7 +213,7 @@ async def test_a_due_time_is_kept_when_another_consumer_of_the_process_gets_the_
     await one.close()
     assert await receive_all(other) == []  # all of them are its own now
     assert other.statistics().nacked == len(mine) > 0
-    data, at = await comes_at(other)
+    data, at = await receive_at(other)
     assert data in payloads(mine) and at >= begun + HOUR
 
 
@@ -262,8 +262,8 @@ async def test_moved_and_cancelled_nacks_survive_a_kill(host: Host) -> None:
     await asyncio.sleep(1)  # the ack leaves
     await host.kill()
     consumer = await host.start()
-    assert (await comes_at(consumer)) >= (b"0", begun + HOUR)
-    data, at = await comes_at(consumer)
+    assert (await receive_at(consumer)) >= (b"0", begun + HOUR)
+    data, at = await receive_at(consumer)
     assert data == b"2" and at >= begun + 2 * HOUR
 
 
@@ -619,7 +619,7 @@ async def test_a_full_disk_stops_no_nack_and_is_reported_in_the_statistics(
     begun = now_s()
     await host.kill()
     consumer = await host.start()
-    assert (await comes_at(consumer))[1] > begun + HOUR - 60
+    assert (await receive_at(consumer))[1] > begun + HOUR - 60
 
 
 async def nacked_while_the_disk_was_full(

@@ -365,8 +365,8 @@ async def test_an_expired_lease_counts_an_attempt_of_the_dead_letter_policy(
         initial_position=InitialPosition.Earliest,
         dead_letter_policy=DeadLetterPolicy(max_redeliver_count=2, dead_letter_topic=DEAD),
     )
-    link = await open_transport_consumer(transport, options)
-    consumer = make_consumer(transport, link, options, lambda _: None)
+    transport_consumer = await open_transport_consumer(transport, options)
+    consumer = make_consumer(transport, transport_consumer, options, lambda _: None)
     reader = await subscribe(DEAD, subscription_name="d")
     attempts = [(await pop_one(consumer, lease=5)).attempt for _ in range(3)]
     assert attempts == [1, 2, 3]
@@ -755,8 +755,8 @@ async def test_unsettled_leased_messages_go_to_the_next_consumer_after_close(
     with pytest.raises(ClosedError):
         await consumer.lease(leases[5].handle)
     heir = await subscribe()
-    came = await receive_all(heir)
-    assert counted(came) == {b"%d" % number: 1 for number in range(3, 10)}
+    delivered = await receive_all(heir)
+    assert counted(delivered) == {b"%d" % number: 1 for number in range(3, 10)}
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -53,10 +53,10 @@ async def test_a_listener_gets_all_messages_in_order(
 async def test_a_listener_that_raises_nacks_its_message(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[tuple[bytes, int]] = []
+    deliveries: list[tuple[bytes, int]] = []
 
     async def fail_once(consumer: Consumer, message: Message) -> None:
-        looks.append((message.data(), message.redelivery_count()))
+        deliveries.append((message.data(), message.redelivery_count()))
         if message.redelivery_count() == 0 and message.data() == b"1":
             raise RuntimeError("no")
         await consumer.acknowledge(message)
@@ -64,7 +64,7 @@ async def test_a_listener_that_raises_nacks_its_message(
     put_numbers(transport, 3, batch=3)
     consumer = await subscribe(message_listener=fail_once, negative_ack_redelivery_delay_ms=1000)
     await asyncio.sleep(5)
-    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    assert deliveries == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
     assert "message_listener failed" in caplog.text
     await close_without_backlog(transport, consumer)
 
@@ -127,10 +127,10 @@ async def test_receive_with_a_listener_and_pause_without_one_are_refused(
 async def test_a_callback_that_awaits_a_cancelled_task_nacks_its_message(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[tuple[bytes, int]] = []
+    deliveries: list[tuple[bytes, int]] = []
 
     async def listen(consumer: Consumer, message: Message) -> None:
-        looks.append((message.data(), message.redelivery_count()))
+        deliveries.append((message.data(), message.redelivery_count()))
         if message.data() == b"1" and message.redelivery_count() == 0:
             task = asyncio.ensure_future(asyncio.sleep(3600))
             task.cancel()
@@ -140,7 +140,7 @@ async def test_a_callback_that_awaits_a_cancelled_task_nacks_its_message(
     put_numbers(transport, 3)
     consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=1000)
     await asyncio.sleep(5)
-    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    assert deliveries == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
     assert "message_listener failed" in caplog.text
     await close_without_backlog(transport, consumer)
 
@@ -164,17 +164,17 @@ async def test_a_timeout_handled_inside_the_callback_is_no_failure(
 async def test_a_callback_that_fails_after_its_ack_causes_no_redelivery(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    looks: list[bytes] = []
+    deliveries: list[bytes] = []
 
     async def listen(consumer: Consumer, message: Message) -> None:
-        looks.append(message.data())
+        deliveries.append(message.data())
         await consumer.acknowledge(message)
         raise RuntimeError("after the ack")
 
     put_numbers(transport, 3)
     consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=100)
     await asyncio.sleep(5)
-    assert looks == [b"0", b"1", b"2"]
+    assert deliveries == [b"0", b"1", b"2"]
     await close_without_backlog(transport, consumer)
 
 
@@ -212,14 +212,14 @@ async def test_a_transport_shutdown_is_logged_and_raised_by_the_next_calls(
 async def test_a_callback_running_at_a_transport_shutdown_gets_closed_error_from_its_ack(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     async def listen(consumer: Consumer, message: Message) -> None:
         await asyncio.sleep(1)
         try:
             await consumer.acknowledge(message)
         except ClosedError as error:
-            told.append(error)
+            errors.append(error)
             raise
 
     put_numbers(transport, 5)
@@ -227,7 +227,7 @@ async def test_a_callback_running_at_a_transport_shutdown_gets_closed_error_from
     await asyncio.sleep(0.5)
     transport.shutdown()
     await asyncio.sleep(5)
-    assert len(told) == 1, "what is queued is not handed out any more: it comes again elsewhere"
+    assert len(errors) == 1, "queued messages go to the next consumer"
     assert "not nacked" in caplog.text
     await consumer.close()
 

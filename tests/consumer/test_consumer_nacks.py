@@ -173,19 +173,19 @@ async def test_the_backoff_grows_for_nacks_by_message_and_by_id(
     put_numbers(transport, 4, batch=2)
     backoff = Backoff(min_delay=1, max_delay=6, multiplier=2)
     consumer = await subscribe(negative_ack_redelivery_backoff=backoff)
-    looks: dict[bytes, list[float]] = {}
+    deliveries: dict[bytes, list[float]] = {}
     by_id = (b"1", b"2")
     while now_s() < 20:
         try:
             message = await consumer.receive(timeout=8)
         except ReceiveTimeout:
             break
-        looks.setdefault(message.data(), []).append(now_s())
-        assert message.redelivery_count() == len(looks[message.data()]) - 1
+        deliveries.setdefault(message.data(), []).append(now_s())
+        assert message.redelivery_count() == len(deliveries[message.data()]) - 1
         await consumer.negative_acknowledge(
             message.message_id() if message.data() in by_id else message
         )
-    for times in looks.values():
+    for times in deliveries.values():
         gaps = [after - before for before, after in pairwise(times)]
         for gap, delay in zip(gaps, [1, 2, 4, 6, 6], strict=False):
             assert delay <= gap <= delay + late_by(delay)
@@ -474,8 +474,8 @@ async def test_a_failed_redelivery_request_is_retried(
     numbers = put_numbers(transport, 8, batch)
     options = {"unacked_messages_timeout_ms": 5000} if waits == "ack timeout" else {}
     consumer = await subscribe(receiver_queue_size=100, **options)
-    link = parts_of(consumer).transport_consumer
-    real, refused = link.redeliver, 0
+    transport_consumer = parts_of(consumer).transport_consumer
+    real, refused = transport_consumer.redeliver, 0
 
     def refuses(*asked: Any) -> None:
         nonlocal refused
@@ -484,7 +484,7 @@ async def test_a_failed_redelivery_request_is_retried(
             raise NotConnected("not connected")
         real(*asked)
 
-    monkeypatch.setattr(link, "redeliver", refuses)
+    monkeypatch.setattr(transport_consumer, "redeliver", refuses)
     for message in await receive_n(consumer, 8):
         if message.data() in (b"1", b"6"):
             await consumer.acknowledge(message)
@@ -506,8 +506,8 @@ async def test_failing_redelivery_requests_are_retried_at_growing_intervals(
 ) -> None:
     put_numbers(transport, 2_000)
     consumer = await subscribe(receiver_queue_size=5_000)
-    link = parts_of(consumer).transport_consumer
-    real, tries, up = link.redeliver, 0, False
+    transport_consumer = parts_of(consumer).transport_consumer
+    real, tries, up = transport_consumer.redeliver, 0, False
 
     def refuses(*asked: Any) -> None:
         nonlocal tries
@@ -516,7 +516,7 @@ async def test_failing_redelivery_requests_are_retried_at_growing_intervals(
             raise NotConnected("not connected")
         real(*asked)
 
-    monkeypatch.setattr(link, "redeliver", refuses)
+    monkeypatch.setattr(transport_consumer, "redeliver", refuses)
     for message in await receive_n(consumer, 2_000):
         await consumer.negative_acknowledge(message, delay=0.1)
     await asyncio.sleep(60)
@@ -538,14 +538,14 @@ async def test_a_queued_message_nacked_by_its_id_counts_its_later_nacks(
     sibling = replaced(first.message_id(), batch_index=1)
     await consumer.negative_acknowledge(sibling, delay=0.1)
     await asyncio.sleep(0.5)
-    looks = []
+    deliveries = []
     for _ in range(3):
         async with asyncio.timeout(5):
             while (message := await consumer.receive()).data() != b"1":
                 pass
-        looks.append(message.redelivery_count())
+        deliveries.append(message.redelivery_count())
         await consumer.negative_acknowledge(message, delay=0.1)
-    assert looks == [1, 2, 3]
+    assert deliveries == [1, 2, 3]
     await consumer.close()
 
 

@@ -103,13 +103,13 @@ async def test_a_null_value_is_read_as_none_by_every_receiving_call(
         check(name, [each.message for each in leases])
     async with await client.create_reader(TOPIC, EARLIEST, **options(name)) as reader:
         check(name, [await reader.read_next(5000) for _ in range(4)])
-    heard: asyncio.Queue[encore.Message] = asyncio.Queue()
+    listened: asyncio.Queue[encore.Message] = asyncio.Queue()
 
     def listen(_: encore.Consumer, message: encore.Message) -> None:
-        heard.put_nowait(message)
+        listened.put_nowait(message)
 
     async with client.subscribe(TOPIC, "hear", message_listener=listen, **shared):
-        check(name, [await heard.get() for _ in range(4)])
+        check(name, [await listened.get() for _ in range(4)])
 
 
 @every_schema
@@ -128,9 +128,9 @@ async def test_letters_and_replays_keep_a_null_value(
     )
     retried = []
     async with client.subscribe(TOPIC, "s", **consuming) as consumer:
-        for look in range(8):
+        for delivery in range(8):
             message = await consumer.receive(timeout=60)
-            if look > 3 and message.has_null_value():
+            if delivery > 3 and message.has_null_value():
                 retried.append(message.value())
             if act == "nack":
                 await consumer.negative_acknowledge(message)

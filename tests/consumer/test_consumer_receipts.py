@@ -120,8 +120,8 @@ async def test_without_receipts_an_old_ack_is_not_sent_again_after_a_reconnect(
 ) -> None:
     with_receipt = NativeConsumer.ack
 
-    def without(link: NativeConsumer, plan: AckPlan) -> None:
-        with_receipt(link, plan)
+    def without(transport_consumer: NativeConsumer, plan: AckPlan) -> None:
+        with_receipt(transport_consumer, plan)
 
     monkeypatch.setattr(NativeConsumer, "ack", without)
     put_numbers(transport, 1)
@@ -146,19 +146,19 @@ async def test_acks_of_a_failed_receipt_are_sent_again() -> None:
         receipts.append(loop.create_future())
         return receipts[-1]
 
-    link: Any = SimpleNamespace(
-        can_ack=lambda source: True,
+    transport_consumer: Any = SimpleNamespace(
+        can_ack=lambda topic_number: True,
         ack=ack,
         capabilities=Capabilities(name="model"),
-        topic_of=lambda source: (TOPIC, -1),
+        topic_of=lambda topic_number: (TOPIC, -1),
     )
     options = ConsumerOptions(
         topics=(TOPIC,), pattern=None, subscription_name="s", ack_group_time_ms=0
     )
     queue: Any = []
-    sources = TopicStates(link, options, loop)
-    sender = AckSender(link, sources, options, loop, queue)
-    state = sources.by_number[0]
+    topic_states = TopicStates(transport_consumer, options, loop)
+    sender = AckSender(transport_consumer, topic_states, options, loop, queue)
+    state = topic_states.by_number[0]
     entry, _ = state.arrive((1, 0), 4, 0, range(4))
     single, _ = state.arrive((1, 1), 0, 0, (0,))
     assert entry is not None and single is not None

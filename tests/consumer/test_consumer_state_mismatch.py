@@ -73,13 +73,13 @@ async def test_new_messages_inherit_no_attempts_or_due_times_from_old_ones_with_
     put_numbers(transport, 20, batch=batch)
     state = {"on_mismatch": answer}
     consumer = await host.start(dead_letter_policy=POLICY, state=state)
-    came = await receive_all(consumer)
-    assert sorted(int(each.data()) for each in came) == list(range(20))
-    assert {each.redelivery_count() for each in came} == {0}
+    delivered = await receive_all(consumer)
+    assert sorted(int(each.data()) for each in delivered) == list(range(20))
+    assert {each.redelivery_count() for each in delivered} == {0}
     assert mismatched(consumer) == 20 // batch
     assert caplog.text.count("has the id of another one") == 1
     # Their attempts count from 1, in memory until the old records may be deleted.
-    for each in came:
+    for each in delivered:
         await consumer.negative_acknowledge(each, delay=0.1)
     again = await receive_all(consumer)
     assert {each.redelivery_count() for each in again} == {1}
@@ -129,8 +129,8 @@ async def test_the_directory_still_serves_the_right_cluster_after_a_mismatch(
     consumer = await host.start(state=state)
     assert await receive_all(consumer, 60) == []
     assert mismatched(consumer) == 0
-    came = await receive_all(consumer, delay + 1)
-    assert len(came) == count and {each.redelivery_count() for each in came} == {1}
+    delivered = await receive_all(consumer, delay + 1)
+    assert len(delivered) == count and {each.redelivery_count() for each in delivered} == {1}
 
 
 @pytest.mark.parametrize("nacks", [False, True])
@@ -181,8 +181,8 @@ async def test_a_cumulative_ack_at_another_cluster_deletes_no_record(host: Host)
     host.transport = right
     right.reconnect()
     consumer = await host.start(**options)
-    came = await receive_all(consumer, 60)
-    assert [int(each.data()) for each in came] == list(range(9))
+    delivered = await receive_all(consumer, 60)
+    assert [int(each.data()) for each in delivered] == list(range(9))
 
 
 async def test_a_restart_at_the_same_cluster_finds_no_mismatch(host: Host) -> None:
@@ -192,8 +192,8 @@ async def test_a_restart_at_the_same_cluster_finds_no_mismatch(host: Host) -> No
     consumer = await host.start()
     assert await receive_all(consumer, 60) == []
     assert mismatched(consumer) == 0
-    came = await receive_all(consumer, 2 * HOUR)
-    assert len(came) == 150 and {each.redelivery_count() for each in came} == {1}
+    delivered = await receive_all(consumer, 2 * HOUR)
+    assert len(delivered) == 150 and {each.redelivery_count() for each in delivered} == {1}
 
 
 async def fails(consumer: Consumer, kind: str) -> None:
@@ -289,9 +289,9 @@ async def test_a_topic_created_again_while_a_consumer_waits_loses_its_old_due_ti
         await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
     durability = parts_of(consumer).state_writer
     assert durability is not None
-    (source,) = durability._topic_states.values()
-    for key, record in source._records.entries_waiting():
-        source._records._write(key, record._replace(fingerprint=1 << 24 | 1))
+    (topic_store,) = durability._topic_states.values()
+    for key, record in topic_store._records.entries_waiting():
+        topic_store._records._write(key, record._replace(fingerprint=1 << 24 | 1))
     host.transport.disconnect()
     host.transport.reconnect()
     assert len(await receive_all(consumer)) == 10
@@ -310,8 +310,8 @@ async def test_exclusive_and_failover_compare_fingerprints_too(
     transport = await wiped(host)
     put_numbers(transport, 10)
     consumer = await host.start(consumer_type=kind)
-    came = await receive_all(consumer, 10)
-    assert [int(each.data()) for each in came] == list(range(10))
+    delivered = await receive_all(consumer, 10)
+    assert [int(each.data()) for each in delivered] == list(range(10))
 
 
 # Handles of before
@@ -410,8 +410,8 @@ async def test_a_wall_clock_that_jumps_and_returns_redelivers_no_message_early(
     await host.kill()
     consumer = await host.start()
     assert await receive_all(consumer, 60) == []
-    came = await receive_all(consumer, 2 * HOUR)
-    assert len(came) == 40 and {each.redelivery_count() for each in came} == {1}
+    delivered = await receive_all(consumer, 2 * HOUR)
+    assert len(delivered) == 40 and {each.redelivery_count() for each in delivered} == {1}
     assert loop.time() >= begun + HOUR
 
 

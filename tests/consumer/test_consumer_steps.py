@@ -84,9 +84,9 @@ async def test_close_seek_and_unsubscribe_let_an_ack_of_a_list_finish_in_parts(
 
     def slow(self: Settlement, messages: Any, at: int) -> Any:
         work(SLICE_S)
-        source, after = ack_row(self, messages, at)
+        topic_state, after = ack_row(self, messages, at)
         acked.done(after - at)
-        return source, after
+        return topic_state, after
 
     monkeypatch.setattr(Settlement, "ack_row", slow)
     consumer, messages = await receive_numbers(

@@ -10,7 +10,7 @@ import pytest
 from consumer_kit import TOPIC, parts_of, settle
 
 from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition
-from pulsar_encore.consumer.leases import key_queues as lanes_module
+from pulsar_encore.consumer.leases import key_queues as key_queues_module
 from pulsar_encore.testing import MemoryTransport
 
 SIZE = 1_000
@@ -19,7 +19,7 @@ MOST = 3 * SIZE
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes_module, "_MAX_BYTES", MOST)
+    monkeypatch.setattr(key_queues_module, "_MAX_BYTES", MOST)
 
 
 def put(transport: MemoryTransport, key: str, *numbers: int, size: int = SIZE) -> None:
@@ -38,18 +38,18 @@ async def subscribed(client: Client, **options: Any) -> Consumer:
     )
 
 
-def lanes_of(consumer: Any) -> Any:
+def key_queues_of(consumer: Any) -> Any:
     return parts_of(consumer).popping._key_queues
 
 
 def waiting_bytes(consumer: Any) -> int:
-    lanes = lanes_of(consumer)
+    key_queues = key_queues_of(consumer)
     found = sum(
         item[2].length()
-        for lane in (*lanes._key_queues.values(), *lanes._keyless)
-        for item in list(lane.items)[int(lane.out) :]
+        for key_queue in (*key_queues._key_queues.values(), *key_queues._keyless)
+        for item in list(key_queue.items)[int(key_queue.out) :]
     )
-    assert lanes._bytes == found
+    assert key_queues._bytes == found
     return found
 
 
@@ -131,7 +131,7 @@ async def test_a_pop_that_waits_at_the_byte_limit_gets_the_next_message_when_byt
             popping = asyncio.create_task(consumer.pop(10, lease=1000, wait=50, max_per_key=1))
             await settle()
         assert "max_leases" in caplog.text
-        # The messages behind the lease are acked by their ids, so that no lane is ready.
+        # The messages behind the lease are acked by their ids, so that no key queue is ready.
         message_id = first.message.message_id()
         for number in range(1, 4):
             await consumer.acknowledge(

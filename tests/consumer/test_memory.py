@@ -226,8 +226,8 @@ async def test_messages_with_schemas_chunks_and_compression_can_be_read(
 
 async def test_a_producer_creates_its_initial_subscription(transport: MemoryTransport) -> None:
     options = ProducerOptions(topic=TOPIC, initial_subscription_name="first")
-    link = await transport.create_producer(options)
-    await link.close()
+    transport_producer = await transport.create_producer(options)
+    await transport_producer.close()
     transport.put(TOPIC, b"x")
     assert transport.backlog(TOPIC, "first") == 1
 
@@ -267,14 +267,14 @@ async def test_recorded_commands_have_their_topic_subscription_and_details(
         assert {command.topic for command in of.values()} == {TOPIC}
         subscriptions = [command.subscription for command in transport.commands]
         assert subscriptions == ["", "s", "s", "", "s", "s", "s"]
-        place = (message.message_id().ledger_id(), message.message_id().entry_id())
+        entry_place = (message.message_id().ledger_id(), message.message_id().entry_id())
         assert of["PRODUCER"].details.producer_name == "p"
         assert of["SUBSCRIBE"].details.subscription == "s"
         assert sum(each.details for each in transport.recorded("FLOW")) == 1000
         assert of["SEND"].details.metadata.producer_name == "p"
         id_of = of["MESSAGE"].details.message_id
-        assert (id_of.ledgerId, id_of.entryId) == place
-        assert (of["ACK"].details.topic_number, of["ACK"].details.entries) == (0, [place])
+        assert (id_of.ledgerId, id_of.entryId) == entry_place
+        assert (of["ACK"].details.topic_number, of["ACK"].details.entries) == (0, [entry_place])
         assert [each.topic for each in transport.recorded("SEND_RECEIPT")] == [TOPIC]
         assert len(transport.recorded("CONNECT")) == 1
 

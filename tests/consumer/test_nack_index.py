@@ -243,7 +243,7 @@ async def test_a_failed_subscribe_leaves_no_directory(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected_error"),
     [
         ({"path": ""}, "path of a directory"),
         ({"path": 5}, "path of a directory"),
@@ -258,8 +258,8 @@ async def test_a_failed_subscribe_leaves_no_directory(
         ({"max_time_step_per_bucket_snapshot_segment_seconds": "1"}, "number of seconds"),
     ],
 )
-def test_invalid_spilling_options_are_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_invalid_spilling_options_are_refused(wrong: dict[str, Any], expected_error: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected_error):
         SpillingNackIndex(**({"path": "nacks"} | wrong))
 
 

@@ -50,7 +50,7 @@ def slow_letters(transport: MemoryTransport) -> None:
     transport.faults = FaultPlan([slow])
 
 
-async def burying(client: Client, **options: Any) -> Consumer:
+async def subscribe_with_dead_letters(client: Client, **options: Any) -> Consumer:
     """Each message is handed out twice, then it is a dead letter."""
     return await client.subscribe(
         TOPIC,
@@ -84,7 +84,7 @@ async def after_spent(
                 failed += 1
     await before.close()
     put_keyed(transport, count, keys, first=1)
-    return await burying(client, state=RocksState(kept))
+    return await subscribe_with_dead_letters(client, state=RocksState(kept))
 
 
 def number_of(lease: Lease) -> int:
@@ -113,7 +113,7 @@ async def test_a_dead_letter_that_fails_is_sent_again_and_its_key_waits(
 ) -> None:
     put_keyed(transport, 4, 1, batch)
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await burying(client)
+        consumer = await subscribe_with_dead_letters(client)
         (bad,) = await consumer.pop(wait=5, max_per_key=1)
         await bad.nack(0)
         (bad,) = await consumer.pop(wait=5, max_per_key=1)
@@ -175,12 +175,12 @@ async def test_a_message_without_attempts_left_is_kept_until_its_dead_letter_is_
 async def test_letters_in_flight_cost_few_steps_until_they_are_stored(
     transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
+    checks = 0
     judge = KeyQueues._can_lease_first
 
     def counting(self: KeyQueues, *arguments: Any) -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         return judge(self, *arguments)
 
     keys = 200
@@ -189,10 +189,10 @@ async def test_letters_in_flight_cost_few_steps_until_they_are_stored(
         consumer = await after_spent(transport, client, 2, keys, tmp_path)
         monkeypatch.setattr(KeyQueues, "_can_lease_first", counting)
         assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
-        assert looks <= 3 * keys  # each 20 ms it would be 200 of each key
+        assert checks <= 3 * keys  # each 20 ms it would be 200 of each key
         (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)
         assert number_of(first) == 1
-        assert looks <= 6 * keys
+        assert checks <= 6 * keys
 
 
 @BATCHES
@@ -201,7 +201,7 @@ async def test_a_letter_in_flight_behind_a_lease_is_sent_again_after_a_lost_conn
 ) -> None:
     put_keyed(transport, 4, 1, batch)
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await burying(client)
+        consumer = await subscribe_with_dead_letters(client)
         first, second, _third, _fourth = await consumer.pop(4, lease=1_000, wait=5)
         await second.nack(0)
         await first.nack(0)
@@ -235,7 +235,7 @@ async def test_no_message_overtakes_the_letter_of_its_key_whatever_fails(
     rng, count, keys = Random(seed), 16, 6
     put_keyed(transport, count, keys, batch)
     poison = {(key, number) for key in range(keys) for number in rng.sample(range(count), 4)}
-    gone: dict[int, set[int]] = {key: set() for key in range(keys)}
+    done: dict[int, set[int]] = {key: set() for key in range(keys)}
     transport.faults = FaultPlan(
         Fault(
             kind=rng.choice(["refuse", "drop", "close_before", "close_after"]),
@@ -247,13 +247,15 @@ async def test_no_message_overtakes_the_letter_of_its_key_whatever_fails(
         for _ in range(12)
     )
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await burying(client, max_leases=rng.choice([5, 500]), receiver_queue_size=9)
-        while sum(map(len, gone.values())) < keys * count:
+        consumer = await subscribe_with_dead_letters(
+            client, max_leases=rng.choice([5, 500]), receiver_queue_size=9
+        )
+        while sum(map(len, done.values())) < keys * count:
             leases = await consumer.pop(rng.randint(1, 8), lease=30, wait=1_000, max_per_key=most)
-            came = [tuple(map(int, lease.message.data().split(b":"))) for lease in leases]
-            for at, (key, number) in enumerate(came):
-                before = {number for each, number in came[:at] if each == key}
-                assert set(range(number)) <= gone[key] | before, (seed, key, number)
+            delivered = [tuple(map(int, lease.message.data().split(b":"))) for lease in leases]
+            for at, (key, number) in enumerate(delivered):
+                before = {number for each, number in delivered[:at] if each == key}
+                assert set(range(number)) <= done[key] | before, (seed, key, number)
             if most is None:
                 rng.shuffle(leases)
             for lease in leases:
@@ -262,10 +264,10 @@ async def test_no_message_overtakes_the_letter_of_its_key_whatever_fails(
                     if (key, number) in poison:
                         await lease.nack(rng.choice([0, 0.3]))
                         if lease.attempt == 2:
-                            gone[key].add(number)
+                            done[key].add(number)
                     else:
                         await lease.ack()
-                        gone[key].add(number)
+                        done[key].add(number)
                 except LeaseLostError:
                     continue
             if rng.random() < 0.05:

@@ -322,8 +322,8 @@ async def test_each_key_is_processed_in_order_and_no_message_is_lost(
     assert lost > 0 and longest > 1
     assert await consumer.pop(wait=5) == []
     assert consumer.statistics().unacked == 0
-    lanes: Any = parts_of(consumer).popping._key_queues
-    assert len(lanes) == lanes._bytes == 0 and not lanes._key_queues
+    key_queues: Any = parts_of(consumer).popping._key_queues
+    assert len(key_queues) == key_queues._bytes == 0 and not key_queues._key_queues
     assert not parts_of(consumer).popping._key_queue_of
     await close_without_backlog(transport, consumer)
 

@@ -119,12 +119,12 @@ async def test_a_long_refusal_is_reported_at_growing_intervals(
     refuse(transport, command, 10_000)
     await lose(transport)
     await asyncio.sleep(2 * 3600)
-    told = retries(events)
-    gaps = [later.elapsed - first.elapsed for first, later in pairwise(told)]
-    assert told[-1].elapsed > 6000, "it goes on"
-    assert 15 < len(told) < 60, "about one in 5 minutes at the end, more at the beginning"
+    reported = retries(events)
+    gaps = [later.elapsed - first.elapsed for first, later in pairwise(reported)]
+    assert reported[-1].elapsed > 6000, "it goes on"
+    assert 15 < len(reported) < 60, "about one in 5 minutes at the end, more at the beginning"
     assert max(gaps) < 600
-    assert sorted(each.attempts for each in told) == [each.attempts for each in told]
+    assert sorted(each.attempts for each in reported) == [each.attempts for each in reported]
 
 
 async def test_statistics_name_the_topics_that_are_refused_and_why(
@@ -275,8 +275,8 @@ async def test_failed_is_reported_to_a_consumer_with_a_message_listener(
     await lose(transport)
     await asyncio.sleep(60)
     assert len(failures(events)) == 1
-    said = [each for each in caplog.records if "gets nothing more" in each.getMessage()]
-    assert [each.levelno for each in said] == [logging.ERROR]
+    records = [each for each in caplog.records if "gets nothing more" in each.getMessage()]
+    assert [each.levelno for each in records] == [logging.ERROR]
 
 
 # Letter producers
@@ -334,12 +334,12 @@ async def test_letter_producers_that_are_refused_are_reported_until_they_are_cre
     await consumer.negative_acknowledge(await consumer.receive())
     await consumer.negative_acknowledge(await consumer.receive())
     await asyncio.sleep(3600)
-    told = retries(events)
-    assert told == events
-    assert {(each.topic, each.component) for each in told} == {(DEAD, "letter producer")}
-    assert told[0].attempts == 1
-    assert 5 < len(told) < 40, "at growing intervals"
-    assert consumer.statistics().retrying == (told[-1],)
+    reported = retries(events)
+    assert reported == events
+    assert {(each.topic, each.component) for each in reported} == {(DEAD, "letter producer")}
+    assert reported[0].attempts == 1
+    assert 5 < len(reported) < 40, "at growing intervals"
+    assert consumer.statistics().retrying == (reported[-1],)
     transport.faults = None
     await asyncio.sleep(600)
     assert events[-1] == Connected((DEAD,), "letter producer")
@@ -399,8 +399,8 @@ async def test_a_listener_that_raises_does_not_stop_events_or_messages(
     await asyncio.sleep(60)
     assert opening.is_connected()
     assert kinds(events)[-1] == "Connected"
-    said = [each for each in caplog.records if "event_listener failed" in each.getMessage()]
-    assert len(said) == len(events)
+    records = [each for each in caplog.records if "event_listener failed" in each.getMessage()]
+    assert len(records) == len(events)
 
 
 @pytest.mark.parametrize(("component", "command"), COMMANDS)
@@ -423,18 +423,18 @@ async def test_a_listener_may_close_its_producer(
     closing: list[asyncio.Task[None]] = []
 
     def listen(event: ConsumerEvent) -> None:
-        heard.append(event)
+        reported_events.append(event)
         if isinstance(event, Failed):
             closing.append(asyncio.ensure_future(producer.close()))
 
-    heard: Events = []
+    reported_events: Events = []
     producer = await client.create_producer(TOPIC, event_listener=listen)
     transport.terminate(TOPIC)
     with pytest.raises(TopicTerminated):
         await producer.send(b"late")
     await asyncio.sleep(1)
     await closing[0]
-    assert kinds(heard) == ["Disconnected", "Failed"]
+    assert kinds(reported_events) == ["Disconnected", "Failed"]
 
 
 # Transports that report nothing
@@ -471,11 +471,11 @@ async def test_a_new_partition_that_is_refused_is_reported_until_it_is_read(
     refuse(transport, "SUBSCRIBE", 10_000, error="AuthorizationError", topic=new)
     transport.catalogue.create_partitioned(PARTS, 2)
     await asyncio.sleep(3600)
-    told = retries(events)
-    assert told == events
-    assert {each.topic for each in told} == {new}
-    assert isinstance(told[0].error, AuthorizationError)
-    assert 5 < len(told) < 20, "at growing intervals"
+    reported = retries(events)
+    assert reported == events
+    assert {each.topic for each in reported} == {new}
+    assert isinstance(reported[0].error, AuthorizationError)
+    assert 5 < len(reported) < 20, "at growing intervals"
     assert consumer.is_connected(), "the others are read"
     transport.faults = None
     events.clear()
@@ -491,9 +491,9 @@ async def test_a_failed_search_for_new_partitions_is_logged_at_growing_intervals
     refuse(transport, "PARTITIONED_METADATA", 10_000, error="AuthorizationError")
     transport.catalogue.create_partitioned(PARTS, 2)  # triggers a look for new topics
     await asyncio.sleep(3600)
-    said = [each for each in caplog.records if "cannot be looked for" in each.getMessage()]
+    records = [each for each in caplog.records if "cannot be looked for" in each.getMessage()]
     assert consumer.is_connected()
-    assert 5 < len(said) < 20, "at growing intervals"
+    assert 5 < len(records) < 20, "at growing intervals"
 
 
 # Topics that are deleted

@@ -51,16 +51,16 @@ async def test_an_invalid_nack_in_a_plain_listener_nacks_its_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """It raises where it is called, so that the callback has failed: nothing is left unsettled."""
-    looks: list[int] = []
+    redelivery_counts: list[int] = []
 
     def listener(consumer: Consumer, message: Message) -> None:
-        looks.append(message.redelivery_count())
-        consumer.negative_acknowledge(message, delay=-1 if len(looks) == 1 else 0)
+        redelivery_counts.append(message.redelivery_count())
+        consumer.negative_acknowledge(message, delay=-1 if len(redelivery_counts) == 1 else 0)
 
     put_numbers(transport, 1)
     consumer = await subscribe(message_listener=listener, negative_ack_redelivery_delay_ms=1000)
     await asyncio.sleep(1.5)
-    assert looks[:2] == [0, 1]
+    assert redelivery_counts[:2] == [0, 1]
     await consumer.close()
 
 
@@ -148,9 +148,9 @@ async def test_a_settlement_call_in_a_task_cancelled_before_it_starts_takes_effe
 async def test_an_unawaited_ack_of_a_list_that_fails_is_reported_to_the_loop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """As a task of asyncio does: the loop's exception handler is told."""
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    """As a task of asyncio does: the loop's exception handler gets the error."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     consumer, messages = await held(subscribe, transport)
     other = await subscribe(subscription_name="other")
     (foreign,) = await receive_n(other, 1)
@@ -159,7 +159,7 @@ async def test_an_unawaited_ack_of_a_list_that_fails_is_reported_to_the_loop(
     consumer.acknowledge([*messages, foreign])
     await asyncio.sleep(0.5)
     gc.collect()
-    assert [type(each.get("exception")) for each in told] == [MessageNotHeldError]
+    assert [type(each.get("exception")) for each in reported] == [MessageNotHeldError]
     await consumer.close()
     await other.close()
 
@@ -196,15 +196,15 @@ async def test_invalid_arguments_raise_where_the_call_is_awaited(
 async def test_invalid_arguments_of_unawaited_calls_are_reported_to_the_loop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     put_numbers(transport, 1)
     consumer = await subscribe()
     message = await consumer.receive()
     for call in mistakes(consumer, message):
         call()
         gc.collect()
-    assert [isinstance(each["exception"], ConfigurationError) for each in told] == [True] * 4
+    assert [isinstance(each["exception"], ConfigurationError) for each in reported] == [True] * 4
     await consumer.close()
 
 

@@ -14,8 +14,8 @@ class Sender(AckSender):
     """Sends up to 1,000 of a number of acks; an application adds some in each turn."""
 
     def __init__(self, waiting: int, added: int, sends: int = 1_000) -> None:
-        self.sources = SimpleNamespace(unsent_acks=waiting)
-        self._topic_states = cast(Any, self.sources)
+        self.topic_states = SimpleNamespace(unsent_acks=waiting)
+        self._topic_states = cast(Any, self.topic_states)
         self._refused = set()
         self.sent = 0
         self._sends = sends
@@ -24,13 +24,13 @@ class Sender(AckSender):
         self._loop.call_soon(self._ack_more)
 
     def _ack_more(self) -> None:
-        self.sources.unsent_acks += self._added
+        self.topic_states.unsent_acks += self._added
         if self.sent < 50_000:
             self._loop.call_soon(self._ack_more)
 
     def _flush_ready(self, most: int) -> None:
-        sent = min(most, self._sends, self.sources.unsent_acks)
-        self.sources.unsent_acks -= sent
+        sent = min(most, self._sends, self.topic_states.unsent_acks)
+        self.topic_states.unsent_acks -= sent
         self.sent += sent
 
 

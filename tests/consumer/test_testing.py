@@ -82,13 +82,13 @@ def test_help_of_the_testing_module_is_short_and_names_its_own_objects() -> None
 async def test_put_refuses_payloads_properties_and_keys_of_a_wrong_type(
     transport: MemoryTransport,
 ) -> None:
-    for payload, options, said in (
+    for payload, options, expected_error in (
         ("text", {}, "a payload must be bytes or None, got str"),
         (5, {}, "a payload must be bytes or None, got int"),
         (b"x", {"properties": {"a": 1}}, "properties"),
         (b"x", {"key": 5}, "key must be str or bytes"),
     ):
-        with pytest.raises(encore.ConfigurationError, match=said):
+        with pytest.raises(encore.ConfigurationError, match=expected_error):
             transport.put(TOPIC, payload, **options)  # type: ignore[arg-type]
     assert not transport.catalogue.topics
 
@@ -387,15 +387,17 @@ async def test_pending_sends_fail_when_the_producer_or_transport_is_closed(
 
 
 async def test_can_ack_is_true_only_while_connected_and_open(transport: MemoryTransport) -> None:
-    link = await transport.subscribe(Subscription(topics=(TOPIC,), subscription_name="s"))
-    seen = [link.can_ack(0)]
+    transport_consumer = await transport.subscribe(
+        Subscription(topics=(TOPIC,), subscription_name="s")
+    )
+    seen = [transport_consumer.can_ack(0)]
     transport.disconnect()
-    seen.append(link.can_ack(0))
+    seen.append(transport_consumer.can_ack(0))
     transport.reconnect()
     await asyncio.sleep(0.01)
-    seen.append(link.can_ack(0))
-    await link.close()
-    seen.append(link.can_ack(0))
+    seen.append(transport_consumer.can_ack(0))
+    await transport_consumer.close()
+    seen.append(transport_consumer.can_ack(0))
     assert seen == [True, False, True, False]
 
 

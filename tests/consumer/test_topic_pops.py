@@ -294,24 +294,26 @@ async def test_batch_receive_counts_the_messages_left_after_a_topic_pop(
     assert len(await consumer.batch_receive()) == 10
 
 
-@pytest.mark.parametrize(("by_source", "most", "bound"), [(True, 20_000, 30), (False, 40, 70)])
+@pytest.mark.parametrize(
+    ("queue_per_topic", "most", "bound"), [(True, 20_000, 30), (False, 40, 70)]
+)
 async def test_a_waiting_topic_pop_passes_over_other_messages_where_all_topics_share_a_queue(
     transport: MemoryTransport,
     subscribe: Subscribe,
     monkeypatch: pytest.MonkeyPatch,
-    by_source: bool,
+    queue_per_topic: bool,
     most: int,
     bound: int,
 ) -> None:
     monkeypatch.setattr(queue_module, "_MAX_PASSED", most)
     put(transport, TOPIC, *range(200))
     consumer = await consumer_of(subscribe, receiver_queue_size=10)
-    parts_of(consumer).queue.queue_per_topic = by_source
+    parts_of(consumer).queue.queue_per_topic = queue_per_topic
     await settle()
     assert len(parts_of(consumer).queue) <= 20
     assert await consumer.pop(wait=1, topic=OTHER) == []
     passed = len(parts_of(consumer).queue)
-    assert (passed >= most) is not by_source and passed <= bound
+    assert (passed >= most) is not queue_per_topic and passed <= bound
     put(transport, OTHER, 0)
     assert texts(await consumer.pop(wait=1, topic=OTHER)) == ["2:0"]
     got = []

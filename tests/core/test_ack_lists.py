@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from core_kit import Settling, source_state
+from core_kit import Settling, make_topic_state
 
 from pulsar_encore.consumer.settlement import settlement
 from pulsar_encore.core.entry import Entry
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         dice = Random(seed)
-        self.state: TopicState = source_state(shared=dice.random() < 0.7)
+        self.state: TopicState = make_topic_state(shared=dice.random() < 0.7)
         self.settling = Settling(self.state, lambda: 0)
         self.entries: list[Entry] = []
         for number in range(dice.randint(1, 12)):
@@ -78,7 +78,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_in_rows_and_one_by_one_it_is_the_same(seed: int) -> None:
+def test_acking_a_list_in_rows_equals_acking_its_messages_one_by_one(seed: int) -> None:
     each, rows = World(seed), World(seed)
     for item in each.items:
         each.settling.ack(item)
@@ -93,7 +93,7 @@ def test_in_rows_and_one_by_one_it_is_the_same(seed: int) -> None:
     assert (rows.settling.added > 0) == (each.settling.added > 0)
 
 
-def test_what_precedes_a_strangers_message_is_acked_and_no_more() -> None:
+def test_a_row_of_acks_ends_before_a_message_of_another_consumer() -> None:
     here, there = World(1), World(2)
     here.items = [here.messages[0], there.messages[0], here.messages[-1]]
     _, at = here.settling.ack_row(here.items, 0)
