@@ -47,7 +47,7 @@ def lookup_of(transport: NativeTransport) -> Lookup:
     return transport._scope().lookup
 
 
-def link_of(consumer: Consumer) -> Any:
+def transport_consumer_of(consumer: Consumer) -> Any:
     """Return the transport's part of a consumer; its `snapshot()` tells the state."""
     return consumer._transport_consumer
 
@@ -74,6 +74,14 @@ class Rig:
     def lookup(self) -> Lookup:
         """The lookup of the transport."""
         return lookup_of(self.transport)
+
+    async def subscribe(self, **fields: Any) -> tuple[Any, Collector]:
+        """Subscribe with a collector as the delivery listener, and wait for queued messages."""
+        transport_consumer = await self.transport.subscribe(subscription(**fields))
+        listener = Collector()
+        transport_consumer.start(listener)
+        await settle()
+        return transport_consumer, listener
 
     def store(
         self, *payloads: bytes, batch: bool = False, topic: str = TOPIC, **fields: Any

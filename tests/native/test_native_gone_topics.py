@@ -61,10 +61,10 @@ def test_deleted_topics_of_a_pattern_leave_no_state() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create(f"{SPACE}/p-keep")
-        link = await rig.transport.subscribe(
+        transport_consumer = await rig.transport.subscribe(
             subscription(topics=(), pattern=f"{SPACE}/p-.*", pattern_auto_discovery_period=1)
         )
-        link.start(Collector())
+        transport_consumer.start(Collector())
         for number in range(20):
             topic = f"{SPACE}/p-{number}"
             if number % 2:
@@ -72,12 +72,12 @@ def test_deleted_topics_of_a_pattern_leave_no_state() -> None:
             else:
                 rig.service.catalogue.create(topic)
             await asyncio.sleep(5)
-            assert len(link.snapshot().present) == 2 + number % 2
+            assert len(transport_consumer.snapshot().present) == 2 + number % 2
             rig.service.delete(topic)
             await asyncio.sleep(15)
-        assert link.snapshot().present == (f"{SPACE}/p-keep",)
-        assert link.snapshot().remembered <= 2
-        assert link.is_connected()
+        assert transport_consumer.snapshot().present == (f"{SPACE}/p-keep",)
+        assert transport_consumer.snapshot().remembered <= 2
+        assert transport_consumer.is_connected()
 
     run(main())
 
@@ -86,14 +86,14 @@ def test_the_partition_limit_covers_all_topics_of_a_pattern_together() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(max_partitions=4))
         rig.service.catalogue.create_partitioned(f"{SPACE}/p-0", 3)
-        link = await rig.transport.subscribe(
+        transport_consumer = await rig.transport.subscribe(
             subscription(topics=(), pattern=f"{SPACE}/p-.*", pattern_auto_discovery_period=1)
         )
-        link.start(Collector())
+        transport_consumer.start(Collector())
         await asyncio.sleep(5)
         rig.service.catalogue.create_partitioned(f"{SPACE}/p-1", 2)
         await asyncio.sleep(30)
-        assert len(link.snapshot().present) == 3
+        assert len(transport_consumer.snapshot().present) == 3
 
     run(main())
 

@@ -12,7 +12,7 @@ from producer_kit import Network, message, outcomes, virtual
 from pulsar_encore import ClosedError, MessageId
 from pulsar_encore.errors import TransportTimeout
 from pulsar_encore.transport.native.connection import session as session_module
-from pulsar_encore.transport.native.producer import native_producer as link
+from pulsar_encore.transport.native.producer import native_producer as native_producer
 from pulsar_encore.transport.native.producer import partition_producer as part
 from pulsar_encore.transport.native.producer.pending_sends import PendingSend, PendingSends
 
@@ -78,14 +78,14 @@ async def test_sends_that_time_out_together_are_reported_in_parts(batching: Any)
 
 
 @virtual
-async def test_queued_callers_are_told_in_parts_that_the_producer_was_closed() -> None:
+async def test_waiting_sends_of_a_closed_producer_get_closed_error_in_parts() -> None:
     network = Network()
     producer = await network.producer(max_pending_messages=1, block_if_queue_full=True, **UNBATCHED)
     network._outage(1_000)
     await asyncio.sleep(0)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     closing = asyncio.ensure_future(producer.close())
-    assert max(await completed_per_pass(sends)) <= link._FAILURES_PER_STEP + 1
+    assert max(await completed_per_pass(sends)) <= native_producer._FAILURES_PER_STEP + 1
     await closing
     assert all(isinstance(each, ClosedError) for each in await outcomes(sends))
 

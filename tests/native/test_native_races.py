@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, URL, Rig, link_of, run
+from native_kit import TOPIC, URL, Rig, run, transport_consumer_of
 from producer_kit import Network
 
 import pulsar_encore as encore
@@ -49,8 +49,8 @@ def test_a_run_that_contains_a_held_message_loses_no_message() -> None:
             again.positions = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
             again.messages = [messages[0]._raw] * 4
             consumer._parts.delivery_handler.on_deliveries([again])
-            came = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
-            assert [each.entry_id() for each in came] == [100, 101, 102]
+            received = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
+            assert [each.entry_id() for each in received] == [100, 101, 102]
 
     run(main())
 
@@ -129,7 +129,7 @@ def test_acks_during_a_seek_are_held_back_until_it_completes(sought: bool) -> No
             rig.service.faults = FaultPlan([slow if sought else wrong])
             rig.service.recorder.clear()
             seeking = asyncio.ensure_future(consumer.seek(0))
-            while link_of(consumer).snapshot().topics[0].state is not State.SEEKING:
+            while transport_consumer_of(consumer).snapshot().topics[0].state is not State.SEEKING:
                 await asyncio.sleep(0)
             await consumer.acknowledge(messages)
             assert not rig.service.recorder.find("ACK")
@@ -211,8 +211,8 @@ def test_acks_are_sent_before_permits_when_a_connection_is_lost_before_the_seek(
             rig.service.recorder.clear()
             rig.dialer.drop()
             await seeking
-            came = [each.type for each in rig.service.recorder.find(direction="in")]
-            assert came.index("ACK") < came.index("FLOW") < came.index("SEEK")
+            received = [each.type for each in rig.service.recorder.find(direction="in")]
+            assert received.index("ACK") < received.index("FLOW") < received.index("SEEK")
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
             assert seek.at_ms - ack.at_ms >= 499.9  # half a second, as a float
             assert await all_of(consumer) == [b"a", b"b"]
@@ -309,8 +309,8 @@ def test_a_nack_during_a_failed_seek_does_not_redeliver_acked_messages() -> None
             with pytest.raises(encore.TransportError):
                 await seeking
             rig.service.faults = None
-            came = await asyncio.gather(all_of(consumer, 60), all_of(other, 60))
-            assert [*came[0], *came[1]] == [b"a"]
+            received = await asyncio.gather(all_of(consumer, 60), all_of(other, 60))
+            assert [*received[0], *received[1]] == [b"a"]
 
     run(main())
 
@@ -428,9 +428,9 @@ def test_a_reader_with_a_flapping_connection_holds_no_more_than_its_queue() -> N
                 await asyncio.sleep(1)
                 rig.dialer.drop()
             await asyncio.sleep(1)
-            place = next(iter(rig.transport._scopes.values()))
-            (link,) = place.handles
-            assert link.snapshot().topics[0].unconsumed <= 100  # type: ignore[union-attr]
+            scope = next(iter(rig.transport._scopes.values()))
+            (transport_consumer,) = scope.handles
+            assert transport_consumer.snapshot().topics[0].unconsumed <= 100  # type: ignore[union-attr]
             assert [(await reader.read_next()).data() for _ in range(2000)] == [
                 b"%d" % number for number in range(2000)
             ]
