@@ -148,7 +148,7 @@ async def test_the_loop_runs_while_a_directory_opens(tmp_path: Path, slow: Gate)
     await (await opening).aclose()
 
 
-def test_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reopen_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, sync = Gate(), Database.sync
     with monkeypatch.context() as patch:
         store = opened(tmp_path / "state", durability="power")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rocks_kit import TOPIC, keys_of, killed, opened, topic_store_of, waiting
+from rocks_kit import TOPIC, keys_of, killed, opened, opened_for_topic, topic_store_of, waiting
 
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateFormatError
@@ -81,19 +81,18 @@ def path(tmp_path: Path) -> Path:
 
 def check(path: Path) -> None:
     """Check that everything is there, in the present format."""
-    store = opened(path, now=NOW)
-    source = topic_store_of(store)
-    assert waiting(source) == WAITING
+    store, topic_store = opened_for_topic(path, now=NOW)
+    assert waiting(topic_store) == WAITING
     assert store.statistics().waiting == 4 and store.statistics().unreadable == 0
-    found = {entry: source.records.recall(1, entry) for entry in (1, 2, 9)}
+    found = {entry: topic_store.records.recall(1, entry) for entry in (1, 2, 9)}
     counts = {entry: each.attempts for entry, each in found.items() if each is not None}
     assert counts == {1: 3, 2: 0, 9: 7}
-    batch = source.records.recall_entry(1, 3)
+    batch = topic_store.records.recall_entry(1, 3)
     assert batch is not None and batch.size == 10 and batch.attempts_of(1) == 2
     # The record matches any message, and takes its fingerprint with the next write.
-    assert source.records.compare(1, 1, 1 << 24 | 1)
-    assert source.records.matched == 0
-    source.records.waits((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
+    assert topic_store.records.compare(1, 1, 1 << 24 | 1)
+    assert topic_store.records.matched == 0
+    topic_store.records.waits((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
     store.close()
     store = opened(path, now=NOW)
     records = topic_store_of(store).records
@@ -107,7 +106,7 @@ def check(path: Path) -> None:
     database.close()
 
 
-def test_an_upgrade_keeps_everything(path: Path) -> None:
+def test_an_upgrade_keeps_all_records_and_due_times(path: Path) -> None:
     check(path)
 
 

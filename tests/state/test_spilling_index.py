@@ -226,7 +226,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_full_disk_loses_nothing_and_writing_resumes(
+def test_a_full_disk_loses_no_key_and_writing_resumes(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(seed)
@@ -381,16 +381,16 @@ def test_taken_keys_are_copied_to_a_new_journal_in_steps() -> None:
     def written() -> int:
         return sum(len(blobs.read_journal(number)) for number in blobs.journals())
 
-    turns, before = 0, written()
+    steps, before = 0, written()
     while index.maintain():
         assert written() - before < 40_000
-        turns, before = turns + 1, written()
-        if turns == 3:  # during the copy: keys that are copied, and keys that are not
+        steps, before = steps + 1, written()
+        if steps == 3:  # during the copy: keys that are copied, and keys that are not
             for entry in (0, 2999):
                 index.move((1, entry, -1), 10**6, 0)
             index.done(DueBatch([(1, range(3000, 5000))]))
-        assert turns < 50, "repeated although the journal is as long"
-    assert turns > 5
+        assert steps < 50, "repeated although the journal is as long"
+    assert steps > 5
     index._check()
     again = SpillingIndex(blobs)
     assert len(again.pop_due(99_999)) == 2998
@@ -408,8 +408,8 @@ def test_a_snapshot_kept_for_one_id_does_not_cause_repeated_work(how: str) -> No
     if how == "moved":
         index.add((1, 0, -1), 10**7, 0)
     index.done(index.pop_due(1000))
-    turns = sum(1 for _ in islice(iter(index.maintain, False), 100))
-    assert turns < 30
+    steps = sum(1 for _ in islice(iter(index.maintain, False), 100))
+    assert steps < 30
     writes = blobs.writes
     for entry in range(50):
         index.add((3, entry, -1), 10**7, 0)
@@ -442,7 +442,7 @@ def test_a_corrupted_segment_far_ahead_blocks_only_its_own_merge() -> None:
 
 
 @pytest.mark.parametrize("cancel", [True, False])
-def test_an_executor_that_was_shut_down_loses_nothing(cancel: bool) -> None:
+def test_an_executor_that_was_shut_down_loses_no_key(cancel: bool) -> None:
     blobs, executor = MemoryBlobs(), DeferredExecutor()
     index = filled(blobs, 150, executor=executor)
     if not cancel:
@@ -458,7 +458,7 @@ def test_an_executor_that_was_shut_down_loses_nothing(cancel: bool) -> None:
     index.close()
 
 
-def test_a_clock_set_back_delays_and_loses_nothing() -> None:
+def test_a_clock_set_back_delays_and_loses_no_key() -> None:
     blobs = MemoryBlobs()
     index = filled(blobs, 300)
     assert len(index.pop_due(1000)) == 101
