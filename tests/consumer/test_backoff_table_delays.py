@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +21,6 @@ from pulsar_encore import (
 from pulsar_encore.testing import MemoryTransport
 
 TABLE = [2, 7.0, 30]
-
-
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
@@ -114,32 +105,31 @@ async def test_ack_timeouts_on_shared_follow_the_backoff_table(
 
 @pytest.mark.parametrize("table", [TABLE, tuple(TABLE), BackoffTable(TABLE)])
 async def test_reconsume_later_follows_the_backoff_table(
-    transport: MemoryTransport, table: Any
+    transport: MemoryTransport, client: Client, table: Any
 ) -> None:
     put_numbers(transport, 2)
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await client.subscribe(
-            TOPIC,
-            "s",
-            ConsumerType.Shared,
-            initial_position=InitialPosition.Earliest,
-            retry_enable=True,
-            dead_letter_policy=DeadLetterPolicy(10),
-        )
-        messages = [await consumer.receive(timeout=1) for _ in range(2)]
-        for delay in [2, 7, 30, 30]:
-            began = now_s()
-            await consumer.reconsume_later(messages, table)
-            messages = [await consumer.receive(timeout=1000) for _ in range(2)]
-            assert delay - 0.01 <= now_s() - began <= delay + 1.5
+    consumer = await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        retry_enable=True,
+        dead_letter_policy=DeadLetterPolicy(10),
+    )
+    messages = [await consumer.receive(timeout=1) for _ in range(2)]
+    for delay in [2, 7, 30, 30]:
         began = now_s()
-        await consumer.reconsume_later(messages[0], Backoff(min_delay=1, max_delay=4))
-        await consumer.receive(timeout=1000)
-        assert 4 <= now_s() - began <= 6
-        for bad in ([], [-1], [True], ["1"], "10", None, {1: 2}):
-            with pytest.raises(ConfigurationError, match="delay"):
-                await consumer.reconsume_later(messages[1], bad)  # type: ignore[arg-type]
-        await consumer.acknowledge(messages[1])
+        await consumer.reconsume_later(messages, table)
+        messages = [await consumer.receive(timeout=1000) for _ in range(2)]
+        assert delay - 0.01 <= now_s() - began <= delay + 1.5
+    began = now_s()
+    await consumer.reconsume_later(messages[0], Backoff(min_delay=1, max_delay=4))
+    await consumer.receive(timeout=1000)
+    assert 4 <= now_s() - began <= 6
+    for bad in ([], [-1], [True], ["1"], "10", None, {1: 2}):
+        with pytest.raises(ConfigurationError, match="delay"):
+            await consumer.reconsume_later(messages[1], bad)  # type: ignore[arg-type]
+    await consumer.acknowledge(messages[1])
 
 
 async def test_consumer_statistics_include_the_store_until_close(

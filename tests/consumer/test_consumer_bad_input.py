@@ -58,25 +58,21 @@ async def test_errors_name_the_types_that_can_be_settled(subscribe: Subscribe, c
 
 @pytest.mark.parametrize("position", [1.5, datetime(2026, 1, 31)])
 async def test_a_seek_by_a_time_that_is_no_int_is_refused(
-    transport: MemoryTransport, subscribe: Subscribe, position: Any
+    transport: MemoryTransport, client: encore.Client, subscribe: Subscribe, position: Any
 ) -> None:
     consumer = await subscribe()
     with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
         await consumer.seek(position)
-    async with encore.Client("memory://", transport=transport) as client:
-        async with await client.create_reader(TOPIC, MessageId.earliest) as reader:
-            with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
-                await reader.seek(position)
+    async with await client.create_reader(TOPIC, MessageId.earliest) as reader:
+        with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
+            await reader.seek(position)
 
 
 async def test_a_reader_timeout_is_a_number_of_seconds_or_a_timedelta(
-    transport: MemoryTransport, subscribe: Subscribe
+    transport: MemoryTransport, client: encore.Client, subscribe: Subscribe
 ) -> None:
     await subscribe()
-    async with (
-        encore.Client("memory://", transport=transport) as client,
-        await client.create_reader(TOPIC, MessageId.earliest) as reader,
-    ):
+    async with await client.create_reader(TOPIC, MessageId.earliest) as reader:
         begun = now_s()
         for timeout in (3, timedelta(seconds=3)):
             with pytest.raises(encore.ReceiveTimeout):

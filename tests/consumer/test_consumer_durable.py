@@ -49,13 +49,6 @@ BATCHES = pytest.mark.parametrize("batch", [1, 10])
 HOUR = 3600.0
 
 
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
-
-
 async def receive_at(consumer: Consumer) -> tuple[bytes, float]:
     message = await consumer.receive(timeout=100_000)
     return message.data(), now_s()

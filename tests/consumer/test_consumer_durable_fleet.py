@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +14,6 @@ from pulsar_encore import Client, Consumer, ConsumerType, DeadLetterPolicy, Mess
 from pulsar_encore.testing import MemoryTransport
 
 SIZE = 4
-
-
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
 
 
 async def dead_letters(client: Client) -> Counter[bytes]:

@@ -63,17 +63,17 @@ async def test_disconnected_and_connected_are_reported_for_each_topic(
 
 async def test_disconnected_is_reported_for_the_retry_letter_topic(
     transport: MemoryTransport,
+    client: Client,
 ) -> None:
     events: list[ConsumerEvent] = []
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        await client.subscribe(
-            TOPIC, "s", ConsumerType.Shared, retry_enable=True, event_listener=events.append
-        )
-        transport.disconnect()
-        assert await take_events(events) == [
-            Disconnected((TOPIC,)),
-            Disconnected((f"{TOPIC}-s-RETRY",)),
-        ]
+    await client.subscribe(
+        TOPIC, "s", ConsumerType.Shared, retry_enable=True, event_listener=events.append
+    )
+    transport.disconnect()
+    assert await take_events(events) == [
+        Disconnected((TOPIC,)),
+        Disconnected((f"{TOPIC}-s-RETRY",)),
+    ]
 
 
 # Failover

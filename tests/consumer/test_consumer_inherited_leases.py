@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,19 +27,11 @@ from pulsar_encore import (
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.state.rocks import AttemptRecords, StateReader
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.testing import MemoryTransport
 
 BATCHES = pytest.mark.parametrize("batch", [1, 5])
 WRITES = pytest.mark.parametrize("count", ["before", "lazy"])
 ENDS = pytest.mark.parametrize("end", ["kill", "stop"])
 LEASE = 600.0
-
-
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
 
 
 @asynccontextmanager

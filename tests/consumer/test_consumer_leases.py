@@ -492,7 +492,7 @@ async def test_leases_settled_early_leave_few_timer_buckets_until_their_ends(
     for _ in range(1_999):
         await (await pop_one(consumer, lease=2 * 3600)).ack()
         await asyncio.sleep(0.064)
-    leases = consumer._leases
+    leases = parts_of(consumer).leases
     assert len(leases._buckets) == len(leases._edges) < 200
     began = now_s()
     (again,) = await consumer.pop(wait=4 * 3600)

@@ -14,6 +14,7 @@ from consumer_kit import (
     REDELIVER,
     TOPIC,
     Subscribe,
+    armed_timers,
     close_without_backlog,
     counted,
     now_s,
@@ -339,11 +340,10 @@ async def test_no_timer_or_request_runs_while_no_nack_is_due(
     consumer = await subscribe()
     for message in await receive_n(consumer, 100):
         await consumer.negative_acknowledge(message, delay=10_000)
-    loop = asyncio.get_running_loop()
-    before = len(loop._scheduled)  # type: ignore[attr-defined]
+    before = len(armed_timers())
     await asyncio.sleep(5000)
     assert len(transport.recorded(REDELIVER)) == 0
-    assert len(loop._scheduled) <= before  # type: ignore[attr-defined]
+    assert len(armed_timers()) <= before
 
 
 async def test_a_nacked_chunked_message_is_requested_with_all_its_chunks(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from consumer_kit import TOPIC
 
 import pulsar_encore as encore
@@ -47,12 +46,6 @@ SCHEMAS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
     "avro": (avro, {"width": 1}, EOFError),
 }
 every_schema = pytest.mark.parametrize("name", SCHEMAS)
-
-
-@pytest_asyncio.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[encore.Client]:
-    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
 
 
 def options(name: str, **more: Any) -> dict[str, Any]:

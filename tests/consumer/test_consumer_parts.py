@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 from consumer_kit import (
     REDELIVER,
     TOPIC,
     Subscribe,
+    armed_timers,
     now_s,
     payloads,
     put_numbers,
@@ -155,8 +155,7 @@ async def test_close_cancels_every_timer(transport: MemoryTransport, subscribe: 
     before = len(transport.commands)
     await asyncio.sleep(100)
     assert len(transport.commands) == before
-    loop: Any = asyncio.get_running_loop()
-    assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
+    assert armed_timers() == []
 
 
 async def test_closing_a_client_closes_its_consumers_and_sends_their_acks(

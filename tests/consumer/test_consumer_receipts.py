@@ -444,15 +444,15 @@ async def test_ack_receipt_enabled_needs_a_transport_with_receipts(
 
 async def test_with_retry_enable_the_ack_of_a_retry_letter_waits_for_its_receipt(
     transport: MemoryTransport,
+    client: Client,
 ) -> None:
     transport.put(TOPIC, b"a")
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer: Consumer = await client.subscribe(
-            TOPIC, "s", ConsumerType.Shared, retry_enable=True, ack_receipt_enabled=True
-        )
-        transport.put(TOPIC, b"b")
-        message: Message = await consumer.receive()
-        await consumer.reconsume_later(message)
-        letter = await consumer.receive(timeout=5)
-        await consumer.acknowledge(letter)
-        assert transport.backlog(letter.topic_name(), "s") == 0
+    consumer: Consumer = await client.subscribe(
+        TOPIC, "s", ConsumerType.Shared, retry_enable=True, ack_receipt_enabled=True
+    )
+    transport.put(TOPIC, b"b")
+    message: Message = await consumer.receive()
+    await consumer.reconsume_later(message)
+    letter = await consumer.receive(timeout=5)
+    await consumer.acknowledge(letter)
+    assert transport.backlog(letter.topic_name(), "s") == 0

@@ -423,7 +423,7 @@ async def test_names_with_a_lone_surrogate_are_refused(host: Host, name: str) ->
     for options in ({"topic": name}, {"consumer_name": name}):
         with pytest.raises(ConfigurationError, match="lone surrogate"):
             await host.start(**options)
-    (client,) = host._running[:1]
+    (client,) = host.running[:1]
     with pytest.raises(ConfigurationError, match="subscription_name contains a lone surrogate"):
         await client.subscribe(TOPIC, name, state=RocksState(host.path))
     store = RocksStore(host.path, wall_now_ms=0)

@@ -295,7 +295,7 @@ def test_take_many_returns_the_messages_that_single_takes_return(
         assert payloads(got) == payloads(expected)
         assert len(whole) == len(single) and whole.taken <= number
         for consumer in consumers:
-            consumer._topic_states.by_number[0]._check()
+            parts_of(consumer).topic_states.by_number[0]._check()
             await consumer.close()
 
     run(main())

@@ -287,32 +287,31 @@ async def test_repeated_receives_on_a_closed_consumer_let_the_loop_run(
 # Readers
 
 
-async def test_a_reader_does_not_block_the_loop(transport: MemoryTransport) -> None:
+async def test_a_reader_does_not_block_the_loop(transport: MemoryTransport, client: Client) -> None:
     put_numbers(transport, COUNT, batch=50)
-    async with Client("pulsar://memory:6650", transport=transport) as client:
-        reader = await client.create_reader(TOPIC, MessageId.earliest)
-        async with silence() as heard:
-            for _ in range(COUNT):
-                await reader.read_next()
-                work()
-        assert heard.longest_s <= SLICE_S + 2 * WORK_S + 1e-9
+    reader = await client.create_reader(TOPIC, MessageId.earliest)
+    async with silence() as heard:
+        for _ in range(COUNT):
+            await reader.read_next()
+            work()
+    assert heard.longest_s <= SLICE_S + 2 * WORK_S + 1e-9
 
 
 async def test_repeated_reads_without_waiting_let_a_message_arrive(
     transport: MemoryTransport,
+    client: Client,
 ) -> None:
-    async with Client("pulsar://memory:6650", transport=transport) as client:
-        reader = await client.create_reader(TOPIC, MessageId.earliest)
+    reader = await client.create_reader(TOPIC, MessageId.earliest)
 
-        async def publish() -> None:
-            await asyncio.sleep(0)
-            transport.put(TOPIC, b"x")
+    async def publish() -> None:
+        await asyncio.sleep(0)
+        transport.put(TOPIC, b"x")
 
-        publishing = asyncio.ensure_future(publish())
-        for attempt in range(50):
-            try:
-                assert (await reader.read_next(0)).data() == b"x"
-                break
-            except ReceiveTimeout:
-                assert attempt < 49
-        await publishing
+    publishing = asyncio.ensure_future(publish())
+    for attempt in range(50):
+        try:
+            assert (await reader.read_next(0)).data() == b"x"
+            break
+        except ReceiveTimeout:
+            assert attempt < 49
+    await publishing

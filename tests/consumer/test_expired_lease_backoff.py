@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,13 +37,6 @@ KINDS = pytest.mark.parametrize(
 ENDS = pytest.mark.parametrize("ends", ["stop", "kill"])
 
 
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
-
-
 async def pop_one(consumer: Consumer, lease: float = 5, wait: float = 10_000) -> Lease:
     (found,) = await consumer.pop(1, lease=lease, wait=wait)
     return found
@@ -66,7 +57,7 @@ async def test_an_expired_lease_waits_for_the_backoff_of_its_attempt(
     if not state:
         await host.stop()
         client = Client("pulsar://nowhere:6650", transport=transport)
-        host._running.append(client)
+        host.running.append(client)
         consumer = await client.subscribe(
             TOPIC,
             "plain",

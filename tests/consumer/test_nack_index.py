@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ SMALL: dict[str, Any] = {
     "max_indexes_per_bucket_snapshot_segment": 30,
 }
 BATCHES = pytest.mark.parametrize("batch", [1, 10])
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
 
 
 async def subscribe(

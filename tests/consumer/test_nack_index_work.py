@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,12 +17,6 @@ from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.testing import MemoryTransport
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
 
 
 class SlowDisk:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from consumer_kit import TOPIC, now_s, receive_all, settle
+from ordered_kit import put_keyed
 
 from pulsar_encore import (
     Client,
@@ -26,16 +27,6 @@ from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 DEAD = "persistent://public/default/dead"
 BATCHES = pytest.mark.parametrize("batch", [1, 4])
 LETTER_S = 5.0  # the duration of a slow letter
-
-
-def put_keyed(
-    transport: MemoryTransport, count: int, keys: int, batch: int = 1, first: int = 0
-) -> None:
-    """Messages of each key from `first` on, as `key:number`, entries of the keys in turn."""
-    for start in range(first, count, batch):
-        for key in range(keys):
-            texts = [b"%d:%d" % (key, each) for each in range(start, min(start + batch, count))]
-            transport.put(TOPIC, *texts, key=f"k{key}")
 
 
 def refuse_letters(transport: MemoryTransport, times: int) -> None:
@@ -155,25 +146,24 @@ async def test_a_message_without_attempts_left_is_dead_lettered_before_its_key_g
 
 @pytest.mark.parametrize("beside", ["lost", "nothing"])
 async def test_a_message_without_attempts_left_is_kept_until_its_dead_letter_is_stored(
-    transport: MemoryTransport, tmp_path: Path, beside: str
+    transport: MemoryTransport, client: Client, tmp_path: Path, beside: str
 ) -> None:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        refuse_letters(transport, 5)
-        consumer = await after_spent(transport, client, 3, 3, tmp_path)
-        assert await consumer.pop(wait=0.05, max_per_key=1) == [], "what follows waits"
-        if beside == "lost":
-            transport.disconnect()
-            await settle()
-            transport.reconnect()
-        got = [text for text, _ in await drain(consumer, wait=200)]
-        for key in (b"0", b"1", b"2"):
-            assert [text for text in got if text[:1] == key] == [key + b":1", key + b":2"]
-        assert sorted(await letters_of(client)) == [b"0:0", b"1:0", b"2:0"]
-        assert consumer.statistics().unacked == 0
+    refuse_letters(transport, 5)
+    consumer = await after_spent(transport, client, 3, 3, tmp_path)
+    assert await consumer.pop(wait=0.05, max_per_key=1) == [], "what follows waits"
+    if beside == "lost":
+        transport.disconnect()
+        await settle()
+        transport.reconnect()
+    got = [text for text, _ in await drain(consumer, wait=200)]
+    for key in (b"0", b"1", b"2"):
+        assert [text for text in got if text[:1] == key] == [key + b":1", key + b":2"]
+    assert sorted(await letters_of(client)) == [b"0:0", b"1:0", b"2:0"]
+    assert consumer.statistics().unacked == 0
 
 
 async def test_letters_in_flight_cost_few_steps_until_they_are_stored(
-    transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    transport: MemoryTransport, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = 0
     judge = KeyQueues._can_lease_first
@@ -184,15 +174,14 @@ async def test_letters_in_flight_cost_few_steps_until_they_are_stored(
         return judge(self, *arguments)
 
     keys = 200
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        slow_letters(transport)
-        consumer = await after_spent(transport, client, 2, keys, tmp_path)
-        monkeypatch.setattr(KeyQueues, "_can_lease_first", counting)
-        assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
-        assert checks <= 3 * keys  # each 20 ms it would be 200 of each key
-        (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)
-        assert number_of(first) == 1
-        assert checks <= 6 * keys
+    slow_letters(transport)
+    consumer = await after_spent(transport, client, 2, keys, tmp_path)
+    monkeypatch.setattr(KeyQueues, "_can_lease_first", counting)
+    assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
+    assert checks <= 3 * keys  # each 20 ms it would be 200 of each key
+    (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)
+    assert number_of(first) == 1
+    assert checks <= 6 * keys
 
 
 @BATCHES

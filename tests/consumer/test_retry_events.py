@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe
+from consumer_kit import TOPIC, Subscribe, service_of
 
 from pulsar_encore import (
     AuthorizationError,
@@ -44,12 +43,6 @@ DEAD = f"{TOPIC}-s-DLQ"
 RETRY = f"{TOPIC}-s-RETRY"
 
 Events = list[ConsumerEvent]
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as made:
-        yield made
 
 
 def refuse(transport: MemoryTransport, command: str, times: int, **fault: Any) -> None:
@@ -505,7 +498,7 @@ async def test_a_topic_that_is_created_again_with_partitions_is_reported_as_remo
 ) -> None:
     events: Events = []
     opening = await opened(client, component, events)
-    transport._service.delete(TOPIC)
+    service_of(transport).delete(TOPIC)
     await asyncio.sleep(3)
     transport.catalogue.create_partitioned(TOPIC, 2)
     await asyncio.sleep(30)
@@ -528,7 +521,7 @@ async def test_new_partitions_of_a_producer_that_are_refused_are_reported_until_
     events: Events = []
     producer = await client.create_producer(TOPIC, event_listener=events.append)
     part = f"{TOPIC}-partition-1"
-    transport._service.delete(TOPIC)
+    service_of(transport).delete(TOPIC)
     transport.catalogue.create_partitioned(TOPIC, 2)
     refuse(transport, "PRODUCER", 3, topic=part, error="AuthorizationError")
     await asyncio.sleep(60)
@@ -551,7 +544,7 @@ async def test_a_topic_of_a_pattern_that_is_deleted_is_reported(
         is_pattern_topic=True,
         event_listener=events.append,
     )
-    transport._service.delete(names[0])
+    service_of(transport).delete(names[0])
     await asyncio.sleep(120)
     assert [each for each in events if isinstance(each, TopicRemoved)] == [TopicRemoved(names[0])]
     assert consumer.is_connected()

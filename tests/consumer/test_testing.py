@@ -125,28 +125,26 @@ def test_virtual_time_advances_only_forward() -> None:
 
 async def test_a_reader_reads_from_the_earliest_message_or_from_an_id(
     transport: MemoryTransport,
+    client: encore.Client,
 ) -> None:
     ids = transport.put(TOPIC, b"0", b"1") + transport.put(TOPIC, b"2")
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        async with await client.create_reader(TOPIC, encore.MessageId.earliest) as reader:
-            got = [await reader.read_next(1000) for _ in range(3)]
-            assert [each.data() for each in got] == [b"0", b"1", b"2"]
-            assert [each.message_id() for each in got] == ids
-            assert not await reader.has_message_available()
-            with pytest.raises(encore.ReceiveTimeout):
-                await reader.read_next(1000)
-        async with await client.create_reader(TOPIC, ids[0]) as reader:
-            assert (await reader.read_next()).data() == b"1"
+    async with await client.create_reader(TOPIC, encore.MessageId.earliest) as reader:
+        got = [await reader.read_next(1000) for _ in range(3)]
+        assert [each.data() for each in got] == [b"0", b"1", b"2"]
+        assert [each.message_id() for each in got] == ids
+        assert not await reader.has_message_available()
+        with pytest.raises(encore.ReceiveTimeout):
+            await reader.read_next(1000)
+    async with await client.create_reader(TOPIC, ids[0]) as reader:
+        assert (await reader.read_next()).data() == b"1"
 
 
 async def test_a_reader_goes_on_at_its_position_after_a_lost_connection(
     transport: MemoryTransport,
+    client: encore.Client,
 ) -> None:
     transport.put(TOPIC, b"0", b"1", b"2")
-    async with (
-        encore.Client("pulsar://memory", transport=transport) as client,
-        client.create_reader(TOPIC, encore.MessageId.earliest) as reader,
-    ):
+    async with client.create_reader(TOPIC, encore.MessageId.earliest) as reader:
         assert (await reader.read_next()).data() == b"0"
         transport.put(TOPIC, b"3")
         transport.disconnect()
@@ -165,50 +163,51 @@ async def test_a_reader_goes_on_at_its_position_after_a_lost_connection(
             await reader.read_next(1000)
 
 
-async def test_a_reader_reads_entries_and_knows_the_last_id(transport: MemoryTransport) -> None:
+async def test_a_reader_reads_entries_and_knows_the_last_id(
+    transport: MemoryTransport, client: encore.Client
+) -> None:
     ids = transport.put(TOPIC, b"0", b"1", b"2")
     transport.put_chunked(TOPIC, b"long", 3)
     [last] = transport.put(TOPIC, b"3")
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        for start, inclusive, expected in (
-            (encore.MessageId.earliest, False, [[b"0", b"1", b"2"], [b"long"], [b"3"]]),
-            (ids[0], False, [[b"1", b"2"], [b"long"], [b"3"]]),
-            (ids[2], True, [[b"2"], [b"long"], [b"3"]]),
-            (encore.MessageId.latest, True, [[b"3"]]),
-        ):
-            async with client.create_reader(
-                TOPIC, start, start_message_id_inclusive=inclusive
-            ) as reader:
-                for payloads in expected:
-                    assert await reader.has_message_available()
-                    entry = await reader.read_entry(timeout=1)
-                    assert [each.data() for each in entry] == payloads
-                assert entry[0].message_id() == last
-                assert await reader.last_message_id() == last
-                assert not await reader.has_message_available()
-                with pytest.raises(encore.ReceiveTimeout):
-                    await reader.read_entry(timeout_millis=100)
+    for start, inclusive, expected in (
+        (encore.MessageId.earliest, False, [[b"0", b"1", b"2"], [b"long"], [b"3"]]),
+        (ids[0], False, [[b"1", b"2"], [b"long"], [b"3"]]),
+        (ids[2], True, [[b"2"], [b"long"], [b"3"]]),
+        (encore.MessageId.latest, True, [[b"3"]]),
+    ):
+        async with client.create_reader(
+            TOPIC, start, start_message_id_inclusive=inclusive
+        ) as reader:
+            for payloads in expected:
+                assert await reader.has_message_available()
+                entry = await reader.read_entry(timeout=1)
+                assert [each.data() for each in entry] == payloads
+            assert entry[0].message_id() == last
+            assert await reader.last_message_id() == last
+            assert not await reader.has_message_available()
+            with pytest.raises(encore.ReceiveTimeout):
+                await reader.read_entry(timeout_millis=100)
 
 
-async def test_a_reader_prefetches_no_more_than_its_queue_size(transport: MemoryTransport) -> None:
+async def test_a_reader_prefetches_no_more_than_its_queue_size(
+    transport: MemoryTransport, client: encore.Client
+) -> None:
     for number in range(200):
         transport.put(TOPIC, b"%d" % number)
-    async with (
-        encore.Client("pulsar://memory", transport=transport) as client,
-        client.create_reader(TOPIC, encore.MessageId.earliest, receiver_queue_size=10) as reader,
-    ):
+    async with client.create_reader(
+        TOPIC, encore.MessageId.earliest, receiver_queue_size=10
+    ) as reader:
         for number in range(200):
             await asyncio.sleep(1)
             assert len(transport.recorded("MESSAGE")) <= number + 10
             assert (await reader.read_next()).data() == b"%d" % number
 
 
-async def test_a_reader_finds_partitions_that_are_added(transport: MemoryTransport) -> None:
+async def test_a_reader_finds_partitions_that_are_added(
+    transport: MemoryTransport, client: encore.Client
+) -> None:
     transport.catalogue.create_partitioned(TOPIC, 1)
-    async with (
-        encore.Client("pulsar://memory", transport=transport) as client,
-        client.create_reader(TOPIC, encore.MessageId.latest) as reader,
-    ):
+    async with client.create_reader(TOPIC, encore.MessageId.latest) as reader:
         transport.catalogue.create_partitioned(TOPIC, 2)
         transport.put(f"{TOPIC}-partition-1", b"new")  # before the reader has looked
         assert (await reader.read_next()).data() == b"new"
@@ -216,33 +215,33 @@ async def test_a_reader_finds_partitions_that_are_added(transport: MemoryTranspo
 
 async def test_a_reader_of_a_partitioned_topic_reads_all_its_partitions(
     transport: MemoryTransport,
+    client: encore.Client,
 ) -> None:
     transport.catalogue.create_partitioned(TOPIC, 3)
     parts = [f"{TOPIC}-partition-{each}" for each in range(3)]
     ids = [transport.put(part, b"%d" % at)[0] for at, part in enumerate(parts)]
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        async with await client.create_reader(TOPIC, encore.MessageId.earliest) as reader:
-            assert reader.topic() == TOPIC
-            got = [await reader.read_next(1000) for _ in range(3)]
-            assert sorted(each.data() for each in got) == [b"0", b"1", b"2"]
-            assert {each.message_id() for each in got} == set(ids)
-            assert {each.topic_name() for each in got} == set(parts)
-            assert not await reader.has_message_available()
-            reading = asyncio.create_task(reader.read_next())
-            await asyncio.sleep(1)
-            transport.put(parts[1], b"late")
-            assert (await reading).data() == b"late"
-            await reader.seek(encore.MessageId.earliest)
-            assert len({(await reader.read_next(1000)).data() for _ in range(4)}) == 4
-            await reader.seek(0)
-            assert await reader.has_message_available()
-            while await reader.has_message_available():
-                await reader.read_next(1000)
-            await reader.seek(ids[1])  # of one partition, and the others stay where they are
-            assert (await reader.read_next(1000)).data() == b"late"
-            assert not await reader.has_message_available()
-        async with await client.create_reader(TOPIC, encore.MessageId.latest) as reader:
-            assert not await reader.has_message_available()
+    async with await client.create_reader(TOPIC, encore.MessageId.earliest) as reader:
+        assert reader.topic() == TOPIC
+        got = [await reader.read_next(1000) for _ in range(3)]
+        assert sorted(each.data() for each in got) == [b"0", b"1", b"2"]
+        assert {each.message_id() for each in got} == set(ids)
+        assert {each.topic_name() for each in got} == set(parts)
+        assert not await reader.has_message_available()
+        reading = asyncio.create_task(reader.read_next())
+        await asyncio.sleep(1)
+        transport.put(parts[1], b"late")
+        assert (await reading).data() == b"late"
+        await reader.seek(encore.MessageId.earliest)
+        assert len({(await reader.read_next(1000)).data() for _ in range(4)}) == 4
+        await reader.seek(0)
+        assert await reader.has_message_available()
+        while await reader.has_message_available():
+            await reader.read_next(1000)
+        await reader.seek(ids[1])  # of one partition, and the others stay where they are
+        assert (await reader.read_next(1000)).data() == b"late"
+        assert not await reader.has_message_available()
+    async with await client.create_reader(TOPIC, encore.MessageId.latest) as reader:
+        assert not await reader.has_message_available()
 
 
 async def subscribe_pattern(client: encore.Client, pattern: str, **options: Any) -> encore.Consumer:
@@ -279,14 +278,14 @@ async def test_a_pattern_finds_new_topics_within_its_period(watchers: bool) -> N
 
 async def test_a_topic_of_a_pattern_created_while_disconnected_is_found_after_the_reconnect(
     transport: MemoryTransport,
+    client: encore.Client,
 ) -> None:
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        consumer = await subscribe_pattern(client, f"{TOPIC}-.*", pattern_auto_discovery_period=1)
-        transport.disconnect()
-        transport.put(f"{TOPIC}-new", b"new")
-        await asyncio.sleep(5)
-        transport.reconnect()
-        assert (await consumer.receive(timeout=1)).data() == b"new"
+    consumer = await subscribe_pattern(client, f"{TOPIC}-.*", pattern_auto_discovery_period=1)
+    transport.disconnect()
+    transport.put(f"{TOPIC}-new", b"new")
+    await asyncio.sleep(5)
+    transport.reconnect()
+    assert (await consumer.receive(timeout=1)).data() == b"new"
 
 
 @pytest.mark.parametrize(
@@ -300,90 +299,88 @@ async def test_a_topic_of_a_pattern_created_while_disconnected_is_found_after_th
     ],
 )
 async def test_a_pattern_matches_the_whole_topic_name_without_its_domain(
-    transport: MemoryTransport, pattern: str, found: bool
+    transport: MemoryTransport, client: encore.Client, pattern: str, found: bool
 ) -> None:
     transport.catalogue.create_partitioned(TOPIC, 1)
     transport.put(f"{TOPIC}-partition-0", b"x")
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        consumer = await subscribe_pattern(client, pattern)
-        if found:
-            assert (await consumer.receive(timeout=1)).data() == b"x"
-        else:
-            with pytest.raises(encore.ReceiveTimeout):
-                await consumer.receive(timeout=100)
+    consumer = await subscribe_pattern(client, pattern)
+    if found:
+        assert (await consumer.receive(timeout=1)).data() == b"x"
+    else:
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=100)
 
 
-async def test_new_partitions_are_found_within_a_minute(transport: MemoryTransport) -> None:
+async def test_new_partitions_are_found_within_a_minute(
+    transport: MemoryTransport, client: encore.Client
+) -> None:
     transport.catalogue.create_partitioned(TOPIC, 1)
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        consumer = await client.subscribe(TOPIC, "s", consumer_type=encore.ConsumerType.Shared)
-        transport.catalogue.create_partitioned(TOPIC, 2)
-        transport.put(f"{TOPIC}-partition-1", b"x")
-        assert (await consumer.receive(timeout=61)).data() == b"x"
+    consumer = await client.subscribe(TOPIC, "s", consumer_type=encore.ConsumerType.Shared)
+    transport.catalogue.create_partitioned(TOPIC, 2)
+    transport.put(f"{TOPIC}-partition-1", b"x")
+    assert (await consumer.receive(timeout=61)).data() == b"x"
 
 
 @pytest.mark.parametrize("kind", ["drop", "delay"])
 async def test_a_send_without_a_receipt_fails_after_its_timeout(
-    transport: MemoryTransport, kind: Any
+    transport: MemoryTransport, client: encore.Client, kind: Any
 ) -> None:
     transport.faults = FaultPlan([Fault(kind=kind, command="SEND", delay_ms=60_000)])
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        producer = await client.create_producer(TOPIC, send_timeout_millis=2500)
-        with pytest.raises(encore.TransportError, match="send_timeout_millis") as caught:
-            await producer.send(b"lost")
-        assert (caught.value.result, caught.value.retryable) == ("Timeout", True)
-        assert now_s() == pytest.approx(2.5, abs=0.02)  # with the wait for a batch
-        await producer.send(b"stored")
-        await producer.flush()
+    producer = await client.create_producer(TOPIC, send_timeout_millis=2500)
+    with pytest.raises(encore.TransportError, match="send_timeout_millis") as caught:
+        await producer.send(b"lost")
+    assert (caught.value.result, caught.value.retryable) == ("Timeout", True)
+    assert now_s() == pytest.approx(2.5, abs=0.02)  # with the wait for a batch
+    await producer.send(b"stored")
+    await producer.flush()
 
 
 @pytest.mark.parametrize("kind", ["close_before", "outage"])
 async def test_a_send_lost_with_its_connection_is_sent_again(
-    transport: MemoryTransport, kind: Any
+    transport: MemoryTransport, client: encore.Client, kind: Any
 ) -> None:
     transport.faults = FaultPlan([Fault(kind=kind, command="SEND", outage_s=3)])
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        producer = await client.create_producer(TOPIC)
-        first = asyncio.create_task(producer.send(b"first"))
-        await asyncio.sleep(0)
-        await producer.flush()
-        assert now_s() > 0
-        reader = await client.create_reader(TOPIC, encore.MessageId.earliest)
-        assert (await reader.read_next(1000)).message_id() == await first
-        assert not await reader.has_message_available()
+    producer = await client.create_producer(TOPIC)
+    first = asyncio.create_task(producer.send(b"first"))
+    await asyncio.sleep(0)
+    await producer.flush()
+    assert now_s() > 0
+    reader = await client.create_reader(TOPIC, encore.MessageId.earliest)
+    assert (await reader.read_next(1000)).message_id() == await first
+    assert not await reader.has_message_available()
 
 
 async def test_a_delayed_send_whose_connection_is_lost_is_stored_once(
     transport: MemoryTransport,
+    client: encore.Client,
 ) -> None:
     transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1000)])
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        producer = await client.create_producer(TOPIC)
-        sending = asyncio.create_task(producer.send(b"x"))
-        await asyncio.sleep(0.5)
-        transport.disconnect()
-        transport.reconnect()
-        await sending
-        await asyncio.sleep(5)
-        assert transport.state(TOPIC).log.end == 1
+    producer = await client.create_producer(TOPIC)
+    sending = asyncio.create_task(producer.send(b"x"))
+    await asyncio.sleep(0.5)
+    transport.disconnect()
+    transport.reconnect()
+    await sending
+    await asyncio.sleep(5)
+    assert transport.state(TOPIC).log.end == 1
 
 
 async def test_pending_sends_fail_when_the_producer_or_transport_is_closed(
     transport: MemoryTransport,
+    client: encore.Client,
 ) -> None:
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        for end in ("close", "shutdown"):
-            transport.faults = FaultPlan([Fault(kind="drop", command="SEND")])
-            producer = await client.create_producer(TOPIC, send_timeout_millis=0)
-            sending = asyncio.create_task(producer.send(b"x"))
-            await asyncio.sleep(1000)
-            assert not sending.done()
-            if end == "close":
-                await producer.close()
-            else:
-                transport.shutdown()
-            with pytest.raises(encore.ClosedError):
-                await sending
+    for end in ("close", "shutdown"):
+        transport.faults = FaultPlan([Fault(kind="drop", command="SEND")])
+        producer = await client.create_producer(TOPIC, send_timeout_millis=0)
+        sending = asyncio.create_task(producer.send(b"x"))
+        await asyncio.sleep(1000)
+        assert not sending.done()
+        if end == "close":
+            await producer.close()
+        else:
+            transport.shutdown()
+        with pytest.raises(encore.ClosedError):
+            await sending
 
 
 async def test_can_ack_is_true_only_while_connected_and_open(transport: MemoryTransport) -> None:
@@ -403,16 +400,16 @@ async def test_can_ack_is_true_only_while_connected_and_open(transport: MemoryTr
 
 async def test_producers_spread_over_partitions_and_keep_keys_together(
     transport: MemoryTransport,
+    client: encore.Client,
 ) -> None:
     transport.catalogue.create_partitioned(TOPIC, 3)
-    async with encore.Client("pulsar://memory", transport=transport) as client:
-        assert len(await client.get_topic_partitions(TOPIC)) == 3
-        producer = await client.create_producer(TOPIC)
-        spread = {(await producer.send(b"x")).partition() for _ in range(6)}
-        assert spread == {0, 1, 2}
-        keyed = {(await producer.send(b"x", partition_key="k")).partition() for _ in range(6)}
-        assert len(keyed) == 1
-        assert producer.topic() == TOPIC
+    assert len(await client.get_topic_partitions(TOPIC)) == 3
+    producer = await client.create_producer(TOPIC)
+    spread = {(await producer.send(b"x")).partition() for _ in range(6)}
+    assert spread == {0, 1, 2}
+    keyed = {(await producer.send(b"x", partition_key="k")).partition() for _ in range(6)}
+    assert len(keyed) == 1
+    assert producer.topic() == TOPIC
 
 
 async def test_transport_errors_name_the_result_of_the_broker(transport: MemoryTransport) -> None:

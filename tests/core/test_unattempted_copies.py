@@ -25,13 +25,19 @@ from hypothesis.stateful import (
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import duplicate_window
 from pulsar_encore.core.duplicate_window import DuplicateWindow
-from pulsar_encore.core.entry import EntryKey
+from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.message_key import DueBatch
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.message import Message
 
 KEYS = [(1, number) for number in range(3)]
 LEAD_MS = 100
+
+
+def entry_of(message: Message) -> Entry:
+    """Return the entry of the tracking state that a message was delivered with."""
+    assert message._entry is not None
+    return message._entry
 
 
 class DeliveryModel(RuleBasedStateMachine):
@@ -89,8 +95,7 @@ class DeliveryModel(RuleBasedStateMachine):
         message = self.queue.take()
         if message is None:
             return
-        assert message._entry is not None
-        key = message._entry.key
+        key = entry_of(message).key
         assert message.redelivery_count() == self.ended_deliveries[key], key
         self.held[key] = message
 
@@ -99,8 +104,7 @@ class DeliveryModel(RuleBasedStateMachine):
     def nack(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.held)))
         message = self.held.pop(key)
-        assert message._entry is not None
-        if self.topic_state.nack(message._entry, 0, self.now + 1_000, 0):
+        if self.topic_state.nack(entry_of(message), 0, self.now + 1_000, 0):
             self.ended_deliveries[key] += 1
 
     @rule(data=st.data(), passed=st.sampled_from([0, 50, 1_000, 3_000]))
@@ -117,8 +121,7 @@ class DeliveryModel(RuleBasedStateMachine):
     def ack(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.held)))
         message = self.held.pop(key)
-        assert message._entry is not None
-        self.topic_state.ack(message._entry, 0)
+        self.topic_state.ack(entry_of(message), 0)
         self.broker.pop(key, None)
         assert self.topic_state.window.unattempted.get(key) is None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from brokers_kit import Brokers
-from native_kit import TOPIC, Collector, lookup_of, run, subscription
+from native_kit import TOPIC, Collector, lookup_of, run, scopes_of, subscription
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.exceptions import InvalidUrl
@@ -39,7 +39,7 @@ class Client:
 
     @property
     def at(self) -> str:
-        (pool,) = [scope.lookup.pool for scope in self.transport._scopes.values()]
+        (pool,) = [scope.lookup.pool for scope in scopes_of(self.transport)]
         return pool.service.addresses[0].host
 
     def down(self, name: str) -> None:

@@ -300,7 +300,7 @@ def test_a_consumer_survives_a_long_outage_and_refused_subscribes() -> None:
         rig = Rig()
         transport_consumer, listener = await rig.subscribe()
         rig.service.faults = FaultPlan([Fault(kind="refuse", command="SUBSCRIBE", times=2)])
-        rig.dialer._outage(600)
+        rig.service.start_outage(600)
         await settle(500)
         assert not transport_consumer.is_connected()
         rig.store(b"a")

@@ -15,6 +15,11 @@ from pulsar_encore.transport.native.client_settings import ClientSettings
 SPACE = "persistent://public/default"
 
 
+def delete_topic(transport: MemoryTransport, topic: str) -> None:
+    """Delete a topic as an administrator does."""
+    transport._service.delete(topic)
+
+
 def test_a_removed_topic_does_not_count_for_the_end_of_all_topics() -> None:
     async def main() -> None:
         transport = MemoryTransport()
@@ -23,7 +28,7 @@ def test_a_removed_topic_does_not_count_for_the_end_of_all_topics() -> None:
         async with encore.Client("pulsar://x", transport=transport) as client:
             consumer = await client.subscribe("t", "s")
             await asyncio.sleep(1)
-            transport._service.delete(topic)
+            delete_topic(transport, topic)
             await asyncio.sleep(3)
             transport.catalogue.create(topic)
             await asyncio.sleep(20)
@@ -47,7 +52,7 @@ def test_an_ended_topic_that_was_removed_does_not_count_as_ended() -> None:
             transport.terminate(topic)
             await asyncio.sleep(5)
             assert consumer.has_reached_end_of_topic()
-            transport._service.delete(topic)
+            delete_topic(transport, topic)
             await asyncio.sleep(3)
             transport.catalogue.create(topic)
             await asyncio.sleep(20)

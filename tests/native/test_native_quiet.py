@@ -92,7 +92,7 @@ def test_a_reader_misses_no_message_of_a_later_partition() -> None:
         rig.service.catalogue.create_partitioned(PARTS, 1)
         rig.store(b"old", topic=f"{PARTS}-partition-0")
         async with (
-            encore.Client(URL, transport=rig.transport) as client,
+            rig.client() as client,
             client.create_reader(PARTS, encore.MessageId.latest) as reader,
         ):
             rig.service.catalogue.create_partitioned(PARTS, 2)
@@ -110,7 +110,7 @@ def test_a_reader_of_a_non_persistent_topic_gets_every_message() -> None:
     async def main() -> None:
         rig = Rig()
         async with (
-            encore.Client(URL, transport=rig.transport) as client,
+            rig.client() as client,
             client.create_reader(VOLATILE, encore.MessageId.latest) as reader,
         ):
             for number in range(3):
@@ -124,7 +124,7 @@ def test_a_position_request_after_a_loss_waits_for_the_connection() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"0", b"1")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             reader = await client.create_reader(TOPIC, encore.MessageId.earliest)
             assert (await reader.read_next(1000)).data() == b"0"
             rig.dialer.drop()
@@ -161,7 +161,7 @@ def test_a_seek_is_not_reported_as_a_reconnect() -> None:
         rig = Rig()
         rig.store(b"0")
         events: list[encore.ConsumerEvent] = []
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await client.subscribe(TOPIC, "s", event_listener=events.append)
             await consumer.seek(encore.MessageId.earliest)
             assert (await consumer.receive(timeout=1)).data() == b"0"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_encore.core.message_key import MessageKey
-from pulsar_encore.state.rocks import RocksStore, TopicStore
+from pulsar_encore.state.rocks import RocksStore, TopicStore, rocks_store
 
 TOPIC = "persistent://public/default/t"
 copies = count()
@@ -28,6 +28,11 @@ def opened_for_topic(path: Path, **options: Any) -> tuple[RocksStore, TopicStore
     """Open the store and the records of its topic."""
     store = opened(path, **options)
     return store, topic_store_of(store)
+
+
+def open_directories() -> list[Path]:
+    """Return the directories that the stores of this process hold open."""
+    return list(rocks_store._slots)
 
 
 def nack(topic_store: TopicStore, key: MessageKey, due_ms: int, bits: int = 0) -> None:

@@ -24,6 +24,7 @@ from rocks_kit import (
     keys_of,
     killed,
     nack,
+    open_directories,
     opened,
     opened_for_topic,
     topic_store_of,
@@ -38,7 +39,13 @@ from pulsar_encore.errors import (
     StateInUseError,
     StoreError,
 )
-from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, StateReader, TopicStore
+from pulsar_encore.state.rocks import (
+    DeliveredRecord,
+    RocksStore,
+    StateReader,
+    TopicStore,
+    rocks_store,
+)
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.store_keys import FORMAT_KEY, entry_key, number
 from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
@@ -1158,9 +1165,9 @@ def test_kills_lose_no_confirmed_write(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def none_left_open() -> Iterator[None]:
     yield
-    stores: Any = sys.modules["pulsar_encore.state.rocks.rocks_store"]
-    left = [slot for path, slot in stores._slots.items() if "pytest" in str(path)]
-    for slot in left:
-        slot.core.close()
-        del stores._slots[slot.path]
+    left = [path for path in open_directories() if "pytest" in str(path)]
+    for path in left:
+        core = rocks_store._slots.pop(path).core
+        assert core is not None
+        core.close()
     assert not left

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rocks_kit import TOPIC, keys_of, killed, opened, opened_for_topic, topic_store_of, waiting
+from rocks_kit import (
+    TOPIC,
+    keys_of,
+    killed,
+    open_directories,
+    opened,
+    opened_for_topic,
+    topic_store_of,
+    waiting,
+)
 
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateFormatError
@@ -174,6 +183,4 @@ def test_the_previous_version_rejects_the_new_format(
 @pytest.fixture(autouse=True)
 def none_left_open() -> Iterator[None]:
     yield
-    from pulsar_encore.state.rocks import rocks_store as store
-
-    assert not [path for path in store._slots if "pytest" in str(path)]
+    assert not [path for path in open_directories() if "pytest" in str(path)]
