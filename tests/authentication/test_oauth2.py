@@ -176,10 +176,10 @@ REFUSALS: dict[str, tuple[str, tuple[int, Any], str, bool]] = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 async def test_an_invalid_answer_of_the_issuer_is_an_error_that_shows_it(case: str) -> None:
-    path, answer, said, retryable = REFUSALS[case]
+    path, answer, message, retryable = REFUSALS[case]
     async with issuer() as made:
         made.answers[path] = answer
-        with pytest.raises(encore.AuthenticationError, match=said) as caught:
+        with pytest.raises(encore.AuthenticationError, match=message) as caught:
             await oauth2(made.url).data()
     assert "the broker was not asked" in str(caught.value)
     assert caught.value.retryable is retryable
@@ -264,9 +264,9 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_invalid_parameters_are_named_and_not_shown(case: str) -> None:
-    parameters, said = WRONG[case]
+    parameters, message = WRONG[case]
     text = parameters if isinstance(parameters, str) else json.dumps(parameters)
-    with pytest.raises(encore.ConfigurationError, match=said) as caught:
+    with pytest.raises(encore.ConfigurationError, match=message) as caught:
         encore.AuthenticationOauth2(text)
     assert SECRET not in str(caught.value)
 
