@@ -8,8 +8,10 @@ import json
 import ssl
 import sys
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import certifi
@@ -127,11 +129,10 @@ async def test_a_failing_issuer_does_not_invalidate_a_valid_token(
         await auth.data()
         kept = made.answers.get(path)
         made.answers[path] = answer
-        monkeypatch.setattr("pulsar_encore.authentication.oauth2.renew_after_s", lambda _: 0.0)
-        auth._cached = auth._cached and auth._cached._replace(renew_at=0.0)
+        auth.refused()  # so that the next call asks the issuer
         assert await auth.data() == b"token-1"
-        assert auth._cached is not None
-        auth._cached = auth._cached._replace(expires_at=0.0)
+        expired = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600)
+        monkeypatch.setattr("pulsar_encore.authentication.oauth2.time", expired)
         with pytest.raises(encore.AuthenticationError):
             await auth.data()
         if kept is None:

@@ -30,11 +30,10 @@ class World:
             entry, _ = self.state.arrive((1, number), size, 0, range(size))
             assert entry is not None
             self.entries.append(entry)
-        self.messages = [
-            self.message(entry, at) for entry in self.entries for at in range(entry.size)
-        ]
-        for message in self.messages:
-            self.begin(message, dice.random())
+        parts = [(entry, at) for entry in self.entries for at in range(entry.size)]
+        self.messages = [self.message(entry, at) for entry, at in parts]
+        for message, (entry, at) in zip(self.messages, parts, strict=True):
+            self.begin(message, entry, at, dice.random())
         if dice.random() < 0.2:
             self.state.disconnected()
         self.items = self.list_of(dice)
@@ -43,9 +42,8 @@ class World:
         raw: object = object()
         return Message(raw, None, entry, index, 0)  # type: ignore[arg-type]
 
-    def begin(self, message: Message, chance: float) -> None:
-        entry, index = message._entry, message._index
-        if entry is None or chance < 0.05 or not entry.live:
+    def begin(self, message: Message, entry: Entry, index: int, chance: float) -> None:
+        if chance < 0.05 or not entry.live:
             return
         assert entry.state[index] == QUEUED
         entry.deliver(index)
