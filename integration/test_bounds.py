@@ -156,7 +156,7 @@ def false_entries(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
 async def test_only_entries_with_false_metadata_are_dropped(
     pulsar: Server, admin: Admin, topic: str, kind: encore.ConsumerType
 ) -> None:
-    wanted: list[bytes] = []
+    expected: list[bytes] = []
     async with (
         without_long_backoff(encore.Client(pulsar.service_url, transport="native")) as client,
         client.subscribe(topic, "s", kind) as consumer,
@@ -174,20 +174,20 @@ async def test_only_entries_with_false_metadata_are_dropped(
                 large = payload_of_good + bytes(3_000_000)
                 plain.compression, plain.uncompressed_size = pb.ZSTD, len(large)
                 await connection.store_entry(plain, compress(pb.ZSTD, large))
-                wanted.append(large)
+                expected.append(large)
             else:
                 await connection.store_entry(plain, payload_of_good)
-                wanted.append(payload_of_good)
+                expected.append(payload_of_good)
             await connection.store_entry(metadata, payload)
         seen: dict[bytes, None] = {}
         async with asyncio.timeout(120):
-            while len(seen) < len(wanted):
+            while len(seen) < len(expected):
                 message = await consumer.receive()
                 seen.setdefault(message.data())
                 await consumer.acknowledge(message)
-        assert sorted(seen) == sorted(wanted)
+        assert sorted(seen) == sorted(expected)
         if kind is encore.ConsumerType.Exclusive:
-            assert list(seen) == wanted
+            assert list(seen) == expected
         async with asyncio.timeout(60):
             while admin.stats(topic)["subscriptions"]["s"]["msgBacklog"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)

@@ -33,7 +33,7 @@ async def test_a_dead_lettered_message_is_replayed_with_all_its_attempts(
         dead = DeadLetters(client, f"{topic}-{SUBSCRIPTION}-DLQ")
         for attempt in range(2):
             [message] = await take(consumer, 1)
-            error = ValueError(f"look {attempt}")
+            error = ValueError(f"attempt {attempt}")
             await consumer.negative_acknowledge(message, delay=0.1, error=error)
         for _ in range(100):
             if groups := await dead.list():

@@ -280,7 +280,7 @@ async def test_an_overflow_letter_reconsumed_by_java_counts_attempts_as_java_doe
     await asyncio.sleep(2.5)  # until it is due: postponing an early letter is no attempt
     async with await subscribe(client, topic, 3) as consumer:
         message = await consumer.receive(timeout=10)
-        assert message.redelivery_count() == 0, "the looks before the parking are not counted"
+        assert message.redelivery_count() == 0, "the deliveries before the parking are not counted"
         attempts = 1
         with contextlib.suppress(encore.ReceiveTimeout):
             while True:

@@ -253,13 +253,13 @@ class HalfOpenProxy:
         broker_reader, broker = await asyncio.open_connection(*self._address)
         self._clients.append(writer)
         self._brokers.append(broker)
-        for source, target in ((reader, broker), (broker_reader, writer)):
-            task = asyncio.ensure_future(self._copy(source, target))
+        for origin, target in ((reader, broker), (broker_reader, writer)):
+            task = asyncio.ensure_future(self._copy(origin, target))
             self._tasks.add(task)
 
-    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _copy(self, reader: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while data := await source.read(65_536):
+            while data := await reader.read(65_536):
                 target.write(data)
 
     def cut_connections(self) -> None:

@@ -117,9 +117,9 @@ def test_to_ms(value: float | timedelta, ms: int) -> None:
 
 def test_reports_of_a_lasting_failure_become_rare() -> None:
     reports = FailureReports()
-    told = [second for second in range(100, 3700, 10) if reports.failed(second)]
-    gaps = [later - first for first, later in pairwise(told)]
-    assert told[0] == 100, "the first failure is reported"
+    report_times = [second for second in range(100, 3700, 10) if reports.failed(second)]
+    gaps = [later - first for first, later in pairwise(report_times)]
+    assert report_times[0] == 100, "the first failure is reported"
     assert reports.attempts == 360
     assert reports.elapsed_s(3700) == 3600
     assert gaps == [10, 10, 20, 40, 80, 160, *[300] * (len(gaps) - 6)]

@@ -164,11 +164,11 @@ def arrivals(case: str, plain: bool, entries: int) -> Arrivals:
     return make[kind](int(numbers[0]), int(numbers[1]), entries)
 
 
-def fill(add: Callable[[MessageKey, int, int], object], source: Arrivals) -> Filled:
+def fill(add: Callable[[MessageKey, int, int], object], arrivals: Arrivals) -> Filled:
     """Add everything, in blocks of 1000 existing keys."""
     keys, latest = 0, 0
     times = array("d")  # a list of floats would need as much memory as some indexes
-    while block := list(islice(source, 1000)):
+    while block := list(islice(arrivals, 1000)):
         start = perf_counter()
         for key, due_ms, bits in block:
             add(key, due_ms, bits)

@@ -152,8 +152,8 @@ def fingerprint_of(key: MessageKey) -> int:
 def opened(path: Path, **options: Any) -> tuple[RocksStore, TopicStore]:
     """Open a store and its only topic."""
     store = RocksStore(path, wall_now_ms=NOW)
-    source = store.topic_store("persistent://public/default/orders", "billing", **options)
-    return store, source
+    topic_store = store.topic_store("persistent://public/default/orders", "billing", **options)
+    return store, topic_store
 
 
 def size_of(path: Path) -> int:
@@ -179,9 +179,11 @@ def waits(count: int, spread_ms: int, mixed: bool) -> Iterator[tuple[MessageKey,
         yield key_of(number, count), NOW + delay, precision_bits(delay)
 
 
-def fill(store: RocksStore, source: TopicStore, count: int, spread_ms: int, mixed: bool) -> None:
+def fill(
+    store: RocksStore, topic_store: TopicStore, count: int, spread_ms: int, mixed: bool
+) -> None:
     """Add pending messages, 100 in a write."""
-    nack, rows = source.records.record_nack, waits(count, spread_ms, mixed)
+    nack, rows = topic_store.records.record_nack, waits(count, spread_ms, mixed)
     while some := list(islice(rows, 100)):
         with store.batched_writes():
             for key, due_ms, bits in some:
@@ -191,14 +193,14 @@ def fill(store: RocksStore, source: TopicStore, count: int, spread_ms: int, mixe
 def expiry(path: Path, scale: float) -> Figures:
     """Measure a million messages that are due within a minute."""
     count = int(MILLION * scale)
-    store, source = opened(path)
-    fill(store, source, count, 60_000, mixed=False)
+    store, topic_store = opened(path)
+    fill(store, topic_store, count, 60_000, mixed=False)
     store.close()
     start = perf_counter()
-    store, source = opened(path)
+    store, topic_store = opened(path)
     opening = perf_counter() - start
     watch = Stopwatch()
-    records = source.records
+    records = topic_store.records
     keys = [key for key, *_ in waits(count, 60_000, mixed=False)]
 
     def settled(some: list[MessageKey]) -> None:
@@ -252,10 +254,10 @@ def moves_of(count: int, mixed: bool) -> list[tuple[MessageKey, int, int]]:
 def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
     """Measure changes of due times, `each` in one write."""
     count = int(CHANGES * scale)
-    store, source = opened(path)
-    fill(store, source, count, 3_600_000, mixed)
+    store, topic_store = opened(path)
+    fill(store, topic_store, count, 3_600_000, mixed)
     moves = moves_of(count, mixed)
-    watch, nack = Stopwatch(), source.records.record_nack
+    watch, nack = Stopwatch(), topic_store.records.record_nack
 
     def some(at: int) -> None:
         with store.batched_writes():
@@ -309,8 +311,8 @@ def memory_changes(path: Path, scale: float, mixed: bool) -> Figures:
 def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
     """Measure deliveries acked 2 s later, with one in a hundred after 30 s."""
     count = int(HANDED * scale)
-    store, source = opened(path, count_attempts=count_attempts)
-    records: AttemptRecords = source.records
+    store, topic_store = opened(path, count_attempts=count_attempts)
+    records: AttemptRecords = topic_store.records
     first = store.statistics()
     watch = Stopwatch()
     turn, mask = (32, 1) if size == 1 else (1, (1 << size) - 1)
@@ -351,16 +353,16 @@ def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
 def questions(path: Path, scale: float) -> Figures:
     """Measure lookups of new and of known messages, with 100,000 records."""
     count = int(CHANGES * scale)
-    store, source = opened(path)
+    store, topic_store = opened(path)
     for at in range(0, 2 * count, 200):
-        source.records.record_deliveries(
+        topic_store.records.record_deliveries(
             [DeliveredRecord(1, entry) for entry in range(at, at + 200, 2)], NOW
         )
     figures = {}
     for name, first in (("new_ns", 1), ("known_ns", 0)):
         start = thread_time()
         for entry in range(first, 2 * count, 2):
-            source.records.recall_entry(1, entry)
+            topic_store.records.recall_entry(1, entry)
         figures[name] = (thread_time() - start) / count * 1e9
     store.close()
     return figures
@@ -370,13 +372,13 @@ def weight(path: Path, scale: float, mixed: bool, stored: bool) -> Figures:
     """Return the bytes of each pending key: in memory, and on disk after a close."""
     count = int(MILLION * scale)
     spread_ms = 3_600_000 if mixed else 60_000
-    store, source = opened(path)
-    fill(store, source, 1000, spread_ms, mixed)  # so that no code is loaded later
-    source.records.clear()
+    store, topic_store = opened(path)
+    fill(store, topic_store, 1000, spread_ms, mixed)  # so that no code is loaded later
+    topic_store.records.clear()
     index = TimeBucketIndex()
     before = rss()
     if stored:
-        fill(store, source, count, spread_ms, mixed)
+        fill(store, topic_store, count, spread_ms, mixed)
     else:
         for row in waits(count, spread_ms, mixed):
             index.add(*row)

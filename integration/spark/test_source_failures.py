@@ -64,11 +64,11 @@ def test_markers_anywhere_in_a_topic_are_skipped(pulsar: Server, topic: str, kin
     available.
     """
     store(pulsar, topic, kinds)
-    wanted = [body(number) for number, kind in enumerate(kinds) if kind == "x"]
-    assert values(read(pulsar, topic, pollTimeoutMs=8000)) == wanted
-    assert values(read(pulsar, topic, pollTimeoutMs=8000, minPartitions=3)) == wanted
+    expected = [body(number) for number, kind in enumerate(kinds) if kind == "x"]
+    assert values(read(pulsar, topic, pollTimeoutMs=8000)) == expected
+    assert values(read(pulsar, topic, pollTimeoutMs=8000, minPartitions=3)) == expected
     query = Query(pulsar, topic, startingOffsets="earliest", subscription="s", pollTimeoutMs=8000)
-    assert query.run() == wanted
+    assert query.run() == expected
     query.stop()
 
 

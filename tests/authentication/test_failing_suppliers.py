@@ -26,10 +26,10 @@ class Calls:
     """Calls of a client that wait for the library to connect."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reports: list[str] = []
 
     def fail_authentication(self, why: str) -> None:
-        self.told.append(why)
+        self.reports.append(why)
 
 
 class Asked:
@@ -64,7 +64,7 @@ def test_the_last_good_token_is_returned_again(name: str, caplog: pytest.LogCapt
     calls = Calls()
     ask = Asked(steps("t-1", fail, fail, "t-2", fail), calls)
     assert [ask() for _ in range(5)] == ["t-1", "t-1", "t-1", "t-2", "t-2"]
-    assert not calls.told
+    assert not calls.reports
     assert [each.levelname for each in caplog.records] == ["WARNING"] * 3
     assert all(f"the token's supplier {why}" in each.getMessage() for each in caplog.records)
     assert SECRET not in caplog.text and "t-1" not in caplog.text
@@ -78,7 +78,7 @@ def test_without_an_earlier_token_it_returns_an_empty_one_and_running_calls_fail
     calls = Calls()
     ask = Asked(steps(fail, fail, "one", fail), calls)
     assert [ask() for _ in range(4)] == ["", "", "one", "one"]
-    assert len(calls.told) == 2 and why in calls.told[0]
+    assert len(calls.reports) == 2 and why in calls.reports[0]
     assert [each.levelname for each in caplog.records] == ["ERROR", "ERROR", "WARNING"]
     assert SECRET not in caplog.text
 
@@ -112,7 +112,7 @@ def test_a_log_handler_that_raises_does_not_raise_into_the_library() -> None:
     calls = Calls()
     ask = Asked(steps(fail, "one", fail), calls)
     assert [ask() for _ in range(3)] == ["", "one", "one"]
-    assert len(calls.told) == 1
+    assert len(calls.reports) == 1
 
 
 @pytest.mark.parametrize("detail", ["ValueError: s3cret\n\nAt:\n  program.py(3): supplier", ""])

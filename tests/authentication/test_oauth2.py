@@ -8,8 +8,10 @@ import json
 import ssl
 import sys
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import certifi
@@ -127,11 +129,10 @@ async def test_a_failing_issuer_does_not_invalidate_a_valid_token(
         await auth.data()
         kept = made.answers.get(path)
         made.answers[path] = answer
-        monkeypatch.setattr("pulsar_encore.authentication.oauth2.renew_after_s", lambda _: 0.0)
-        auth._cached = auth._cached and auth._cached._replace(renew_at=0.0)
+        auth.refused()  # so that the next call asks the issuer
         assert await auth.data() == b"token-1"
-        assert auth._cached is not None
-        auth._cached = auth._cached._replace(expires_at=0.0)
+        expired = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600)
+        monkeypatch.setattr("pulsar_encore.authentication.oauth2.time", expired)
         with pytest.raises(encore.AuthenticationError):
             await auth.data()
         if kept is None:
@@ -176,10 +177,10 @@ REFUSALS: dict[str, tuple[str, tuple[int, Any], str, bool]] = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 async def test_an_invalid_answer_of_the_issuer_is_an_error_that_shows_it(case: str) -> None:
-    path, answer, said, retryable = REFUSALS[case]
+    path, answer, message, retryable = REFUSALS[case]
     async with issuer() as made:
         made.answers[path] = answer
-        with pytest.raises(encore.AuthenticationError, match=said) as caught:
+        with pytest.raises(encore.AuthenticationError, match=message) as caught:
             await oauth2(made.url).data()
     assert "the broker was not asked" in str(caught.value)
     assert caught.value.retryable is retryable
@@ -264,9 +265,9 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_invalid_parameters_are_named_and_not_shown(case: str) -> None:
-    parameters, said = WRONG[case]
+    parameters, message = WRONG[case]
     text = parameters if isinstance(parameters, str) else json.dumps(parameters)
-    with pytest.raises(encore.ConfigurationError, match=said) as caught:
+    with pytest.raises(encore.ConfigurationError, match=message) as caught:
         encore.AuthenticationOauth2(text)
     assert SECRET not in str(caught.value)
 

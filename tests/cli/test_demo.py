@@ -293,15 +293,15 @@ async def test_all_sides_can_be_measured() -> None:
             for label, (side, transport) in sides
         ]
         results: list[Any] = await asyncio.gather(*work)
-    came = dict(zip(SIDES, results[:3], strict=True))
+    results_by_side = dict(zip(SIDES, results[:3], strict=True))
     weights = dict(zip(SIDES, results[3:], strict=True))
     for label in ("encore", "native"):
-        assert came[label]["short_s"] >= delays["short_s"]
-        assert came[label]["long_s"] >= delays["long_s"]
+        assert results_by_side[label]["short_s"] >= delays["short_s"]
+        assert results_by_side[label]["long_s"] >= delays["long_s"]
         assert weights["stock"]["mb"] > 3 * max(weights[label]["mb"], 1.0)
     # This shows the defect: the longer delay is not possible.
-    assert came["stock"]["long_s"] - came["stock"]["short_s"] < 0.3
-    assert row_of(two_delays.SCENARIO, came).missing == ()
+    assert results_by_side["stock"]["long_s"] - results_by_side["stock"]["short_s"] < 0.3
+    assert row_of(two_delays.SCENARIO, results_by_side).missing == ()
     assert row_of(pending_memory.SCENARIO, weights).stock.endswith("bytes each)")
 
 

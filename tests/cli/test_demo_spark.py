@@ -163,8 +163,8 @@ def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
 def test_a_missing_library_is_reported(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    said = f'{library}, which is not installed: pip install "pulsar-encore[spark]"'
-    assert spark_here.missing() == said
+    reason = f'{library}, which is not installed: pip install "pulsar-encore[spark]"'
+    assert spark_here.missing() == reason
 
 
 def test_an_old_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,9 +45,9 @@ def test_interrupted_work_is_asked_to_stop_and_stops(
         sys.stderr.write("a call was cut off\n")
         raise RuntimeError("a call was cut off")
 
-    with pytest.raises(InterruptedWork) as said:
+    with pytest.raises(InterruptedWork) as caught:
         until_interrupted(work, asked.set)
-    assert said.value.number == number
+    assert caught.value.number == number
     assert handlers() == before
     assert "cut off" not in capsys.readouterr().err
     assert not logging.root.manager.disable

@@ -22,7 +22,7 @@ class Thing:
         self.ended += 1
 
 
-async def test_everyone_waits_for_the_same_close() -> None:
+async def test_all_callers_wait_for_the_same_close() -> None:
     thing = Thing()
     closes = [asyncio.create_task(thing.close()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def test_everyone_waits_for_the_same_close() -> None:
     assert (thing.begun, thing.ended) == (1, 1)
 
 
-async def test_a_failure_reaches_everyone() -> None:
+async def test_a_failed_close_raises_for_every_caller() -> None:
     async def fail() -> None:
         raise OSError("gone")
 
@@ -45,7 +45,7 @@ async def test_a_failure_reaches_everyone() -> None:
             await close()
 
 
-def test_a_close_that_lost_its_loop_begins_again() -> None:
+def test_a_close_whose_loop_ended_begins_again_on_the_next() -> None:
     thing = Thing()
 
     async def begin_and_leave() -> None:

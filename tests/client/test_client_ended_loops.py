@@ -107,7 +107,7 @@ def test_messages_of_a_consumer_on_an_ended_loop_are_redelivered_to_the_next_run
 
 
 @pytest.mark.parametrize("name", ["asyncio", "uvloop"])
-def test_no_connection_outlives_asyncio_run(
+def test_no_connection_remains_after_asyncio_run(
     client: encore.Client, broker: BrokerThread, topic: str, name: str
 ) -> None:
     run = RUNS[name]
@@ -123,7 +123,7 @@ def test_no_connection_outlives_asyncio_run(
 
 
 @pytest.mark.parametrize("name", ["asyncio", "uvloop"])
-def test_acks_that_the_end_of_a_loop_leaves_unsent_are_told_in_one_line(
+def test_acks_left_unsent_by_an_ended_loop_are_logged_in_one_line(
     client: encore.Client,
     broker: BrokerThread,
     topic: str,
@@ -168,7 +168,7 @@ def test_a_producer_works_on_the_next_loop_with_a_new_connection(
     assert connections(broker) == 0
 
 
-def test_everything_of_a_closed_loop_is_closed_from_another(
+def test_closing_a_client_on_another_loop_closes_all_objects_of_a_closed_loop(
     broker: BrokerThread, topic: str, tmp_path: Path, run: Run
 ) -> None:
     """If one part of the shutdown fails because the loop is closed, all other parts still run."""
@@ -281,7 +281,7 @@ def test_connections_of_a_loop_in_another_thread_end_there(
     worker.join(20)
 
 
-def test_the_end_of_a_loop_calls_once_unless_it_is_cancelled() -> None:
+def test_a_loop_end_makes_its_call_once_unless_it_is_cancelled() -> None:
     calls: list[str] = []
     ends: list[LoopEnd] = []
 

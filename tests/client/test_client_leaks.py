@@ -64,7 +64,7 @@ async def made_and_closed(
 @pytest.mark.parametrize("kind", CREATE)
 @pytest.mark.parametrize("do", [made_and_closed, cancelled_while_made])
 @pytest.mark.parametrize("end", ["close", "shutdown", "dropped"])
-async def test_nothing_is_kept(
+async def test_clients_that_end_keep_no_thread_no_file_and_no_memory(
     make_client: Callable[..., encore.Client],
     topic: str,
     broker: BrokerThread,
@@ -103,7 +103,7 @@ async def test_nothing_is_kept(
             await asyncio.sleep(0.02)
 
 
-async def test_closing_waits_for_what_arrives_late(
+async def test_close_waits_for_a_consumer_that_is_created_late(
     make_client: Callable[..., encore.Client], topic: str, broker: BrokerThread
 ) -> None:
     broker.faults = FaultPlan([Fault(kind="delay", command="SUCCESS", delay_ms=100)])

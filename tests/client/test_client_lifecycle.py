@@ -69,7 +69,7 @@ async def test_an_object_created_after_the_cancel_is_closed(
 @pytest.mark.parametrize(
     "order", list(itertools.permutations(["producer", "consumer", "reader", "client"]))
 )
-async def test_closing_in_any_order(
+async def test_objects_and_client_can_be_closed_in_any_order(
     make_client: Callable[..., encore.Client], topic: str, order: tuple[str, ...]
 ) -> None:
     client = make_client()
@@ -89,14 +89,16 @@ async def test_closing_in_any_order(
             assert isinstance(result, encore.ClosedError)
 
 
-async def test_closing_all_at_once(make_client: Callable[..., encore.Client], topic: str) -> None:
+async def test_objects_and_client_can_be_closed_at_once(
+    make_client: Callable[..., encore.Client], topic: str
+) -> None:
     client = make_client()
     objects = [await create(client, topic) for create in CREATE.values()]
     async with asyncio.timeout(5):
         await asyncio.gather(*(each.close() for each in (client, *objects, client, *objects)))
 
 
-async def test_a_cancelled_close_goes_on(
+async def test_a_cancelled_close_completes(
     make_client: Callable[..., encore.Client], topic: str
 ) -> None:
     client = make_client()
@@ -111,7 +113,9 @@ async def test_a_cancelled_close_goes_on(
         await other.create_producer(topic, producer_name="one")
 
 
-async def test_a_closed_client_says_so(make_client: Callable[..., encore.Client]) -> None:
+async def test_calls_on_a_closed_client_raise_closed_error(
+    make_client: Callable[..., encore.Client],
+) -> None:
     for end in ("close", "shutdown"):
         client = make_client()
         if end == "close":
@@ -150,7 +154,7 @@ async def test_shutdown_ends_pending_calls(
         await client.close()
 
 
-async def test_after_a_shutdown_every_call_says_closed(
+async def test_every_call_after_a_shutdown_raises_closed_error(
     make_client: Callable[..., encore.Client], topic: str
 ) -> None:
     client = make_client()
@@ -199,16 +203,18 @@ async def test_after_a_shutdown_every_call_says_closed(
 
 
 class SlowTransport:
-    """Creates a link only when told to."""
+    """Creates an object only when `go` is set."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.links_closed = 0
+        self.objects_closed = 0
         self.closed = 0
 
-    async def create_producer(self, _options: Any, _listener: Any = None) -> SlowTransport.Link:
+    async def create_producer(
+        self, _options: Any, _listener: Any = None
+    ) -> SlowTransport.TransportObject:
         await self.go.wait()
-        return SlowTransport.Link(self)
+        return SlowTransport.TransportObject(self)
 
     create_reader = subscribe = create_producer
 
@@ -218,16 +224,16 @@ class SlowTransport:
     def shutdown(self) -> None:
         self.closed += 1
 
-    class Link:
+    class TransportObject:
         def __init__(self, transport: SlowTransport) -> None:
             self.transport = transport
 
         async def close(self) -> None:
-            self.transport.links_closed += 1
+            self.transport.objects_closed += 1
 
 
 @pytest.mark.parametrize("kind", CREATE)
-async def test_what_arrives_after_the_client_was_closed_is_closed(kind: str) -> None:
+async def test_an_object_created_after_the_client_was_closed_is_closed(kind: str) -> None:
     transport = SlowTransport()
     client = encore.Client("pulsar://nowhere:1", transport=transport)  # type: ignore[arg-type]
     creating = asyncio.ensure_future(CREATE[kind](client, "t"))
@@ -236,10 +242,10 @@ async def test_what_arrives_after_the_client_was_closed_is_closed(kind: str) -> 
     transport.go.set()
     with pytest.raises(encore.ClosedError, match="meanwhile"):
         await creating
-    assert (transport.links_closed, transport.closed) == (1, 1)
+    assert (transport.objects_closed, transport.closed) == (1, 1)
 
 
-async def test_without_a_broker_everything_ends_by_name(
+async def test_calls_without_a_broker_raise_retryable_errors_that_name_service_url(
     make_client: Callable[..., encore.Client], unused_port: int
 ) -> None:
     url = f"pulsar://127.0.0.1:{unused_port}"
@@ -268,7 +274,7 @@ async def test_closing_does_not_wait_for_a_creation_without_end(
             await creating
 
 
-async def test_partitions_are_listed(
+async def test_get_topic_partitions_lists_the_partitions(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     full = f"persistent://public/default/{topic}"
@@ -297,7 +303,7 @@ async def test_errors_name_the_option_or_the_topic(
                     await create(client, "missing")
 
 
-async def test_a_second_of_an_exclusive_kind_is_refused_by_name(
+async def test_a_second_exclusive_consumer_is_refused_with_consumer_busy(
     client: encore.Client, topic: str
 ) -> None:
     first = await CREATE["consumer"](client, topic)
@@ -355,7 +361,7 @@ print("end", flush=True)
     "how",
     ["left-open", "loop-closed", "message-after-loop", "dropped", "shut-down", "closed"],
 )
-def test_the_process_ends_in_order(broker: BrokerThread, how: str) -> None:
+def test_a_process_exits_cleanly_whatever_it_leaves_open(broker: BrokerThread, how: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", EXIT, how, broker.url],
         capture_output=True,
@@ -367,7 +373,7 @@ def test_the_process_ends_in_order(broker: BrokerThread, how: str) -> None:
     assert "Traceback" not in ended.stderr
 
 
-async def test_closing_during_an_outage_waits_for_the_connection_that_its_acks_need(
+async def test_close_during_an_outage_waits_for_the_reconnect_to_send_acks(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     consumer = await client.subscribe(

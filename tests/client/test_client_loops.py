@@ -59,7 +59,7 @@ def test_one_client_serves_a_loop_for_each_job(make_client: MakeClient, topic: s
     asyncio.run(client.close())
 
 
-def test_a_producer_goes_on_on_the_next_loop(make_client: MakeClient, topic: str) -> None:
+def test_a_producer_can_be_used_on_the_next_loop(make_client: MakeClient, topic: str) -> None:
     """A job that publishes by a producer of the whole process."""
     client = make_client()
 
@@ -153,14 +153,14 @@ async def _call_from_another_loop(make_client: MakeClient, topic: str) -> None:
             return "nothing was raised"
 
         for name, call in calls.items():
-            said = await asyncio.to_thread(elsewhere, call)
-            assert "another event loop" in said, (name, said)
+            message_text = await asyncio.to_thread(elsewhere, call)
+            assert "another event loop" in message_text, (name, message_text)
         for name, plain in {
             "send_async": lambda: producer.send_async(b"two", None),
             "redeliver": consumer.redeliver_unacknowledged_messages,
         }.items():
-            said = await asyncio.to_thread(without_a_loop, plain)
-            assert "call_soon_threadsafe" in said, (name, said)
+            message_text = await asyncio.to_thread(without_a_loop, plain)
+            assert "call_soon_threadsafe" in message_text, (name, message_text)
         # All of them are as they were, and the message still is this consumer's to settle.
         assert await reader.has_message_available()
         await producer.send(b"three")
@@ -170,7 +170,9 @@ async def _call_from_another_loop(make_client: MakeClient, topic: str) -> None:
         assert (await reader.read_next(timeout=10)).data() == b"three"
 
 
-async def test_a_thread_hands_its_call_to_the_loop(make_client: MakeClient, topic: str) -> None:
+async def test_a_thread_can_ack_with_run_coroutine_threadsafe(
+    make_client: MakeClient, topic: str
+) -> None:
     async with (
         make_client() as client,
         client.create_producer(topic) as producer,
@@ -190,7 +192,7 @@ async def test_a_thread_hands_its_call_to_the_loop(make_client: MakeClient, topi
 @pytest.mark.parametrize(
     "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
 )
-def test_a_loop_run_step_by_step(
+def test_a_client_works_on_a_loop_that_runs_step_by_step(
     make_client: MakeClient, topic: str, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     """The calls are made while it does not run, as programs without `asyncio.run` do."""
@@ -208,7 +210,9 @@ def test_a_loop_run_step_by_step(
         loop.close()
 
 
-def test_a_client_closes_what_loops_have_left(make_client: MakeClient, topic: str) -> None:
+def test_closing_a_client_closes_consumers_of_closed_resting_and_running_loops(
+    make_client: MakeClient, topic: str
+) -> None:
     """A consumer of a loop that is closed, one of a loop that rests, one of a running thread."""
     client = make_client()
     resting = asyncio.new_event_loop()
@@ -384,7 +388,7 @@ def test_a_child_forked_from_a_thread_ends(broker: Any, topic: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "the child has ended\n", "")
 
 
-def test_a_child_of_a_running_loop_is_told_too(broker: Any, topic: str) -> None:
+def test_a_child_forked_in_a_running_loop_gets_forked_error(broker: Any, topic: str) -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -403,7 +407,9 @@ def test_a_child_of_a_running_loop_is_told_too(broker: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
-def test_a_forked_child_is_told_and_the_parent_goes_on(broker: Any, topic: str, leave: str) -> None:
+def test_a_forked_child_gets_forked_error_and_the_parent_goes_on(
+    broker: Any, topic: str, leave: str
+) -> None:
     program = FORKING.replace("{leave}", leave)
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, broker.url, topic],
@@ -420,7 +426,7 @@ def test_pending_sends_of_an_ended_loop_do_not_block_flush_or_close(
     make_client: MakeClient, topic: str, then: str
 ) -> None:
     client = make_client()
-    told: list[Any] = []
+    outcomes_reported: list[Any] = []
 
     async def begin() -> encore.Producer:
         producer = await client.create_producer(
@@ -430,7 +436,7 @@ def test_pending_sends_of_an_ended_loop_do_not_block_flush_or_close(
             block_if_queue_full=True,
         )
         for number in range(10):
-            producer.send_async(b"%d" % number, lambda *outcome: told.append(outcome))
+            producer.send_async(b"%d" % number, lambda *outcome: outcomes_reported.append(outcome))
         return producer
 
     async def go_on(producer: encore.Producer) -> None:
@@ -444,10 +450,10 @@ def test_pending_sends_of_an_ended_loop_do_not_block_flush_or_close(
 
     producer = asyncio.run(begin())
     asyncio.run(go_on(producer))
-    assert told == []  # the loop of the callbacks has ended
+    assert outcomes_reported == []  # the loop of the callbacks has ended
 
 
-def test_what_a_loops_end_cut_off_does_not_keep_the_native_client(
+def test_calls_cut_off_by_the_end_of_a_loop_do_not_keep_the_cpp_client(
     make_client: MakeClient, topic: str
 ) -> None:
     client = make_client()
@@ -470,7 +476,7 @@ def test_what_a_loops_end_cut_off_does_not_keep_the_native_client(
     assert id(native) not in at_exit._open
 
 
-async def test_a_loop_that_is_blocked_is_named_when_the_client_is_closed(
+async def test_closing_a_client_with_a_blocked_loop_raises_transport_timeout(
     make_client: MakeClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "_OTHER_LOOP_CLOSE_TIMEOUT_S", 0.3)
@@ -496,7 +502,7 @@ async def test_a_loop_that_is_blocked_is_named_when_the_client_is_closed(
         await asyncio.to_thread(worker.join, 20)
 
 
-async def test_loops_that_end_by_the_close_do_not_cancel_it(
+async def test_loops_that_end_during_a_close_do_not_cancel_it(
     make_client: MakeClient, topic: str
 ) -> None:
     client = make_client()
@@ -520,7 +526,7 @@ async def test_loops_that_end_by_the_close_do_not_cancel_it(
         await asyncio.to_thread(worker.join, 20)
 
 
-def test_a_reader_is_closed_from_the_next_loop(
+def test_a_reader_can_be_closed_on_the_next_loop(
     make_client: MakeClient, broker: Any, topic: str
 ) -> None:
     client = make_client()

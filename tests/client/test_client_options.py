@@ -49,19 +49,19 @@ NOWHERE = "pulsar://127.0.0.1:1"
         ("logger", print),
     ],
 )
-def test_a_wrong_client_option_is_named(name: str, value: Any) -> None:
+def test_the_error_names_a_wrong_client_option(name: str, value: Any) -> None:
     with pytest.raises(encore.ConfigurationError, match=name):
         encore.Client(**{"service_url": NOWHERE, name: value})
 
 
 def test_errors_name_the_bad_port_or_file(tmp_path: Path) -> None:
-    for options, said in (
+    for options, expected_error in (
         ({"service_url": "pulsar://host:port"}, "port 'port' must be a number from 1 to 65535"),
         ({"service_url": "pulsar://a:1,b:99999"}, "port '99999' must be a number"),
         ({"tls_trust_certs_file_path": "/no/such"}, "cannot read '/no/such': No such file"),
         ({"tls_private_key_file_path": str(tmp_path)}, "is not a file"),
     ):
-        with pytest.raises(encore.ConfigurationError, match=said):
+        with pytest.raises(encore.ConfigurationError, match=expected_error):
             ClientOptions(**{"service_url": NOWHERE, **options})  # type: ignore[arg-type]
     here = tmp_path / "certificates.pem"
     here.touch()
@@ -83,7 +83,7 @@ RIGHT_TOPICS = (
 
 
 @pytest.mark.parametrize("topic", WRONG_TOPICS)
-async def test_what_is_no_topic_is_refused_before_anything_connects(topic: str) -> None:
+async def test_an_invalid_topic_name_is_refused_before_any_connection(topic: str) -> None:
     async with encore.Client(NOWHERE) as client:
         calls: list[Awaitable[Any]] = [
             client.create_producer(topic),
@@ -101,11 +101,11 @@ async def test_what_is_no_topic_is_refused_before_anything_connects(topic: str) 
 
 
 @pytest.mark.parametrize("topic", RIGHT_TOPICS)
-def test_what_the_engine_takes_for_a_topic_is_one(topic: str) -> None:
+def test_valid_topic_names_are_accepted(topic: str) -> None:
     assert ProducerOptions(topic=topic).topic == topic
 
 
-def test_a_class_that_is_no_schema_is_not_advised() -> None:
+def test_the_error_for_a_class_as_schema_gives_advice_only_for_schema_classes() -> None:
     with pytest.raises(encore.ConfigurationError, match="got the class dict, which is no schema"):
         ProducerOptions(topic="t", schema=dict)
     with pytest.raises(encore.ConfigurationError, match="write StringSchema"):
@@ -114,12 +114,12 @@ def test_a_class_that_is_no_schema_is_not_advised() -> None:
 
 @pytest.mark.parametrize("name", ["max_num_message", "max_num_bytes", "timeout_ms"])
 @pytest.mark.parametrize("value", ["5", 1.5, True, None])
-def test_a_batch_receive_policy_is_of_numbers(name: str, value: Any) -> None:
+def test_a_batch_receive_policy_takes_only_ints(name: str, value: Any) -> None:
     with pytest.raises(encore.ConfigurationError, match=f"{name} must be an int"):
         encore.BatchReceivePolicy(**{name: value})
 
 
-def test_authentication_beside_a_failover_url_is_refused() -> None:
+def test_authentication_together_with_a_failover_url_is_refused() -> None:
     failover = encore.AutoClusterFailover(
         encore.ServiceInfo(NOWHERE), [encore.ServiceInfo("pulsar://127.0.0.1:2")]
     )
@@ -128,7 +128,7 @@ def test_authentication_beside_a_failover_url_is_refused() -> None:
     assert ClientOptions(service_url=failover).service_url is failover
 
 
-def test_every_kind_of_logger_is_taken() -> None:
+def test_every_kind_of_logger_is_accepted() -> None:
     for logger in (
         None,
         logging.getLogger("x"),
@@ -166,7 +166,7 @@ def test_every_kind_of_logger_is_taken() -> None:
         ("message_router", 3),
     ],
 )
-async def test_a_wrong_producer_option_is_named(name: str, value: Any) -> None:
+async def test_the_error_names_a_wrong_producer_option(name: str, value: Any) -> None:
     async with encore.Client(NOWHERE) as client:
         with pytest.raises(encore.ConfigurationError, match=name):
             await client.create_producer(**{"topic": "t", name: value})
@@ -188,7 +188,7 @@ async def test_a_wrong_producer_option_is_named(name: str, value: Any) -> None:
         ("crypto_failure_action", 2),
     ],
 )
-async def test_a_wrong_reader_option_is_named(name: str, value: Any) -> None:
+async def test_the_error_names_a_wrong_reader_option(name: str, value: Any) -> None:
     good = {"topic": "t", "start_message_id": encore.MessageId.earliest}
     async with encore.Client(NOWHERE) as client:
         with pytest.raises(encore.ConfigurationError, match=name):
@@ -206,13 +206,13 @@ async def test_a_wrong_reader_option_is_named(name: str, value: Any) -> None:
         ("consumer_type", "Shared"),
     ],
 )
-async def test_a_wrong_subscribe_option_is_named(name: str, value: Any) -> None:
+async def test_the_error_names_a_wrong_subscribe_option(name: str, value: Any) -> None:
     async with encore.Client(NOWHERE) as client:
         with pytest.raises(encore.ConfigurationError, match=name):
             await client.subscribe(**{"topic": "t", "subscription_name": "s", name: value})
 
 
-async def test_a_wrong_key_shared_policy_is_named() -> None:
+async def test_the_error_names_a_wrong_key_shared_policy() -> None:
     async with encore.Client(NOWHERE) as client:
         with pytest.raises(encore.ConfigurationError, match="key_shared_policy"):
             await client.subscribe(
@@ -220,7 +220,7 @@ async def test_a_wrong_key_shared_policy_is_named() -> None:
             )
 
 
-def test_stocks_enum_members_and_ids_are_taken() -> None:
+def test_enum_members_and_ids_of_pulsar_client_are_accepted() -> None:
     producer = ProducerOptions(
         topic="t",
         compression_type=pulsar.CompressionType.ZSTD,
@@ -233,7 +233,7 @@ def test_stocks_enum_members_and_ids_are_taken() -> None:
         assert reader.start_message_id == encore.MessageId.wrap(start)
 
 
-async def test_the_last_id_of_several_partitions_is_refused_by_name() -> None:
+async def test_get_last_message_id_is_refused_for_several_partitions() -> None:
     async with testing.broker() as url, encore.Client(url) as client:
         url.broker.create_partitioned_topic("several", 2)
         consumer = await client.subscribe("several", "s")

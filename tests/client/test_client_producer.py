@@ -59,7 +59,7 @@ async def read_all(client: encore.Client, topic: str, count: int, **options: Any
         ("deliver_after", timedelta(seconds=-1)),
     ],
 )
-async def test_a_wrong_argument_is_named_and_nothing_is_sent(
+async def test_the_error_names_a_wrong_argument_and_no_message_is_sent(
     client: encore.Client, topic: str, name: str, value: Any
 ) -> None:
     async with await client.create_producer(topic) as producer:
@@ -69,9 +69,7 @@ async def test_a_wrong_argument_is_named_and_nothing_is_sent(
 
 
 @pytest.mark.parametrize("name", ["partition_key", "ordering_key"])
-async def test_keys_of_bytes_are_refused_by_name(
-    client: encore.Client, topic: str, name: str
-) -> None:
+async def test_the_error_names_a_key_of_bytes(client: encore.Client, topic: str, name: str) -> None:
     async with await client.create_producer(topic) as producer:
         with pytest.raises(encore.NotSupportedError, match=f"{name} is bytes"):
             await producer.send(b"x", **{name: b"key"})
@@ -92,7 +90,7 @@ async def test_deliver_at_and_deliver_after_exclude_each_other(
             await producer.send(b"x", deliver_at=1, deliver_after=timedelta(seconds=1))
 
 
-async def test_everything_given_arrives(client: encore.Client, topic: str) -> None:
+async def test_all_arguments_of_send_arrive_at_a_reader(client: encore.Client, topic: str) -> None:
     async with await client.create_producer(topic, "namely", properties={"p": "1"}) as producer:
         await producer.send(
             b"x",
@@ -117,7 +115,7 @@ async def test_everything_given_arrives(client: encore.Client, topic: str) -> No
     assert not first.has_null_value() and tombstone.has_null_value()
 
 
-async def test_a_delay_is_due_from_now_on(
+async def test_messages_with_a_delivery_time_are_sent_and_read_in_order(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     async with await client.create_producer(topic) as producer:
@@ -138,7 +136,7 @@ async def test_a_delay_is_due_from_now_on(
         (AvroSchema(Order), Order(name="b", count=4)),
     ],
 )
-async def test_a_schema_makes_the_round_trip(
+async def test_a_value_of_each_schema_makes_the_round_trip(
     client: encore.Client, topic: str, schema: Any, content: Any
 ) -> None:
     async with await client.create_producer(topic, schema=schema) as producer:
@@ -157,7 +155,7 @@ async def test_a_schema_makes_the_round_trip(
 
 
 @pytest.mark.parametrize("content", [5, b"bytes", {"name": "a"}])
-async def test_content_that_does_not_fit_the_schema_is_named(
+async def test_content_that_does_not_fit_the_schema_raises_content_error(
     client: encore.Client, topic: str, content: Any
 ) -> None:
     async with await client.create_producer(topic, schema=JsonSchema(Order)) as producer:
@@ -174,7 +172,9 @@ async def test_sends_keep_their_order(client: encore.Client, topic: str) -> None
     assert len(set(ids)) == 500
 
 
-async def test_a_full_queue_is_an_error_that_says_so(client: encore.Client, topic: str) -> None:
+async def test_a_send_to_a_full_queue_raises_an_error_that_names_block_if_queue_full(
+    client: encore.Client, topic: str
+) -> None:
     async with await client.create_producer(topic, max_pending_messages=5) as producer:
         sends = [asyncio.create_task(producer.send(b"x")) for _ in range(20)]
         results = await asyncio.gather(*sends, return_exceptions=True)
@@ -183,7 +183,7 @@ async def test_a_full_queue_is_an_error_that_says_so(client: encore.Client, topi
         assert all(each.retryable for each in refused)
 
 
-async def test_a_full_queue_can_be_waited_for_without_blocking_the_loop(
+async def test_with_block_if_queue_full_sends_wait_without_blocking_the_loop(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     broker.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=40)])
@@ -209,7 +209,7 @@ CHUNKED = 12 * 1024 * 1024  # three chunks
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 7])
-async def test_chunks_wait_for_a_full_queue_too(
+async def test_with_block_if_queue_full_chunked_sends_wait_too(
     client: encore.Client, topic: str, limit: int
 ) -> None:
     async with await client.create_producer(
@@ -225,7 +225,9 @@ async def test_chunks_wait_for_a_full_queue_too(
     assert [each.data() for each in await read_all(client, topic, 6)] == contents
 
 
-async def test_a_refused_chunked_send_takes_no_room(client: encore.Client, topic: str) -> None:
+async def test_a_refused_chunked_send_takes_no_place_in_the_queue(
+    client: encore.Client, topic: str
+) -> None:
     async with await client.create_producer(
         topic, max_pending_messages=3, batching_enabled=False, chunking_enabled=True
     ) as producer:
@@ -240,7 +242,7 @@ async def test_a_refused_chunked_send_takes_no_room(client: encore.Client, topic
         assert all(isinstance(each, encore.MessageId) for each in await asyncio.gather(*small))
 
 
-async def test_a_full_queue_over_partitions_is_waited_for(
+async def test_with_block_if_queue_full_sends_wait_for_the_limit_across_partitions(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     broker.create_partitioned_topic(topic, 3)
@@ -255,7 +257,7 @@ async def test_a_full_queue_over_partitions_is_waited_for(
         assert len(await asyncio.gather(*sends)) == 30
 
 
-async def test_closing_ends_sends_that_wait(
+async def test_close_fails_waiting_sends_with_closed_error(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     producer = await client.create_producer(
@@ -275,7 +277,7 @@ async def test_closing_ends_sends_that_wait(
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_cancelled_send_harms_no_other(
+async def test_a_cancelled_send_or_flush_does_not_affect_later_sends(
     client: encore.Client, topic: str, turns: int
 ) -> None:
     async with await client.create_producer(topic, batching_max_publish_delay_ms=1) as producer:
@@ -294,7 +296,7 @@ async def test_a_cancelled_send_harms_no_other(
     assert (await read_all(client, topic, sent))[-1].data() == b"last"
 
 
-async def test_a_router_chooses_and_its_mistakes_are_named(
+async def test_a_message_router_chooses_the_partition_and_its_errors_name_it(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     broker.create_partitioned_topic(topic, 3)
@@ -316,7 +318,7 @@ async def test_a_router_chooses_and_its_mistakes_are_named(
         assert (await producer.send(b"a")).partition() == 2
 
 
-async def test_chunks_come_back_as_one_message(client: encore.Client, topic: str) -> None:
+async def test_a_chunked_message_is_read_as_one_message(client: encore.Client, topic: str) -> None:
     payload = bytes(6 * 1024 * 1024)
     async with await client.create_producer(
         topic, batching_enabled=False, chunking_enabled=True
@@ -328,7 +330,9 @@ async def test_chunks_come_back_as_one_message(client: encore.Client, topic: str
     assert sent.first_chunk is not None
 
 
-async def test_a_message_over_the_limit_is_named(client: encore.Client, topic: str) -> None:
+async def test_a_message_over_the_size_limit_raises_message_too_big(
+    client: encore.Client, topic: str
+) -> None:
     async with await client.create_producer(topic, batching_enabled=False) as producer:
         with pytest.raises(encore.TransportError, match=r"MessageTooBig.*chunking_enabled"):
             await producer.send(bytes(6 * 1024 * 1024))
@@ -337,24 +341,24 @@ async def test_a_message_over_the_limit_is_named(client: encore.Client, topic: s
 async def test_send_async_calls_back_on_the_loop(
     make_client: Callable[..., encore.Client], topic: str
 ) -> None:
-    """The synchronous client's method: fire, and be told; `flush` waits for the telling, too."""
-    told: list[tuple[Any, Any]] = []
+    """As in the synchronous client. `flush` waits for the callbacks, too."""
+    outcomes: list[tuple[Any, Any]] = []
     thread = threading.get_ident()
     threads: set[int] = set()
 
     def callback(result: Any, message_id: Any) -> None:
         threads.add(threading.get_ident())
-        told.append((result, message_id))
+        outcomes.append((result, message_id))
 
     async with make_client() as client, client.create_producer(topic) as producer:
         for number in range(100):
             assert producer.send_async(b"%d" % number, callback, properties={"n": "1"}) is None
         producer.send_async(b"quiet", None)
-        assert told == []
+        assert outcomes == []
         await producer.flush()
-        assert [result for result, _ in told] == [pulsar.Result.Ok] * 100
+        assert [result for result, _ in outcomes] == [pulsar.Result.Ok] * 100
         assert threads == {thread}
-        ids = [message_id for _, message_id in told]
+        ids = [message_id for _, message_id in outcomes]
         assert ids == sorted(ids) and len(set(ids)) == 100
         with pytest.raises(encore.ConfigurationError):
             producer.send_async("not bytes", callback)
@@ -362,36 +366,38 @@ async def test_send_async_calls_back_on_the_loop(
             assert (await reader.read_next(timeout=5)).properties() == {"n": "1"}
 
 
-async def test_send_async_says_what_failed(
+async def test_send_async_reports_failures_to_its_callback_and_the_log(
     make_client: Callable[..., encore.Client], topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[tuple[Any, Any]] = []
+    outcomes: list[tuple[Any, Any]] = []
 
     def raising(result: Any, message_id: Any) -> None:
-        told.append((result, message_id))
+        outcomes.append((result, message_id))
         raise RuntimeError("the callback's own mistake")
 
     async with make_client() as client:
         producer = await client.create_producer(
             topic, max_pending_messages=1, chunking_enabled=True, batching_enabled=False
         )
-        producer.send_async(b"1", lambda *outcome: told.append(outcome))
+        producer.send_async(b"1", lambda *outcome: outcomes.append(outcome))
         producer.send_async(b"2", raising)
         producer.send_async(b"3", None)
         await producer.flush()
-        assert {result.name for result, _ in told} == {"Ok", "ProducerQueueIsFull"}
-        assert [message_id for result, message_id in told if result != pulsar.Result.Ok] == [None]
+        assert {result.name for result, _ in outcomes} == {"Ok", "ProducerQueueIsFull"}
+        assert [message_id for result, message_id in outcomes if result != pulsar.Result.Ok] == [
+            None
+        ]
         assert "send_async to" in caplog.text and "ProducerQueueIsFull" in caplog.text
         await producer.send(b"4")  # a callback that raises does no harm
-        told.clear()
-        producer.send_async(b"5", lambda *outcome: told.append(outcome))
+        outcomes.clear()
+        producer.send_async(b"5", lambda *outcome: outcomes.append(outcome))
         await producer.close()
-        assert len(told) == 1
+        assert len(outcomes) == 1
         with pytest.raises(encore.ClosedError):
             producer.send_async(b"6", None)
 
 
-def test_the_stock_client_cannot_make_a_subscription_with_a_producer() -> None:
+def test_the_stock_transport_refuses_an_initial_subscription_name() -> None:
     options = ProducerOptions(topic="t", initial_subscription_name="first")
     with pytest.raises(encore.NotSupportedError, match="initial_subscription_name"):
         producer_configuration(options)

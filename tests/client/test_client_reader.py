@@ -97,7 +97,7 @@ async def next_entry(reader: encore.Reader, timeout_ms: int = 0) -> int | None:
 
 
 @given(st.lists(st.sampled_from(["read", "cancel", "deliver", "timeout", "turn"]), max_size=40))
-def test_any_order_of_reads_cancels_and_deliveries_loses_nothing(steps: list[str]) -> None:
+def test_any_order_of_reads_cancels_and_deliveries_loses_no_message(steps: list[str]) -> None:
     async def main() -> None:
         native = NativeReader()
         reader = over(native)
@@ -140,7 +140,7 @@ async def test_the_message_of_a_timed_out_read_goes_to_the_next_read() -> None:
     assert not await reader.has_message_available()
 
 
-async def test_a_seek_outdates_what_came_before_it_and_nothing_after() -> None:
+async def test_a_seek_discards_messages_from_before_it_and_none_after() -> None:
     native = NativeReader()
     reader = over(native)
     native.deliver(80)
@@ -159,7 +159,7 @@ async def test_a_seek_outdates_what_came_before_it_and_nothing_after() -> None:
     assert [await next_entry(reader, 5), await next_entry(reader, 5)] == [0, 1]
 
 
-async def test_a_failed_seek_outdates_nothing() -> None:
+async def test_a_failed_seek_discards_no_message() -> None:
     native = NativeReader()
     reader = over(native)
     native.deliver(2)
@@ -173,7 +173,7 @@ async def test_a_failed_seek_outdates_nothing() -> None:
     assert [await next_entry(reader) for _ in range(3)] == [2, 3, None]
 
 
-async def test_closing_fails_every_read_that_waits() -> None:
+async def test_close_fails_every_waiting_read_with_closed_error() -> None:
     reader = over(NativeReader())
     reads = [asyncio.create_task(reader.read_next()) for _ in range(3)]
     await settle()
@@ -185,7 +185,7 @@ async def test_closing_fails_every_read_that_waits() -> None:
         await reader.read_next()
 
 
-async def test_a_read_that_the_library_fails_ends_the_reader_by_name() -> None:
+async def test_a_read_failed_by_the_cpp_client_fails_all_later_reads() -> None:
     native = NativeReader()
     reader = over(native)
     await settle()
@@ -215,7 +215,7 @@ async def test_reading_ahead_is_bounded() -> None:
     assert not native.queue
 
 
-async def test_a_reader_that_is_dropped_closes_the_librarys() -> None:
+async def test_a_dropped_reader_closes_the_reader_of_the_cpp_client() -> None:
     native = NativeReader()
     reader = over(native)
     await settle()
@@ -231,7 +231,7 @@ async def fill(client: encore.Client, topic: str, count: int) -> list[encore.Mes
         return list(await asyncio.gather(*(producer.send(b"%d" % each) for each in range(count))))
 
 
-async def test_reads_cancelled_at_random_miss_nothing(client: encore.Client, topic: str) -> None:
+async def test_reads_cancelled_at_random_lose_no_message(client: encore.Client, topic: str) -> None:
     dice = random.Random(7)
     count = 400
     async with await client.create_reader(topic, EARLIEST) as reader:
@@ -253,7 +253,7 @@ async def test_reads_cancelled_at_random_miss_nothing(client: encore.Client, top
         assert got == list(range(count))
 
 
-async def test_ids_in_a_batch_are_those_the_producer_was_told(
+async def test_ids_of_batch_messages_equal_those_that_send_returned(
     client: encore.Client, topic: str
 ) -> None:
     ids = await fill(client, topic, 5)
@@ -279,7 +279,7 @@ async def test_a_start_position_can_be_inclusive(client: encore.Client, topic: s
             await reader.read_next(timeout_millis=30)
 
 
-async def test_a_reader_is_iterated_until_it_is_closed(client: encore.Client, topic: str) -> None:
+async def test_iterating_a_reader_ends_when_it_is_closed(client: encore.Client, topic: str) -> None:
     await fill(client, topic, 3)
     reader = await client.create_reader(topic, EARLIEST)
     assert reader.is_connected()
@@ -294,7 +294,9 @@ async def test_a_reader_is_iterated_until_it_is_closed(client: encore.Client, to
 
 
 @pytest.mark.parametrize("position", ["earliest", None, -1, True, 1.5])
-async def test_a_wrong_seek_is_named(client: encore.Client, topic: str, position: Any) -> None:
+async def test_the_error_names_a_wrong_seek_position_or_timeout(
+    client: encore.Client, topic: str, position: Any
+) -> None:
     async with await client.create_reader(topic, EARLIEST) as reader:
         with pytest.raises(encore.ConfigurationError, match="messageid"):
             await reader.seek(position)
@@ -302,7 +304,7 @@ async def test_a_wrong_seek_is_named(client: encore.Client, topic: str, position
             await reader.read_next(-1)
 
 
-async def test_partitions_are_told_by_the_ids(
+async def test_message_ids_name_their_partition(
     client: encore.Client, broker: Any, topic: str
 ) -> None:
     broker.create_partitioned_topic(topic, 2)

@@ -49,7 +49,7 @@ async def begin(native: Native, calls: CppCalls) -> asyncio.Task[Any]:
     return task
 
 
-async def test_a_result_comes_from_another_thread() -> None:
+async def test_a_call_returns_a_result_that_another_thread_reports() -> None:
     native = Native()
     task = await begin(native, CppCalls())
     elsewhere(lambda: native.callbacks[0](OK, 7))
@@ -99,7 +99,7 @@ def test_a_result_after_the_loop_is_closed_is_closed() -> None:
     assert native.closed == 1
 
 
-async def test_closing_ends_calls_that_were_never_answered() -> None:
+async def test_abandon_fails_calls_that_were_never_answered() -> None:
     native, calls = Native(), CppCalls()
     task = await begin(native, calls)
     calls.abandon()
@@ -111,7 +111,7 @@ async def test_closing_ends_calls_that_were_never_answered() -> None:
     await asyncio.sleep(0)
 
 
-async def test_a_call_that_cannot_even_begin_is_named() -> None:
+async def test_the_error_names_a_call_that_could_not_begin() -> None:
     def refuse(_done: Callable[..., None]) -> None:
         raise TypeError("incompatible function arguments")
 
@@ -145,7 +145,7 @@ async def test_many_posts_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) ->
     assert got[-1] == 100
 
 
-async def test_what_piled_up_lets_the_loop_run_and_stays_in_order() -> None:
+async def test_many_posted_calls_let_the_loop_run_and_keep_their_order() -> None:
     loop = asyncio.get_running_loop()
     mail = Mailbox(loop)
     got: list[int] = []
@@ -169,7 +169,7 @@ async def test_what_piled_up_lets_the_loop_run_and_stays_in_order() -> None:
     assert got[-1] == 70
 
 
-async def test_one_bad_action_does_not_stop_the_next() -> None:
+async def test_a_posted_call_that_fails_does_not_stop_the_next() -> None:
     mail = Mailbox(asyncio.get_running_loop())
     seen: list[Any] = []
     mail.loop.set_exception_handler(lambda _loop, context: seen.append(context["exception"]))
@@ -184,13 +184,13 @@ async def test_one_bad_action_does_not_stop_the_next() -> None:
     assert seen[1] == "next"
 
 
-def test_a_post_to_a_closed_loop_is_refused_quietly() -> None:
+def test_a_post_to_a_closed_loop_returns_false() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     assert not Mailbox(loop).post(print, "never")
 
 
-def test_every_result_has_a_text_and_is_stocks_exception_too() -> None:
+def test_every_result_has_a_text_and_an_exception_class_of_its_name() -> None:
     for name, result in _pulsar.Result.__members__.items():
         if name in ("Ok", "AlreadyClosed"):
             continue
@@ -207,14 +207,14 @@ def test_every_result_has_a_text_and_is_stocks_exception_too() -> None:
     assert not failure(_pulsar.Result.AuthorizationError, "send").retryable  # type: ignore[attr-defined]
 
 
-def test_what_stock_raises_is_translated() -> None:
+def test_exceptions_of_pulsar_client_are_translated() -> None:
     assert isinstance(raised(pulsar.Timeout("x"), "flush"), encore.TransportError)
     assert isinstance(raised(pulsar.AlreadyClosed("x"), "flush"), encore.ClosedError)
     assert isinstance(raised(ValueError("x"), "flush"), encore.ConfigurationError)
     assert isinstance(raised(RuntimeError("x"), "flush"), encore.TransportError)
 
 
-def test_a_transport_that_is_dropped_closes_its_client() -> None:
+def test_a_dropped_stock_transport_closes_its_cpp_client() -> None:
     transport = StockTransport(ClientOptions(service_url="pulsar://127.0.0.1:1"))
     key = id(transport.native)
     assert key in at_exit._open
@@ -222,7 +222,7 @@ def test_a_transport_that_is_dropped_closes_its_client() -> None:
     assert key not in at_exit._open
 
 
-def test_the_process_waits_for_the_answer_that_a_shutdown_causes(
+def test_the_exit_handler_waits_for_the_answer_that_a_shutdown_causes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A broker that fell silent does not answer the close. The library answers it once it is shut

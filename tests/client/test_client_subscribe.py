@@ -31,7 +31,7 @@ def opening(request: pytest.FixtureRequest) -> Callable[[encore.Client], Any]:
     return call
 
 
-async def test_it_is_entered_without_an_await_and_closed_at_the_end(
+async def test_an_opening_call_is_entered_without_await_and_closed_at_the_end(
     opening: Callable[[encore.Client], Any],
 ) -> None:
     async with make_client() as client:
@@ -40,7 +40,7 @@ async def test_it_is_entered_without_an_await_and_closed_at_the_end(
         assert repr(made).endswith("closed>")
 
 
-async def test_it_is_awaited_as_ever(opening: Callable[[encore.Client], Any]) -> None:
+async def test_an_opening_call_can_be_awaited(opening: Callable[[encore.Client], Any]) -> None:
     async with make_client() as client:
         made = await opening(client)
         async with made:
@@ -52,7 +52,9 @@ async def test_it_is_awaited_as_ever(opening: Callable[[encore.Client], Any]) ->
         await made.close()
 
 
-async def test_a_mistake_is_raised_by_the_await(opening: Callable[[encore.Client], Any]) -> None:
+async def test_an_error_of_an_opening_call_is_raised_by_the_await(
+    opening: Callable[[encore.Client], Any],
+) -> None:
     """As from the coroutine function it was: `gather(..., return_exceptions=True)` collects it."""
     client = make_client()
     await client.close()
@@ -63,7 +65,7 @@ async def test_a_mistake_is_raised_by_the_await(opening: Callable[[encore.Client
             raise AssertionError("entered")
 
 
-async def test_a_subscribe_that_is_never_awaited_warns(
+async def test_an_opening_call_that_is_never_awaited_warns(
     opening: Callable[[encore.Client], Any],
 ) -> None:
     async with make_client() as client:

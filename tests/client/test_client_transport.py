@@ -38,7 +38,7 @@ def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "", "native"),
     ],
 )
-async def test_the_name_decides_and_else_the_environment(
+async def test_the_argument_or_else_the_environment_chooses_the_transport(
     monkeypatch: pytest.MonkeyPatch, given: str | None, environment: str | None, expected: str
 ) -> None:
     if environment is not None:
@@ -48,7 +48,7 @@ async def test_the_name_decides_and_else_the_environment(
 
 
 @pytest.mark.parametrize("how", ["argument", "environment"])
-def test_an_unknown_name_is_refused_with_the_names_there_are(
+def test_the_error_for_an_unknown_transport_lists_the_names(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     argument: dict[str, Any] = {"transport": "quick"}
@@ -93,7 +93,7 @@ async def test_statistics_name_the_transport(broker: BrokerThread, topic: str, n
         assert consumer.statistics().transport == name
 
 
-async def test_an_outage_is_seen_without_configuring_a_log(
+async def test_an_outage_is_logged_without_configuring_logging(
     broker: BrokerThread, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with encore.Client(broker.url, transport="native") as client:

@@ -26,7 +26,7 @@ CREATE: dict[str, Callable[[encore.Client, str], Awaitable[Any]]] = {
 }
 
 
-async def told(deadline_s: float = 3) -> list[str]:
+async def resource_warnings(deadline_s: float = 3) -> list[str]:
     """Return the texts of the warnings after a garbage collection."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -40,7 +40,7 @@ async def told(deadline_s: float = 3) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:the client of:ResourceWarning")
-async def test_what_a_client_made_outlives_the_name_of_the_client(
+async def test_objects_stay_usable_after_the_last_reference_to_their_client(
     make_client: MakeClient, topic: str
 ) -> None:
     clients = [make_client() for _ in CREATE]
@@ -74,7 +74,7 @@ async def test_a_warning_names_an_unclosed_object_when_it_is_collected(
         await CREATE[kind](make_client(), topic)
 
     await forget()
-    client, made = await told()
+    client, made = await resource_warnings()
     assert client.startswith("the client of pulsar://127.0.0.1")
     assert made.startswith(f"the {kind} of ") and topic in made
     assert "audit" in made or kind != "consumer"
@@ -82,7 +82,9 @@ async def test_a_warning_names_an_unclosed_object_when_it_is_collected(
 
 
 @pytest.mark.parametrize("end", ["each", "client", "shutdown", "unsubscribe"])
-async def test_what_was_closed_is_not(make_client: MakeClient, topic: str, end: str) -> None:
+async def test_closed_objects_cause_no_warning(
+    make_client: MakeClient, topic: str, end: str
+) -> None:
     async def use() -> None:
         client = make_client()
         made = [await create(client, topic) for create in CREATE.values()]
@@ -97,7 +99,7 @@ async def test_what_was_closed_is_not(make_client: MakeClient, topic: str, end: 
             await client.close()
 
     await use()
-    assert await told(0.2) == []
+    assert await resource_warnings(0.2) == []
 
 
 LEFT_OPEN = """
@@ -122,7 +124,7 @@ loop.close()
 
 
 @pytest.mark.parametrize("how", ["left", "closed"])
-def test_what_a_process_leaves_open_is_named_at_its_end(broker: BrokerThread, how: str) -> None:
+def test_a_process_that_ends_warns_of_each_unclosed_object(broker: BrokerThread, how: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", LEFT_OPEN, broker.url, how],
         capture_output=True,

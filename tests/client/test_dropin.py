@@ -193,7 +193,7 @@ def differences() -> Iterator[str]:
     )
 
 
-def test_every_name_keyword_and_default_of_stock_is_here() -> None:
+def test_every_method_keyword_and_default_of_pulsar_client_exists() -> None:
     found = set(differences())
     assert found - DELIBERATE.keys() == set()
     assert DELIBERATE.keys() - found == set(), "no longer different: strike the entry"
@@ -209,7 +209,7 @@ def public_names(module: ModuleType) -> dict[str, Any]:
     return {name: thing for name, thing in found.items() if thing is not pulsar}
 
 
-def test_every_public_name_of_stock_is_here_or_on_the_list() -> None:
+def test_every_public_name_of_pulsar_client_exists_or_is_listed() -> None:
     missing = {
         f"{theirs.__name__}.{name}"
         for theirs, ours in MODULES
@@ -220,7 +220,7 @@ def test_every_public_name_of_stock_is_here_or_on_the_list() -> None:
     assert NOT_HERE.keys() - missing == set(), "it is here: strike the entry"
 
 
-def test_only_schemas_are_stocks_own_objects() -> None:
+def test_only_schemas_are_objects_of_pulsar_client() -> None:
     shared = {
         name
         for theirs, ours in MODULES
@@ -230,14 +230,14 @@ def test_only_schemas_are_stocks_own_objects() -> None:
     assert shared == SHARED
 
 
-def test_the_walk_covers_stocks_names() -> None:
+def test_the_comparison_covers_the_names_of_pulsar_client() -> None:
     assert len(public_names(pulsar)) >= 90
     assert len(public_names(pulsar.exceptions)) >= 46
     assert {"AvroSchema", "Record"} <= public_names(pulsar.schema).keys()
     assert "List" not in public_names(pulsar)
 
 
-def test_the_walk_sees_what_is_missing() -> None:
+def test_the_comparison_finds_changed_and_missing_parameters() -> None:
     def ours(topic: str, size: int = 2, *, late: int = 3) -> None: ...
     def theirs(topic: str, size: int = 1, late: int = 3, gone: int = 4) -> None: ...
 
@@ -248,13 +248,13 @@ def test_the_walk_sees_what_is_missing() -> None:
     }
 
 
-def test_the_walk_covers_the_stock_classes() -> None:
+def test_the_comparison_covers_the_classes_of_pulsar_client() -> None:
     assert len(public_methods(pulsar.asyncio.Consumer)) >= 12
     assert len(parameters(pulsar.asyncio.Client.subscribe)) >= 25
 
 
 @pytest.mark.parametrize("name", ENUMS)
-def test_enums_have_stocks_members_and_values(name: str) -> None:
+def test_enums_have_the_members_and_values_of_pulsar_client(name: str) -> None:
     theirs = getattr(pulsar, name)
     ours = getattr(encore, name)
     assert {each: int(member) for each, member in theirs.__members__.items()} == {
@@ -263,7 +263,7 @@ def test_enums_have_stocks_members_and_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENUMS)
-def test_choices_equal_stocks_either_way_round_and_hash_alike(name: str) -> None:
+def test_enum_members_equal_those_of_pulsar_client_and_hash_alike(name: str) -> None:
     for label, theirs in getattr(pulsar, name).__members__.items():
         ours = getattr(getattr(encore, name), label)
         assert ours == theirs and not ours != theirs
@@ -279,7 +279,7 @@ def test_choices_equal_stocks_either_way_round_and_hash_alike(name: str) -> None
         assert others == [theirs]
 
 
-def test_constants_of_ids_are_stocks() -> None:
+def test_earliest_and_latest_equal_those_of_pulsar_client() -> None:
     for name in ("earliest", "latest"):
         theirs = encore.MessageId.wrap(getattr(pulsar.MessageId, name))
         assert theirs == getattr(encore.MessageId, name)

@@ -73,7 +73,7 @@ class Ended:
         self.seconds = time.monotonic() - began
 
     @property
-    def said(self) -> dict[str, Any]:
+    def printed(self) -> dict[str, Any]:
         """The JSON object that the program printed as its only line; it must have exited with 0."""
         assert self.code == 0, self.err
         (line,) = self.out.splitlines()
@@ -99,7 +99,7 @@ def test_a_program_that_configures_nothing_sees_warnings_on_stderr(run: Any, top
     assert ended.seconds < 10
 
 
-def test_a_program_that_ends_by_the_error_sees_its_lines_first(run: Any) -> None:
+def test_the_log_lines_of_an_error_precede_its_traceback(run: Any) -> None:
     ended = run("""
     async def main():
         async with encore.Client(NOWHERE, operation_timeout_seconds=1) as client:
@@ -110,9 +110,9 @@ def test_a_program_that_ends_by_the_error_sees_its_lines_first(run: Any) -> None
     assert 0 < ended.err.index("Connection refused") < ended.err.index("Traceback")
 
 
-def test_the_lines_of_a_failure_are_records_when_it_is_raised(run: Any) -> None:
+def test_log_records_of_a_failure_exist_when_its_error_is_raised(run: Any) -> None:
     """As caplog needs it: the assertion comes right after the error."""
-    said = run("""
+    printed = run("""
     logging.getLogger().addHandler(Keep())
     async def main():
         async with encore.Client(NOWHERE, operation_timeout_seconds=1) as client:
@@ -124,16 +124,16 @@ def test_the_lines_of_a_failure_are_records_when_it_is_raised(run: Any) -> None:
                 say(name=first.name, level=first.levelname, file=first.filename, line=first.lineno,
                     late=time.time() - found[-1].created)
     asyncio.run(main())
-    """).said
-    assert (said["name"], said["level"]) == ("pulsar_encore.engine", "ERROR")
-    assert said["file"] == "ClientConnection" and said["line"] > 0
-    assert said["late"] < 5
+    """).printed
+    assert (printed["name"], printed["level"]) == ("pulsar_encore.engine", "ERROR")
+    assert printed["file"] == "ClientConnection" and printed["line"] > 0
+    assert printed["late"] < 5
 
 
-def test_an_error_has_the_brokers_reason(run: Any, topic: str) -> None:
-    said = run(f"say(error=asyncio.run(refuse({topic!r})))").said
-    assert "ConsumerBusy: another consumer holds the subscription" in said["error"]
-    assert said["error"].endswith("(subscription 'audit' is exclusive and taken)")
+def test_an_error_includes_the_reason_of_the_broker(run: Any, topic: str) -> None:
+    printed = run(f"say(error=asyncio.run(refuse({topic!r})))").printed
+    assert "ConsumerBusy: another consumer holds the subscription" in printed["error"]
+    assert printed["error"].endswith("(subscription 'audit' is exclusive and taken)")
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_an_error_has_the_brokers_reason(run: Any, topic: str) -> None:
         ("SEEK", "MetadataError"),
     ],
 )
-def test_whatever_is_refused_has_the_brokers_reason(
+def test_the_error_of_each_refused_command_includes_the_reason_of_the_broker(
     run: Any, broker: BrokerThread, topic: str, command: str, error: str
 ) -> None:
     broker.faults = FaultPlan([Fault(kind="refuse", command=command, error=error)])
-    said = run(f"""
+    printed = run(f"""
     async def main():
         async with encore.Client(URL) as client:
             try:
@@ -158,13 +158,13 @@ def test_whatever_is_refused_has_the_brokers_reason(
             except encore.TransportError as error:
                 say(error=str(error), result=error.result)
     asyncio.run(main())
-    """).said
-    assert said["result"].endswith(error)  # "BrokerMetadataError"
-    assert said["error"].endswith(f"(refused by the fault plan: {command})")
+    """).printed
+    assert printed["result"].endswith(error)  # "BrokerMetadataError"
+    assert printed["error"].endswith(f"(refused by the fault plan: {command})")
 
 
-def test_of_two_that_fail_at_once_each_has_its_own_reason(run: Any, topic: str) -> None:
-    said = run(f"""
+def test_errors_that_occur_at_once_have_their_own_reasons(run: Any, topic: str) -> None:
+    printed = run(f"""
     async def main():
         async with encore.Client(URL) as client, encore.Client(URL) as other:
             names = [f"s-{{n}}" for n in range(8)]
@@ -175,18 +175,20 @@ def test_of_two_that_fail_at_once_each_has_its_own_reason(run: Any, topic: str) 
             )
             say(errors=[str(error) for error in errors])
     asyncio.run(main())
-    """).said
-    for n, error in enumerate(said["errors"]):
+    """).printed
+    for n, error in enumerate(printed["errors"]):
         assert error.endswith(f"(subscription 's-{n}' is exclusive and taken)")
 
 
-def test_a_partitioned_topic_has_the_reason_too(run: Any, broker: BrokerThread, topic: str) -> None:
+def test_an_error_for_a_partitioned_topic_includes_the_reason_of_the_broker(
+    run: Any, broker: BrokerThread, topic: str
+) -> None:
     broker.create_partitioned_topic(topic, 3)
-    said = run(f"say(error=asyncio.run(refuse({topic!r})))").said
-    assert said["error"].endswith("(subscription 'audit' is exclusive and taken)")
+    printed = run(f"say(error=asyncio.run(refuse({topic!r})))").printed
+    assert printed["error"].endswith("(subscription 'audit' is exclusive and taken)")
 
 
-def test_the_first_client_decides_the_console(run: Any, topic: str) -> None:
+def test_a_console_logger_of_the_first_client_is_used_by_all(run: Any, topic: str) -> None:
     ended = run(f"""
     console = encore.ConsoleLogger(encore.LoggerLevel.Warn)
     first = asyncio.run(refuse({topic!r}, logger=console))
@@ -196,26 +198,26 @@ def test_the_first_client_decides_the_console(run: Any, topic: str) -> None:
     say(first=first, second=second, records=len(records), threads=ours)
     """)
     assert ended.code == 0
-    *console, said = ended.out.splitlines()
+    *console, printed = ended.out.splitlines()
     assert sum("Received error response from server: ConsumerBusy" in line for line in console) == 2
-    found = json.loads(said)
+    found = json.loads(printed)
     assert found["records"] == 0
     assert "pulsar-encore-log" not in found["threads"]
     for error in found["first"], found["second"]:  # no reason, and the advice all the same
         assert "KeyShared or Failover on both" in error
 
 
-def test_the_first_client_decides_logging(run: Any, topic: str) -> None:
-    said = run(f"""
+def test_python_logging_of_the_first_client_is_used_by_all(run: Any, topic: str) -> None:
+    printed = run(f"""
     logging.getLogger().addHandler(Keep())
     asyncio.run(refuse({topic!r}))
     before = len(records)
     console = encore.ConsoleLogger(encore.LoggerLevel.Warn)
     error = asyncio.run(refuse({topic!r}, logger=console))
     say(error=error, before=before, after=len(records))
-    """).said
-    assert said["error"].endswith("is exclusive and taken)")
-    assert 0 < said["before"] < said["after"]
+    """).printed
+    assert printed["error"].endswith("is exclusive and taken)")
+    assert 0 < printed["before"] < printed["after"]
 
 
 @pytest.mark.parametrize(
@@ -229,21 +231,21 @@ def test_the_first_client_decides_logging(run: Any, topic: str) -> None:
         ("ENGINE.setLevel(logging.CRITICAL)", set()),
     ],
 )
-def test_its_level_is_asked_for_by_its_name(
+def test_the_level_of_the_engine_log_is_set_by_its_logger_name(
     run: Any, topic: str, configure: str, levels: set[str]
 ) -> None:
-    said = run(f"""
+    printed = run(f"""
     logging.getLogger().addHandler(Keep())
     {configure}
     error = asyncio.run(refuse({topic!r}))
     mine = [each for each in records if each.name == ENGINE.name]
     say(levels=sorted({{record.levelname for record in mine}}), error=error)
-    """).said
-    assert set(said["levels"]) == levels
-    assert said["error"].endswith("is exclusive and taken)")  # whatever is shown
+    """).printed
+    assert set(printed["levels"]) == levels
+    assert printed["error"].endswith("is exclusive and taken)")  # whatever is shown
 
 
-def test_a_handler_that_raises_stops_nothing(run: Any, topic: str) -> None:
+def test_a_log_handler_that_raises_stops_no_later_record(run: Any, topic: str) -> None:
     ended = run(f"""
     class Raise(Keep):
         def handle(self, record):
@@ -255,11 +257,11 @@ def test_a_handler_that_raises_stops_nothing(run: Any, topic: str) -> None:
     asyncio.run(refuse({topic!r}))
     say(texts=texts())
     """)
-    assert len(ended.said["texts"]) == 2
+    assert len(ended.printed["texts"]) == 2
     assert "not again" in ended.err
 
 
-def test_a_slow_handler_holds_nobody_up(run: Any, topic: str) -> None:
+def test_a_slow_log_handler_delays_no_call_and_no_exit(run: Any, topic: str) -> None:
     ended = run(f"""
     class Slow(Keep):
         def emit(self, record):
@@ -279,13 +281,13 @@ def test_a_slow_handler_holds_nobody_up(run: Any, topic: str) -> None:
             say(seconds=time.monotonic() - began, records=len(records))
     asyncio.run(main())
     """)
-    assert ended.said["records"] < 50
-    assert ended.said["seconds"] < 5
+    assert ended.printed["records"] < 50
+    assert ended.printed["seconds"] < 5
     assert ended.seconds < 10  # hundreds of lines are left: the process ends all the same
 
 
-def test_of_what_handlers_cannot_keep_up_with_the_oldest_is_dropped(run: Any, topic: str) -> None:
-    said = run(f"""
+def test_the_oldest_log_lines_are_dropped_when_a_handler_is_too_slow(run: Any, topic: str) -> None:
+    printed = run(f"""
     from pulsar_encore.transport.stock import cpp_log
     cpp_log._MAX_LINES = 20
     class Slow(Keep):
@@ -305,9 +307,9 @@ def test_of_what_handlers_cannot_keep_up_with_the_oldest_is_dropped(run: Any, to
             return written
     written = asyncio.run(main())
     say(written=written, kept=sum(map(len, texts())), records=len(records))
-    """).said
-    assert said["records"] > 10
-    assert said["kept"] < said["written"] / 2
+    """).printed
+    assert printed["records"] > 10
+    assert printed["kept"] < printed["written"] / 2
 
 
 FORKING = """
@@ -342,14 +344,14 @@ def test_a_forked_child_has_a_log_of_its_own(run: Any) -> None:
         assert f"{topic}, audit" in found["texts"][1]
 
 
-def test_a_child_that_makes_no_client_leaves_the_parent_its_log(run: Any) -> None:
+def test_a_forked_child_without_a_client_leaves_the_log_to_its_parent(run: Any) -> None:
     ended = run(
         FORKING
         % """
     os._exit(0)"""
     )
-    assert ended.said["status"] == 0
-    assert len(ended.said["texts"]) == 2
+    assert ended.printed["status"] == 0
+    assert len(ended.printed["texts"]) == 2
 
 
 def test_a_daemon_that_closed_every_descriptor_logs_again(run: Any) -> None:
@@ -368,7 +370,7 @@ def test_a_daemon_that_closed_every_descriptor_logs_again(run: Any) -> None:
         assert len(found["texts"]) == 2
 
 
-def test_the_log_is_never_written_into_a_file_of_the_programs(run: Any) -> None:
+def test_the_log_is_never_written_to_a_descriptor_that_the_program_reused(run: Any) -> None:
     ended = run(
         FORKING
         % """
@@ -384,8 +386,8 @@ def test_the_log_is_never_written_into_a_file_of_the_programs(run: Any) -> None:
     assert "make the first client after descriptors are closed" in child["error"]
 
 
-def test_a_program_that_it_starts_inherits_nothing(run: Any, topic: str) -> None:
-    said = run(f"""
+def test_a_started_program_does_not_inherit_the_log_file(run: Any, topic: str) -> None:
+    printed = run(f"""
     import subprocess
     logging.getLogger().addHandler(Keep())
     asyncio.run(refuse({topic!r}))
@@ -393,11 +395,13 @@ def test_a_program_that_it_starts_inherits_nothing(run: Any, topic: str) -> None
            if os.path.exists(f"/proc/self/fd/{{fd}}")]
     child = subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, capture_output=True)
     say(own=sum("pulsar-encore-log" in each for each in own), child=child.stdout.decode())
-    """).said
-    assert "pulsar-encore-log" not in said["child"]
+    """).printed
+    assert "pulsar-encore-log" not in printed["child"]
 
 
-def test_a_process_that_is_told_to_end_ends(broker: BrokerThread, unused_port: int) -> None:
+def test_a_process_with_an_engine_log_ends_on_sigterm(
+    broker: BrokerThread, unused_port: int
+) -> None:
     process = start(
         """
     async def main():
@@ -418,19 +422,19 @@ def test_a_process_that_is_told_to_end_ends(broker: BrokerThread, unused_port: i
     assert ended.seconds < 5
 
 
-def test_without_files_in_memory_it_is_the_console(run: Any, topic: str) -> None:
+def test_without_memfd_create_the_engine_logs_to_the_console(run: Any, topic: str) -> None:
     ended = run(f"""
     del os.memfd_create
     error = asyncio.run(refuse({topic!r}))
     say(error=error)
     """)
-    *console, said = ended.out.splitlines()
+    *console, printed = ended.out.splitlines()
     assert any("Received error response" in line for line in console)
-    assert "KeyShared or Failover on both" in json.loads(said)["error"]
+    assert "KeyShared or Failover on both" in json.loads(printed)["error"]
 
 
-def test_memory_that_was_read_is_given_back(run: Any, topic: str) -> None:
-    said = run(f"""
+def test_memory_of_log_lines_that_were_read_is_freed(run: Any, topic: str) -> None:
+    printed = run(f"""
     ENGINE.setLevel(logging.CRITICAL)
     asyncio.run(refuse({topic!r}))
     paths = [f"/proc/self/fd/{{fd}}" for fd in os.listdir("/proc/self/fd")]
@@ -442,6 +446,6 @@ def test_memory_that_was_read_is_given_back(run: Any, topic: str) -> None:
     asyncio.run(refuse({topic!r}))  # an error has its reason when all of the log was read
     found = os.stat(path)
     say(size=found.st_size, taken=found.st_blocks * 512)
-    """).said
-    assert said["size"] > 64_000_000
-    assert said["taken"] < 4_000_000
+    """).printed
+    assert printed["size"] > 64_000_000
+    assert printed["taken"] < 4_000_000

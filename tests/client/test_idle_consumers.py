@@ -10,7 +10,7 @@ import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread
 
 
-def turns() -> dict[int, int]:
+def sleep_counts() -> dict[int, int]:
     """How often each receiving thread has gone to sleep so far."""
     counts = {}
     for thread in threading.enumerate():
@@ -22,15 +22,15 @@ def turns() -> dict[int, int]:
     return counts
 
 
-async def test_a_consumer_that_nothing_comes_to_sleeps(
+async def test_the_threads_of_idle_consumers_sleep_until_a_message_arrives(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     consumers = [await client.subscribe(f"{topic}-{n}", "s") for n in range(5)]
     waiting = [asyncio.create_task(each.receive()) for each in consumers]
     for _ in range(20):  # a busy machine may wake one now and then; who polls never sleeps so long
-        before = turns()
+        before = sleep_counts()
         await asyncio.sleep(0.6)
-        after = turns()
+        after = sleep_counts()
         assert len(after) == 5
         if after == before:
             break

@@ -19,14 +19,14 @@ def refused(result: str, reason: str, request: int = 1) -> str:
     )
 
 
-def told(*texts: str) -> Refusals:
+def refusals_of(*texts: str) -> Refusals:
     refusals = Refusals()
     for at, text in enumerate(texts):
         refusals.add(LogLine(at, text))
     return refusals
 
 
-def test_a_record_has_its_level_and_place() -> None:
+def test_a_log_line_has_its_level_file_and_line_number() -> None:
     data = f"{HEAD}it broke\n2026-11-22 04:21:35.001 ERROR [17] ConsumerImpl:383 | again\n"
     first, second = lines(data.encode(), 1000)
     assert first == LogLine(
@@ -51,22 +51,22 @@ def test_a_text_of_several_lines_is_one_record() -> None:
     assert line.text.endswith(f"IncompatibleSchema ({schema}) -- req_id: 1")
 
 
-def test_what_is_torn_is_a_warning_and_harms_no_other() -> None:
+def test_a_torn_log_line_is_a_warning_and_affects_no_other() -> None:
     torn, whole = lines(f"61 -- mess\n{HEAD}whole\n".encode() + b"\xff\n", 5)
     assert (torn.at, torn.text, torn.level) == (5, "61 -- mess", logging.WARNING)
     assert whole.text == "whole\n\N{REPLACEMENT CHARACTER}"
 
 
 @given(st.lists(st.text(alphabet="ab |\n[]é", max_size=20), max_size=6))
-def test_no_byte_is_lost_and_none_invented(texts: list[str]) -> None:
+def test_log_lines_are_split_without_losing_or_adding_text(texts: list[str]) -> None:
     data = "".join(f"{HEAD}{text}\n" for text in texts).encode()
     read = list(lines(data, 0))
     assert [line.text for line in read] == texts
     assert all(data[line.at :].startswith(HEAD.encode()) for line in read)
 
 
-def test_the_reason_of_a_refused_request_and_of_a_refused_lookup() -> None:
-    refusals = told(
+def test_reasons_of_refused_requests_and_lookups_are_found() -> None:
+    refusals = refusals_of(
         refused("ConsumerBusy", "Exclusive consumer is already connected"),
         f"{CONNECTION}Failed partition-metadata lookup req_id: 14 error: TopicNotFound "
         "msg: Namespace not found",
@@ -79,22 +79,26 @@ def test_the_reason_of_a_refused_request_and_of_a_refused_lookup() -> None:
     assert refusals.take("NotAllowedError", 0) == "not here (really)"
 
 
-def test_what_the_clients_own_authentication_raised_is_a_reason_of_all_its_calls() -> None:
-    said = "Failed to create Connect command: RuntimeError: vault is sealed\n\nAt:\n  f.py(4): f\n"
-    refusals = told(f"{CONNECTION}{said}")
+def test_an_error_of_the_clients_authentication_is_the_reason_of_all_its_calls() -> None:
+    reason = (
+        "Failed to create Connect command: RuntimeError: vault is sealed\n\nAt:\n  f.py(4): f\n"
+    )
+    refusals = refusals_of(f"{CONNECTION}{reason}")
     assert refusals.take("AuthenticationError", 0).startswith("Failed to create Connect command: R")
     assert "vault is sealed" in refusals.take("AuthenticationError", 0)
     assert refusals.take("ConnectError", 0) == ""
 
 
-def test_no_reason_from_before_the_call_or_of_another_result() -> None:
-    refusals = told(refused("ConsumerBusy", "an older one"), refused("ProducerBusy", "another"))
+def test_a_reason_from_before_the_call_or_of_another_result_is_not_taken() -> None:
+    refusals = refusals_of(
+        refused("ConsumerBusy", "an older one"), refused("ProducerBusy", "another")
+    )
     assert refusals.take("ConsumerBusy", 1) == ""
     assert refusals.take("TopicNotFound", 0) == ""
 
 
-def test_a_line_without_a_reason_gives_none() -> None:
-    refusals = told(
+def test_a_log_line_without_a_reason_gives_none() -> None:
+    refusals = refusals_of(
         f"{CONNECTION}Received error response from server: ConsumerBusy -- req_id: 1",
         refused("ConsumerBusy", ""),
         "Failed to create consumer: ConsumerBusy",
@@ -102,27 +106,27 @@ def test_a_line_without_a_reason_gives_none() -> None:
     assert refusals.take("ConsumerBusy", 0) == ""
 
 
-def test_calls_that_fail_one_after_the_other_have_their_own() -> None:
-    refusals = told(refused("ConsumerBusy", "first"))
+def test_calls_that_fail_one_after_the_other_get_their_own_reasons() -> None:
+    refusals = refusals_of(refused("ConsumerBusy", "first"))
     assert refusals.take("ConsumerBusy", 0) == "first"
     refusals.add(LogLine(7, refused("ConsumerBusy", "second")))
     assert refusals.take("ConsumerBusy", 0) == "second"
 
 
 def test_calls_with_different_reasons_get_no_reason() -> None:
-    refusals = told(refused("ConsumerBusy", "one"), refused("ConsumerBusy", "two"))
+    refusals = refusals_of(refused("ConsumerBusy", "one"), refused("ConsumerBusy", "two"))
     assert refusals.take("ConsumerBusy", 0) == ""
     assert refusals.take("ConsumerBusy", 0) == ""
 
 
 def test_calls_with_the_same_reason_each_get_it() -> None:
-    refusals = told(*[refused("ConsumerBusy", "taken", n) for n in range(3)])
+    refusals = refusals_of(*[refused("ConsumerBusy", "taken", n) for n in range(3)])
     assert [refusals.take("ConsumerBusy", 0) for _ in range(4)] == ["taken"] * 3 + [""]
 
 
-def test_equal_lookups_at_once_are_one_line_and_each_has_its_reason() -> None:
+def test_equal_lookups_share_one_log_line_and_each_gets_its_reason() -> None:
     lookup = f"{CONNECTION}Failed partition-metadata lookup req_id: 1 error: TopicNotFound msg: "
-    refusals = told(f"{lookup}no namespace")
+    refusals = refusals_of(f"{lookup}no namespace")
     assert [refusals.take("TopicNotFound", 0) for _ in range(2)] == ["no namespace"] * 2
     refusals.add(LogLine(7, f"{lookup}no topic"))
     assert refusals.take("TopicNotFound", 0) == "no topic"
@@ -131,7 +135,7 @@ def test_equal_lookups_at_once_are_one_line_and_each_has_its_reason() -> None:
 
 
 def test_a_forgotten_reason_is_not_given_to_another_call() -> None:
-    refusals = told(
+    refusals = refusals_of(
         refused("IncompatibleSchema", "the producer's"),
         refused("IncompatibleSchema", "the consumer's"),
     )
@@ -141,6 +145,6 @@ def test_a_forgotten_reason_is_not_given_to_another_call() -> None:
 
 
 def test_the_number_of_unused_refusals_is_bounded() -> None:
-    refusals = told(*[refused("ConsumerBusy", str(n)) for n in range(1000)])
+    refusals = refusals_of(*[refused("ConsumerBusy", str(n)) for n in range(1000)])
     assert refusals.take("ConsumerBusy", 999) == "999"
     assert refusals.take("ConsumerBusy", 0) == ""

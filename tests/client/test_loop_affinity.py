@@ -28,49 +28,49 @@ async def make() -> LoopAffinity:
     return LoopAffinity("consumer")
 
 
-async def is_here(place: LoopAffinity) -> bool:
-    return place.is_here()
+async def is_here(affinity: LoopAffinity) -> bool:
+    return affinity.is_here()
 
 
 def test_the_thread_is_known_only_while_the_loop_runs(new_loop: NewLoop) -> None:
     loop = new_loop()
 
     async def known() -> tuple[int | None, bool, int | None]:
-        return place.thread, place.is_here(), place.thread
+        return affinity.thread, affinity.is_here(), affinity.thread
 
-    place = loop.run_until_complete(make())
-    assert place.thread is None and not place.is_here()
+    affinity = loop.run_until_complete(make())
+    assert affinity.thread is None and not affinity.is_here()
     for _ in range(2):
         here = threading.get_ident()
         assert loop.run_until_complete(known()) == (None, True, here)
-        assert place.thread is None
+        assert affinity.thread is None
     with pytest.raises(WrongLoopError, match="without its event loop running"):
-        place.check()
+        affinity.check()
     loop.close()
     with pytest.raises(WrongLoopError, match="closed by now"):
-        place.check()
+        affinity.check()
 
 
 def test_another_loop_in_the_same_thread_is_refused(new_loop: NewLoop) -> None:
     first, second = new_loop(), new_loop()
 
     async def check() -> None:
-        place.check()
+        affinity.check()
 
-    place = first.run_until_complete(make())
+    affinity = first.run_until_complete(make())
     with pytest.raises(WrongLoopError, match="another event loop"):
         second.run_until_complete(check())
-    assert first.run_until_complete(is_here(place))
+    assert first.run_until_complete(is_here(affinity))
     first.close()
     second.close()
 
 
 def test_a_loop_can_go_on_in_another_thread(new_loop: NewLoop) -> None:
     loop = new_loop()
-    place = loop.run_until_complete(make())
+    affinity = loop.run_until_complete(make())
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(loop.run_until_complete, is_here(place)).result(10)
-    assert loop.run_until_complete(is_here(place))
+        assert pool.submit(loop.run_until_complete, is_here(affinity)).result(10)
+    assert loop.run_until_complete(is_here(affinity))
     loop.close()
 
 
@@ -86,39 +86,39 @@ def test_an_async_generator_that_is_left_open_does_not_keep_the_thread(new_loop:
         yield 1
 
     generator = generate()
-    place = loop.run_until_complete(begin())
-    assert place.thread is None
+    affinity = loop.run_until_complete(begin())
+    assert affinity.thread is None
     loop.run_until_complete(generator.aclose())
     loop.close()
 
 
-def test_a_loop_without_a_hook_of_its_own_is_asked_for_each_time() -> None:
+def test_a_loop_without_its_async_generator_hook_is_looked_up_each_time() -> None:
     async def use() -> None:
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=None)
         try:
-            place = LoopAffinity("producer")
-            assert place.is_here() and place.thread is None
+            affinity = LoopAffinity("producer")
+            assert affinity.is_here() and affinity.thread is None
         finally:
             sys.set_asyncgen_hooks(*hooks)
-        place.check()
-        assert place.thread == threading.get_ident()
+        affinity.check()
+        assert affinity.thread == threading.get_ident()
 
     asyncio.run(use())
 
 
-async def test_another_thread_is_refused() -> None:
-    place = await make()
+async def test_a_check_on_another_thread_is_refused() -> None:
+    affinity = await make()
     with pytest.raises(WrongLoopError, match="call_soon_threadsafe"):
-        await asyncio.to_thread(place.check)
+        await asyncio.to_thread(affinity.check)
 
 
 async def test_a_forked_child_is_refused_on_the_inherited_loop() -> None:
-    place = await make()
+    affinity = await make()
     child = os.fork()
     if child == 0:
         try:
-            place.check()
+            affinity.check()
         except ForkedError:
             os._exit(0)
         finally:

@@ -22,7 +22,7 @@ def interval_of(**options: Any) -> float:
     return of_options(ClientOptions(service_url=URL, **options))[1].discovery_s
 
 
-def test_the_native_transport_looks_as_often_as_the_client_says() -> None:
+def test_the_native_transport_uses_partitions_update_interval() -> None:
     assert interval_of() == 60.0
     for value in (0.1, 1, 2.5, 86_400):
         assert interval_of(partitions_update_interval=value) == value
@@ -31,7 +31,7 @@ def test_the_native_transport_looks_as_often_as_the_client_says() -> None:
 @pytest.mark.parametrize(
     "value", [0, -1, 0.01, math.inf, -math.inf, math.nan, 2e9, "60", None, True, b"1", [5]]
 )
-def test_a_value_that_is_no_interval_is_named(value: Any) -> None:
+def test_the_error_names_an_invalid_partitions_update_interval(value: Any) -> None:
     with pytest.raises(encore.ConfigurationError, match="partitions_update_interval must be"):
         encore.Client(URL, partitions_update_interval=value)
 

@@ -97,7 +97,7 @@ async def longest_turn() -> AsyncIterator[Callable[[], float]]:
 
 
 @pytest.mark.parametrize("kind", ["consumer", "reader"])
-async def test_a_slow_look_up_holds_the_message_and_not_the_loop(
+async def test_a_slow_schema_lookup_delays_the_message_and_not_the_loop(
     client: encore.Client,
     topic: str,
     broker: BrokerThread,
@@ -108,18 +108,18 @@ async def test_a_slow_look_up_holds_the_message_and_not_the_loop(
     broker.forget_commands()
     broker.faults = answers("delay", delay_ms=600)
     if kind == "consumer":
-        source = await subscribe(client, topic)
-        take = source.receive
+        receiver = await subscribe(client, topic)
+        take = receiver.receive
     else:
-        source = await client.create_reader(topic, EARLIEST, schema=reader())
-        take = source.read_next
-    async with source, asyncio.timeout(5):
+        receiver = await client.create_reader(topic, EARLIEST, schema=reader())
+        take = receiver.read_next
+    async with receiver, asyncio.timeout(5):
         assert [sizes(await take()) for _ in range(3)] == [(1, -1), (2, -2), (3, -3)]
     assert longest_turn() < 0.3
     assert len(broker.recorded("GET_SCHEMA", "in")) == 1
 
 
-async def test_versions_come_in_order_and_each_is_fetched_once(
+async def test_messages_of_several_schema_versions_keep_their_order_and_each_is_fetched_once(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     await publish(client, topic, range(1, 3))
@@ -138,7 +138,7 @@ async def test_versions_come_in_order_and_each_is_fetched_once(
     assert len(broker.recorded("GET_SCHEMA", "in")) == 2
 
 
-async def test_partitions_share_their_versions(
+async def test_partitions_share_their_schema_versions(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     broker.create_partitioned_topic(topic, 3)
@@ -151,7 +151,7 @@ async def test_partitions_share_their_versions(
 
 
 @pytest.mark.parametrize("how", ["no answer", "an error"])
-async def test_a_version_that_cannot_be_fetched_is_an_error_of_the_value_alone(
+async def test_a_schema_version_that_cannot_be_fetched_fails_only_the_value(
     make_client: Callable[..., encore.Client],
     topic: str,
     broker: BrokerThread,
@@ -220,40 +220,40 @@ async def test_redelivery_while_waiting_for_a_schema_counts_no_attempt(
         assert (counts[2], counts[3]) == (0, 0)
 
 
-async def test_a_read_given_up_while_the_schema_is_fetched_loses_nothing(
+async def test_a_read_given_up_during_a_schema_lookup_loses_no_message(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     await publish(client, topic, range(1, 4))
     broker.faults = answers("delay", delay_ms=300)
     async with (
-        await client.create_reader(topic, EARLIEST, schema=reader()) as source,
+        await client.create_reader(topic, EARLIEST, schema=reader()) as receiver,
         asyncio.timeout(5),
     ):
         with pytest.raises(encore.ReceiveTimeout):
-            await source.read_next(50)
-        cancelled = asyncio.create_task(source.read_next())
+            await receiver.read_next(50)
+        cancelled = asyncio.create_task(receiver.read_next())
         await asyncio.sleep(0.05)
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
-        assert await source.has_message_available()
-        assert [sizes(await source.read_next()) for _ in range(3)] == [(1, -1), (2, -2), (3, -3)]
-        assert not await source.has_message_available()
+        assert await receiver.has_message_available()
+        assert [sizes(await receiver.read_next()) for _ in range(3)] == [(1, -1), (2, -2), (3, -3)]
+        assert not await receiver.has_message_available()
 
 
 @pytest.mark.parametrize("kind", ["consumer", "reader"])
-async def test_what_waits_for_its_schema_outlives_its_connection_once(
+async def test_messages_that_wait_for_their_schema_survive_a_lost_connection_once(
     client: encore.Client, topic: str, broker: BrokerThread, kind: str
 ) -> None:
     """A consumer's comes again, a reader's does not."""
     await publish(client, topic, range(1, 4))
     broker.faults = answers("delay", delay_ms=400)
     if kind == "consumer":
-        source = await subscribe(client, topic)
-        take = source.receive
+        receiver = await subscribe(client, topic)
+        take = receiver.receive
     else:
-        source = await client.create_reader(topic, EARLIEST, schema=reader())
-        take = source.read_next
-    async with source, asyncio.timeout(8):
+        receiver = await client.create_reader(topic, EARLIEST, schema=reader())
+        take = receiver.read_next
+    async with receiver, asyncio.timeout(8):
         await asyncio.sleep(0.1)
         await asyncio.to_thread(broker.unload, topic)
         assert [sizes(await take()) for _ in range(3)] == [(1, -1), (2, -2), (3, -3)]
@@ -261,15 +261,15 @@ async def test_what_waits_for_its_schema_outlives_its_connection_once(
         assert sizes(await take()) == (4, -4)
 
 
-async def test_closing_while_a_schema_is_fetched_ends_at_once(
+async def test_close_during_a_schema_lookup_ends_at_once(
     make_client: Callable[..., encore.Client], topic: str, broker: BrokerThread
 ) -> None:
     client = make_client()
     await publish(client, topic, range(1, 4))
     broker.faults = answers("drop")
     consumer = await subscribe(client, topic)
-    source = await client.create_reader(topic, EARLIEST, schema=reader())
-    waiting = [asyncio.create_task(consumer.receive()), asyncio.create_task(source.read_next())]
+    receiver = await client.create_reader(topic, EARLIEST, schema=reader())
+    waiting = [asyncio.create_task(consumer.receive()), asyncio.create_task(receiver.read_next())]
     await asyncio.sleep(0.1)
     async with asyncio.timeout(3):
         await client.close()
@@ -277,14 +277,14 @@ async def test_closing_while_a_schema_is_fetched_ends_at_once(
             assert isinstance(ended, encore.ClosedError)
 
 
-async def test_bytes_without_a_version_are_the_readers_own(
+async def test_bytes_without_a_schema_version_are_decoded_by_the_readers_schema(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:
     async with await client.create_producer(topic) as producer:
         await producer.send(reader().encode({"width": 3, "height": 4}))
     broker.forget_commands()
-    async with await client.create_reader(topic, EARLIEST, schema=reader()) as source:
-        message = await source.read_next(3000)
+    async with await client.create_reader(topic, EARLIEST, schema=reader()) as receiver:
+        message = await receiver.read_next(3000)
     assert message.int_schema_version() < 0
     assert sizes(message) == (3, 4)
     assert not broker.recorded("GET_SCHEMA", "in")

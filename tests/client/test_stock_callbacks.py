@@ -69,7 +69,7 @@ def test_no_message_router_ends_the_process(broker: BrokerThread) -> None:
     assert len(refused) == 10 and done.stdout.endswith("done\n")
 
 
-def test_a_router_that_raises_an_error_without_a_text_is_named() -> None:
+def test_an_error_without_a_text_raised_by_a_router_is_named() -> None:
     class UnprintableError(Exception):
         def __str__(self) -> str:
             raise SystemExit(1)

@@ -54,14 +54,14 @@ def run(
 
 def flat(natives: list[Native], *, one_queue: bool) -> list[tuple[Any, ...]]:
     """Return the fields of the deliveries for each message, in order."""
-    sources = TopicNames(("t",))
-    said = []
-    for delivery in Grouper(sources, one_queue=one_queue).group(natives):
+    topic_names = TopicNames(("t",))
+    found = []
+    for delivery in Grouper(topic_names, one_queue=one_queue).group(natives):
         assert len(delivery.indexes) == len(delivery.messages)
         for index, native in zip(delivery.indexes, delivery.messages, strict=True):
-            said.append(
+            found.append(
                 (
-                    sources.name(delivery.topic_number),
+                    topic_names.name(delivery.topic_number),
                     delivery.ledger,
                     delivery.entry,
                     delivery.batch_size,
@@ -71,7 +71,7 @@ def flat(natives: list[Native], *, one_queue: bool) -> list[tuple[Any, ...]]:
                     native,
                 )
             )
-    return said
+    return found
 
 
 def naive(natives: list[Native]) -> list[tuple[Any, ...]]:
@@ -107,7 +107,7 @@ runs = st.builds(
 
 
 @given(st.lists(runs, max_size=6), st.booleans())
-def test_agrees_with_reading_every_id(parts: list[list[Native]], one_queue: bool) -> None:
+def test_grouping_agrees_with_reading_every_id(parts: list[list[Native]], one_queue: bool) -> None:
     """As in a queue: another delivery does not fill the gaps of an earlier one of its entry."""
     natives: list[Native] = []
     seen: set[tuple[int, int]] = set()
@@ -135,8 +135,8 @@ def test_a_redelivered_batch_is_kept_apart_from_its_first_copy() -> None:
 
 
 def test_alternating_partitions_are_kept_apart() -> None:
-    turns = zip(run(3, 0, 4, 0, 4, partition=0), run(9, 0, 4, 0, 4, partition=1), strict=True)
-    natives = [native for pair in turns for native in pair]
+    pairs = zip(run(3, 0, 4, 0, 4, partition=0), run(9, 0, 4, 0, 4, partition=1), strict=True)
+    natives = [native for pair in pairs for native in pair]
     assert flat(natives, one_queue=False) == naive(natives)
 
 

@@ -24,17 +24,17 @@ async def until(found: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_consumer_that_the_library_closed_has_failed(
+async def test_a_consumer_closed_by_the_cpp_client_is_reported_as_failed(
     make_client: Callable[..., encore.Client], topic: str
 ) -> None:
     events: list[encore.ConsumerEvent] = []
     async with make_client(transport="stock") as client:
         consumer = await client.subscribe(topic, "s", event_listener=events.append)
-        link = cast(StockConsumer, consumer._transport_consumer)
+        transport_consumer = cast(StockConsumer, consumer._transport_consumer)
         # The library never answers a receive that begins while it closes.
-        await until(lambda: link._pump._receiving)
+        await until(lambda: transport_consumer._pump._receiving)
         await asyncio.sleep(0.2)
-        link._native.close_async(ignore)
+        transport_consumer._native.close_async(ignore)
         await until(lambda: [each for each in events if isinstance(each, encore.Failed)])
         [event] = [each for each in events if isinstance(each, encore.Failed)]
         assert event.topic.endswith(topic)
@@ -44,7 +44,7 @@ async def test_a_consumer_that_the_library_closed_has_failed(
             await consumer.receive()
 
 
-async def test_a_reader_that_the_library_closed_has_failed(
+async def test_a_reader_closed_by_the_cpp_client_is_reported_as_failed(
     make_client: Callable[..., encore.Client], topic: str
 ) -> None:
     events: list[encore.ReaderEvent] = []
@@ -61,7 +61,7 @@ async def test_a_reader_that_the_library_closed_has_failed(
             await reader.read_next()
 
 
-async def test_closing_reports_nothing(
+async def test_closing_reports_no_event(
     make_client: Callable[..., encore.Client], topic: str
 ) -> None:
     events: list[encore.ConsumerEvent] = []
@@ -77,7 +77,7 @@ async def test_closing_reports_nothing(
     assert events == []
 
 
-async def test_a_lost_connection_names_the_topic_though_no_message_has_come() -> None:
+async def test_a_lost_connection_names_the_topic_before_any_message() -> None:
     """The topics were empty, and `Connected` never came."""
     events: list[encore.ConsumerEvent] = []
     async with (

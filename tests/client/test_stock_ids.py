@@ -20,7 +20,7 @@ async def sent(client: encore.Client, topic: str) -> list[encore.MessageId]:
     return [await producer.send(b"%d" % number) for number in range(3)]
 
 
-async def test_stocks_asyncio_client_seeks_acks_and_reads_by_them(
+async def test_pulsar_asyncio_seeks_acks_and_reads_by_our_message_ids(
     broker: BrokerThread, topic: str, sent: list[encore.MessageId]
 ) -> None:
     stock = pulsar.asyncio.Client(broker.url, logger=QUIET)
@@ -44,7 +44,9 @@ async def test_stocks_asyncio_client_seeks_acks_and_reads_by_them(
         await stock.close()
 
 
-def test_stocks_blocking_client_seeks_by_them(broker: BrokerThread, topic: str) -> None:
+def test_the_blocking_pulsar_client_seeks_by_our_message_ids(
+    broker: BrokerThread, topic: str
+) -> None:
     stock = pulsar.Client(broker.url, logger=QUIET)
     try:
         producer = stock.create_producer(topic)

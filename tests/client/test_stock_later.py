@@ -182,11 +182,11 @@ def check(*parts: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_consume_in_memory_loads_no_native_library() -> None:
+def test_consuming_from_a_memory_transport_does_not_import_pulsar() -> None:
     check(CONSUME, LOADED, "assert not loaded, loaded")
 
 
-def test_all_that_can_be_made_without_stock_is_made_without_it() -> None:
+def test_options_and_values_are_made_without_importing_pulsar() -> None:
     check(
         "import sys, pulsar_encore as encore, pulsar_encore.asyncio, pulsar_encore.exceptions",
         "from pulsar_encore.options import ClientOptions, ConsumerOptions, ProducerOptions",
@@ -210,7 +210,7 @@ def test_all_that_can_be_made_without_stock_is_made_without_it() -> None:
     )
 
 
-def test_the_stock_transport_and_the_schemas_load_it() -> None:
+def test_the_stock_transport_and_the_schemas_import_pulsar() -> None:
     check(
         "import asyncio, sys, pulsar_encore as encore",
         "client = encore.Client('pulsar://127.0.0.1:1')",
@@ -233,7 +233,7 @@ def test_the_stock_transport_and_the_schemas_load_it() -> None:
 
 
 @pytest.mark.parametrize("first", ["pulsar_encore", "pulsar", "_pulsar", "pulsar.asyncio"])
-def test_errors_and_ids_of_the_stock_transport_are_stocks(first: str) -> None:
+def test_errors_and_ids_of_the_stock_transport_are_those_of_pulsar_client(first: str) -> None:
     check(f"import {first}", BOTH)
 
 

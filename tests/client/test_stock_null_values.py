@@ -34,7 +34,7 @@ SCHEMAS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
 @pytest.mark.parametrize("name", SCHEMAS)
 @pytest.mark.parametrize("reader", TRANSPORTS)
 @pytest.mark.parametrize("writer", TRANSPORTS)
-async def test_none_is_read_as_none(
+async def test_none_sent_by_each_transport_is_read_as_none(
     broker: BrokerThread, topic: str, writer: str, reader: str, name: str, batch: bool
 ) -> None:
     make, value, empty = SCHEMAS[name]
@@ -64,11 +64,11 @@ async def test_none_is_read_as_none(
 async def test_a_listener_a_batch_and_a_router_read_none(
     broker: BrokerThread, topic: str, transport: str
 ) -> None:
-    heard: asyncio.Queue[Any] = asyncio.Queue()
+    listened: asyncio.Queue[Any] = asyncio.Queue()
     routed: list[Any] = []
 
     def listen(_: encore.Consumer, message: encore.Message) -> None:
-        heard.put_nowait(message.value())
+        listened.put_nowait(message.value())
 
     def route(message: encore.Message, partitions: int) -> int:
         routed.append(message.value())
@@ -87,6 +87,6 @@ async def test_a_listener_a_batch_and_a_router_read_none(
         await producer.send(None)
         await parts.send(None)
         async with asyncio.timeout(10):
-            assert await heard.get() is None
+            assert await listened.get() is None
         assert [each.value() for each in await consumer.batch_receive()] == [None]
     assert routed == [None]

@@ -19,26 +19,28 @@ class Native:
         return 10
 
 
-def batch(source: int, entry: int, size: int = 2) -> Delivery:
-    return Delivery(source, 1, entry, size, 0, range(size), [Native() for _ in range(size)])
+def batch(topic_number: int, entry: int, size: int = 2) -> Delivery:
+    return Delivery(topic_number, 1, entry, size, 0, range(size), [Native() for _ in range(size)])
 
 
-def chunked(source: int, entry: int) -> Delivery:
-    return Delivery(source, 1, entry, 0, 0, (0,), [Native()], first_chunk=(1, entry - 2))
+def chunked(topic_number: int, entry: int) -> Delivery:
+    return Delivery(topic_number, 1, entry, 0, 0, (0,), [Native()], first_chunk=(1, entry - 2))
 
 
 def here(originals: CppOriginals) -> list[tuple[int, int]]:
-    """Return (source, entry) of each original that is kept."""
+    """Return (topic number, entry) of each original that is kept."""
     return [
-        (source, entry)
-        for source in range(3)
+        (topic_number, entry)
+        for topic_number in range(3)
         for entry in range(200)
-        if originals.find(source, (1, entry)) is not None
+        if originals.find(topic_number, (1, entry)) is not None
     ]
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_when_full_the_oldest_of_all_goes(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_original_is_discarded_at_the_limit(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_MAX_ENTRIES", 3)
     originals = CppOriginals()
     if known:
@@ -95,7 +97,7 @@ def test_a_batch_with_every_received_index_acked_needs_no_record() -> None:
     assert list(originals.take_acked(0, (1, 7), 0)) == []
 
 
-def test_an_acked_batch_pins_nothing_while_nothing_arrives() -> None:
+def test_an_acked_batch_frees_its_payload_without_further_arrivals() -> None:
     originals = CppOriginals()
     delivery = batch(0, 1)
     originals.keep(delivery, 0.0)
@@ -106,7 +108,7 @@ def test_an_acked_batch_pins_nothing_while_nothing_arrives() -> None:
     assert payload() is None
 
 
-def test_compaction_says_when_it_is_needed_and_ends_after_a_few_ms(
+def test_compact_returns_when_it_is_needed_and_works_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_MAX_COMPACTED", 10)
@@ -122,7 +124,7 @@ def test_compaction_says_when_it_is_needed_and_ends_after_a_few_ms(
     assert len(originals) == 12
 
 
-def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
+def test_the_id_of_a_chunked_message_is_kept_for_a_second_ack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An ack that may be lost with the connection is sent again. If it named only the last chunk,
@@ -145,7 +147,7 @@ def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
     assert originals.chunked_id(0, (1, 9)) is delivery.messages[0]
 
 
-def test_a_seek_takes_the_payloads_of_chunked_messages() -> None:
+def test_a_seek_discards_the_payloads_of_chunked_messages() -> None:
     """Otherwise a message that was nacked just before the seek would be delivered after it."""
     originals = CppOriginals()
     originals.keep(chunked(0, 3), 0.0)
@@ -159,9 +161,9 @@ def test_a_seek_takes_the_payloads_of_chunked_messages() -> None:
 
 def test_a_cumulative_ack_discards_the_entries_before_it() -> None:
     originals = CppOriginals()
-    for source in (0, 1):
+    for topic_number in (0, 1):
         for entry in range(4):
-            originals.keep(batch(source, entry), 0.0)
+            originals.keep(batch(topic_number, entry), 0.0)
     originals.pop_through(0, (1, 2))
     originals.pop_through(2, (1, 2))
     assert here(originals) == [(0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]

@@ -41,7 +41,7 @@ async def subscribe(client: encore.Client, topic: str, **options: object) -> enc
 
 @pytest.mark.parametrize("timeout_ms", [0, 1000])
 @pytest.mark.parametrize("entry", [505, 1000])
-async def test_batches_of_the_whole_queue_come_to_the_end(
+async def test_batch_receive_of_the_whole_queue_receives_all_messages(
     client: encore.Client, topic: str, entry: int, timeout_ms: int
 ) -> None:
     await fill(client, topic, 3000, entry)
@@ -56,7 +56,9 @@ async def test_batches_of_the_whole_queue_come_to_the_end(
         assert got == list(range(3000))
 
 
-async def test_small_batches_come_to_the_end(client: encore.Client, topic: str) -> None:
+async def test_batch_receive_of_small_batches_receives_all_messages(
+    client: encore.Client, topic: str
+) -> None:
     """A result that ends within an entry, with less room than the entry is large."""
     await fill(client, topic, 600, 100)
     policy = encore.BatchReceivePolicy(7, -1, 0)
@@ -85,7 +87,7 @@ async def turns_while_reading(reader: encore.Reader, messages: int) -> int:
     return turns
 
 
-async def test_a_reader_does_not_keep_the_loop(client: encore.Client, topic: str) -> None:
+async def test_a_reader_does_not_block_the_loop(client: encore.Client, topic: str) -> None:
     await fill(client, topic, 100)
     async with await client.create_reader(topic, encore.MessageId.earliest) as reader:
         await reader.read_next()
@@ -94,7 +96,7 @@ async def test_a_reader_does_not_keep_the_loop(client: encore.Client, topic: str
         assert await turns_while_reading(reader, 60) >= 15
 
 
-async def test_asking_without_waiting_lets_the_message_come(
+async def test_repeated_receives_without_waiting_let_a_message_arrive(
     client: encore.Client, topic: str
 ) -> None:
     await fill(client, topic, 5)
@@ -109,7 +111,7 @@ async def test_asking_without_waiting_lets_the_message_come(
                 pass
 
 
-async def test_a_listener_of_a_client_that_is_shut_down_says_so(
+async def test_a_shutdown_of_a_client_with_a_message_listener_is_logged(
     make_client: Callable[..., encore.Client], topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = make_client()
@@ -199,7 +201,7 @@ async def test_seeks_run_one_after_the_other(client: encore.Client, topic: str) 
             await consumer.receive(timeout=0.3)
 
 
-async def test_a_late_pump_drops_nothing_of_the_next_connection(
+async def test_a_late_report_of_a_lost_connection_drops_no_message_of_the_next(
     client: encore.Client, broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next connection answers the receive that was pending when the connection was lost. On a
@@ -254,7 +256,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_a_seek_over_partitions_while_its_connections_are_looked_at(
+async def test_a_seek_over_partitions_does_not_deadlock_with_connection_checks(
     broker: BrokerThread, topic: str
 ) -> None:
     broker.create_partitioned_topic(topic, 3)
@@ -273,7 +275,7 @@ async def test_a_seek_over_partitions_while_its_connections_are_looked_at(
 
 
 @pytest.mark.parametrize("queue", [1, 2])
-async def test_seeks_by_id_with_the_smallest_queue(
+async def test_seeks_by_id_work_with_the_smallest_receiver_queue(
     client: encore.Client, topic: str, queue: int
 ) -> None:
     async with (
@@ -296,7 +298,7 @@ async def test_seeks_by_id_with_the_smallest_queue(
         (encore.ConsumerType.Exclusive, False),  # on Shared, others may have the messages
     ],
 )
-async def test_a_seek_that_is_answered_late_loses_nothing(
+async def test_a_seek_that_is_answered_late_loses_no_message(
     client: encore.Client,
     broker: BrokerThread,
     topic: str,
@@ -335,7 +337,7 @@ async def test_a_seek_that_is_answered_late_loses_nothing(
         assert got == numbers
 
 
-async def test_a_reader_whose_seek_is_answered_late_loses_nothing(
+async def test_a_reader_whose_seek_is_answered_late_loses_no_message(
     client: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     await fill(client, topic, 50)
@@ -347,7 +349,7 @@ async def test_a_reader_whose_seek_is_answered_late_loses_nothing(
 
 
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Exclusive, encore.ConsumerType.Shared])
-async def test_a_silent_seek_is_repeated_on_exclusive_only(
+async def test_a_seek_without_messages_after_it_is_repeated_on_exclusive_only(
     client: encore.Client,
     broker: BrokerThread,
     topic: str,

@@ -1,4 +1,4 @@
-"""When the stock engine believes that a connection is back, and that it always looks."""
+"""When the stock transport believes that a connection is back, and that it always checks."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from pulsar_encore.eventloop.mailbox import Mailbox
 from pulsar_encore.transport.stock.pump import Pump, Steadiness
 
 
-def looks(*seen: tuple[float, bool]) -> list[bool]:
+def checks(*seen: tuple[float, bool]) -> list[bool]:
     steadiness = Steadiness()
     return [steadiness.counts(connected, at) for at, connected in seen]
 
 
 def test_the_first_connection_counts_at_once() -> None:
-    assert looks((0.0, True), (0.01, True)) == [True, True]
+    assert checks((0.0, True), (0.01, True)) == [True, True]
 
 
 def test_a_lost_connection_counts_at_the_first_check() -> None:
-    assert looks((0.0, True), (0.01, False)) == [True, False]
+    assert checks((0.0, True), (0.01, False)) == [True, False]
 
 
-def test_a_restored_connection_has_to_last() -> None:
-    seen = looks((0.0, False), (0.01, True), (0.02, True), (0.061, True))
+def test_a_restored_connection_counts_only_after_some_time() -> None:
+    seen = checks((0.0, False), (0.01, True), (0.02, True), (0.061, True))
     assert seen == [False, False, False, True]
 
 
 def test_the_time_counts_from_the_first_check_that_saw_the_connection() -> None:
     """On a busy machine checks are far apart: a connection made a moment ago must not count."""
-    assert looks((0.0, False), (5.0, True), (5.06, True)) == [False, False, True]
+    assert checks((0.0, False), (5.0, True), (5.06, True)) == [False, False, True]
 
 
 def test_each_loss_restarts_the_time() -> None:
-    seen = looks((0.0, False), (0.01, True), (0.04, False), (0.05, True), (0.07, True))
+    seen = checks((0.0, False), (0.01, True), (0.04, False), (0.05, True), (0.07, True))
     assert seen == [False] * 5
 
 
@@ -56,15 +56,17 @@ class Native:
             self._asked.pop()(_pulsar.Result.AlreadyClosed, None)
 
 
-async def test_a_look_that_fails_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """One thread looks after all consumers: without it none would hear of its connection."""
+async def test_a_failed_connection_check_of_one_consumer_affects_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One thread checks all consumers: without it none would notice its connection."""
     up = True
-    looks = 0
-    told: list[bool] = []
+    checks = 0
+    reported: list[bool] = []
 
     def broken() -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         raise RuntimeError("no state")
 
     def begin(connected: Callable[[], bool]) -> tuple[Native, Pump, asyncio.Event]:
@@ -74,24 +76,24 @@ async def test_a_look_that_fails_ends_no_other(caplog: pytest.LogCaptureFixture)
             ended.set()
 
         mail = Mailbox(asyncio.get_running_loop())
-        pump = Pump(native, mail, 10, list, ignore, told.append, end, rests=False)
+        pump = Pump(native, mail, 10, list, ignore, reported.append, end, rests=False)
         pump.start()
         return native, pump, ended
 
     pumps = [begin(broken), begin(lambda: up)]
     try:
         async with asyncio.timeout(20):
-            while looks < 3:
+            while checks < 3:
                 await asyncio.sleep(0.01)
             up = False
-            while not told:
+            while not reported:
                 await asyncio.sleep(0.01)
     finally:
         for native, pump, ended in pumps:
             pump.stop()
             native.close()
             await ended.wait()
-    assert told == [False]
+    assert reported == [False]
     assert [each.message for each in caplog.records].count(
         "whether a consumer is connected could not be found out"
     ) == 1

@@ -34,7 +34,7 @@ def key_shared(**options: Any) -> ConsumerOptions:
 
 
 @pytest.mark.parametrize("package", [encore, pulsar])
-def test_a_key_shared_policy_of_either_package_is_read(package: Any) -> None:
+def test_a_key_shared_policy_of_either_package_is_accepted(package: Any) -> None:
     sticky = package.ConsumerKeySharedPolicy(
         package.KeySharedMode.Sticky, True, [(0, 99), (1000, 65_535)]
     )
@@ -86,12 +86,12 @@ def wrong() -> list[tuple[Callable[[], object], str]]:
 
 
 @pytest.mark.parametrize(("make", "says"), wrong())
-def test_a_wrong_value_is_named(make: Callable[[], object], says: str) -> None:
+def test_the_error_names_a_wrong_value(make: Callable[[], object], says: str) -> None:
     with pytest.raises(encore.ConfigurationError, match=says):
         make()
 
 
-def test_dead_letter_policies_tell_what_stocks_tell() -> None:
+def test_dead_letter_policies_have_the_values_of_pulsar_client() -> None:
     for package in (encore, pulsar):
         for policy in (
             package.ConsumerDeadLetterPolicy(3, "dead", "triage"),
@@ -99,13 +99,13 @@ def test_dead_letter_policies_tell_what_stocks_tell() -> None:
         ):
             native = policy.policy()
             assert type(native) is _pulsar.DeadLetterPolicy
-            told = (
+            values = (
                 policy.max_redeliver_count,
                 policy.dead_letter_topic,
                 policy.initial_subscription_name,
             )
-            assert told in {(3, "dead", "triage"), (3, "", "")}
-            assert told == (
+            assert values in {(3, "dead", "triage"), (3, "", "")}
+            assert values == (
                 native.getMaxRedeliverCount(),
                 native.getDeadLetterTopic(),
                 native.getInitialSubscriptionName(),
@@ -119,7 +119,7 @@ def test_dead_letter_policies_tell_what_stocks_tell() -> None:
 
 
 @pytest.mark.parametrize("url", [NOWHERE, "pulsar+ssl://h:6651", "http://h", "https://h"])
-def test_service_infos_tell_what_stocks_tell(url: str) -> None:
+def test_service_infos_have_the_values_of_pulsar_client(url: str) -> None:
     for arguments in ((url,), (url, None, "/ca.pem")):
         theirs, ours = pulsar.ServiceInfo(*arguments), encore.ServiceInfo(*arguments)
         wrapped = encore.ServiceInfo.wrap(theirs._service_info)
@@ -151,7 +151,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("package", [encore, pulsar])
-def test_the_stock_transport_takes_fail_over_of_either_package(package: Any) -> None:
+def test_the_stock_transport_accepts_failover_of_either_package(package: Any) -> None:
     info = package.ServiceInfo("pulsar+ssl://h", package.AuthenticationToken("t"), "/ca.pem")
     failover = package.AutoClusterFailover(info, [info, info], 7, 8, 9)
     assert ClientOptions(service_url=failover).service_url is failover
@@ -164,9 +164,9 @@ def test_the_stock_transport_takes_fail_over_of_either_package(package: Any) -> 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("package", [encore, pulsar])
-def test_the_stock_transport_takes_providers_of_either_package(package: Any) -> None:
+def test_the_stock_transport_accepts_service_info_providers_of_either_package(package: Any) -> None:
     info = package.ServiceInfo("pulsar://h")
-    told: list[Any] = []
+    received: list[Any] = []
 
     class Provider(package.ServiceInfoProvider):  # type: ignore[misc, name-defined]
         def initial_service_info(self) -> Any:
@@ -176,27 +176,29 @@ def test_the_stock_transport_takes_providers_of_either_package(package: Any) -> 
             on_service_info_update(info)
 
         def close(self) -> None:
-            told.append("closed")
+            received.append("closed")
 
     provider = Provider()
     assert ClientOptions(service_url=provider).service_url is provider
     handed = pulsar.Client(client_config.service_url(provider))._client.given[0]
-    handed.initialize(told.append)
-    for each in handed.initial_service_info(), told.pop():
+    handed.initialize(received.append)
+    for each in handed.initial_service_info(), received.pop():
         assert isinstance(each, pulsar.ServiceInfo) and each.service_url == "pulsar://h"
     handed.close()
-    assert told == ["closed"]
+    assert received == ["closed"]
 
 
 @pytest.mark.parametrize("given", ["own", "stock"])
-def test_the_stock_transport_takes_authentication_of_either_package(given: str) -> None:
+def test_the_stock_transport_accepts_authentication_of_either_package(given: str) -> None:
     made = (encore if given == "own" else pulsar).AuthenticationToken("secret")
     handed = client_config.authentication(made)
     assert isinstance(handed, pulsar.Authentication) and handed.auth is made.auth
     assert client_config.authentication(None) is None
 
 
-async def test_the_engine_asks_a_provider_of_ours(broker: BrokerThread, topic: str) -> None:
+async def test_the_cpp_client_calls_a_service_info_provider_of_this_package(
+    broker: BrokerThread, topic: str
+) -> None:
     class Provider(encore.ServiceInfoProvider):
         def initial_service_info(self) -> encore.ServiceInfo:
             return encore.ServiceInfo(broker.url)
@@ -208,7 +210,7 @@ async def test_the_engine_asks_a_provider_of_ours(broker: BrokerThread, topic: s
         await (await client.create_producer(topic)).send(b"there")
 
 
-def test_the_stock_transport_takes_loggers_of_either_package(tmp_path: Path) -> None:
+def test_the_stock_transport_accepts_loggers_of_either_package(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     for package in encore, pulsar:
         console = client_config.logger(package.ConsoleLogger(package.LoggerLevel.Error))
@@ -222,7 +224,7 @@ def test_the_stock_transport_takes_loggers_of_either_package(tmp_path: Path) -> 
     assert repr(QUIET) == "ConsoleLogger(LoggerLevel.Error)"
 
 
-def test_a_crypto_key_reader_reads_when_it_is_asked(tmp_path: Path) -> None:
+def test_a_crypto_key_reader_reads_its_files_when_a_key_is_requested(tmp_path: Path) -> None:
     public, private = tmp_path / "public.pem", tmp_path / "private.pem"
     reader = encore.CryptoKeyReader(str(public), str(private))
     assert ProducerOptions(topic="t", crypto_key_reader=reader).crypto_key_reader is reader
@@ -247,7 +249,7 @@ READ = (
 )
 
 
-def test_a_batch_is_read_as_stock_reads_it() -> None:
+def test_message_batch_reads_a_batch_as_pulsar_client_does() -> None:
     plain = pb.SingleMessageMetadata()
     full = pb.SingleMessageMetadata(partition_key="key", ordering_key=b"order", event_time=7)
     full.properties.append(pb.KeyValue(key="name", value="value"))

@@ -12,6 +12,7 @@ import pytest
 
 from pulsar_encore import Consumer, Message, ReceiveTimeout
 from pulsar_encore.consumer.consumer import ConsumerParts
+from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.testing import MemoryTransport
 
 TOPIC = "persistent://public/default/t"
@@ -37,6 +38,17 @@ async def settle() -> None:
 def parts_of(consumer: Consumer) -> ConsumerParts:
     """Return the parts that a consumer is assembled from, for tests that drive one of them."""
     return consumer._parts
+
+
+def service_of(transport: MemoryTransport) -> BrokerService:
+    """Return the broker in memory, for tests that delete or unload a topic."""
+    return transport._service
+
+
+def armed_timers() -> list[asyncio.TimerHandle]:
+    """Return the timers of the running event loop that are not cancelled."""
+    loop: Any = asyncio.get_running_loop()
+    return [handle for handle in loop._scheduled if not handle.cancelled()]
 
 
 async def receive_all(consumer: Consumer, quiet_s: float = 1.0) -> list[Message]:

@@ -20,14 +20,14 @@ class Host:
         self.transport = transport
         self.path = path
         self._numbers = count()
-        self._running: list[Client] = []
+        self.running: list[Client] = []
 
     async def start(self, topic: str = TOPIC, **options: Any) -> Consumer:
         """A process starts and subscribes."""
         state = options.pop("state", {})
         options.setdefault("consumer_type", ConsumerType.Shared)
         client = Client("pulsar://nowhere:6650", transport=self.transport)
-        self._running.append(client)
+        self.running.append(client)
         return await client.subscribe(
             topic,
             "s",
@@ -46,14 +46,14 @@ class Host:
             except shutil.Error:  # RocksDB tidied up meanwhile
                 shutil.rmtree(left)
         self.path = left
-        for client in self._running:
+        for client in self.running:
             client.shutdown()
-        self._running.clear()
+        self.running.clear()
         await settle()
 
     async def stop(self) -> None:
         """It ends in order."""
-        for client in self._running:
+        for client in self.running:
             await client.close()
-        self._running.clear()
+        self.running.clear()
         await settle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,6 @@ from pulsar_encore import (
 from pulsar_encore.testing import MemoryTransport
 
 COUNTS = pytest.mark.parametrize("count_attempts", ["lazy", "before"])
-
-
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
 
 
 async def by_client(client: Client, consumer: Consumer) -> None:
@@ -73,7 +66,7 @@ async def by_shutdown(client: Client, consumer: Consumer) -> None:
 @pytest.mark.parametrize(
     "close", [by_client, by_consumer, by_context, by_cancelled_task, by_shutdown]
 )
-async def test_an_orderly_close_counts_the_attempts_under_way(
+async def test_an_orderly_close_counts_the_attempts_of_held_messages(
     host: Host,
     transport: MemoryTransport,
     close: Callable[[Client, Consumer], Awaitable[None]],
@@ -88,7 +81,7 @@ async def test_an_orderly_close_counts_the_attempts_under_way(
     }
     for attempt in range(3):
         consumer = await host.start(**options)
-        (client,) = host._running
+        (client,) = host.running
         messages = await receive_n(consumer, 10)
         assert [each.redelivery_count() for each in messages[:5]] == [attempt] * 5
         if attempt == 0:
@@ -101,11 +94,11 @@ async def test_an_orderly_close_counts_the_attempts_under_way(
             # Messages that were queued and not handed out have no attempt.
             assert [each.redelivery_count() for each in messages[5:]] == [attempt - 1] * 5
         await close(client, consumer)
-        host._running.clear()
+        host.running.clear()
 
 
 @COUNTS
-async def test_a_close_counts_leases_too(
+async def test_an_orderly_close_counts_the_attempts_of_leased_messages(
     host: Host, transport: MemoryTransport, count_attempts: str
 ) -> None:
     put_numbers(transport, 4, batch=2)
@@ -116,7 +109,7 @@ async def test_a_close_counts_leases_too(
         await host.stop()
 
 
-async def test_closing_with_50_000_held_messages_lets_the_loop_run(
+async def test_closing_with_50_000_held_messages_writes_at_most_500_entries_per_step(
     host: Host, transport: MemoryTransport
 ) -> None:
     put_numbers(transport, 50_000, batch=10)
@@ -184,77 +177,72 @@ def count_of_1(messages: list[Message]) -> int:
 
 @COUNTS
 @pytest.mark.parametrize("by_list", [False, True])
-async def test_a_copy_that_was_queued_early_is_the_next_attempt(
-    transport: MemoryTransport, tmp_path: Path, count_attempts: str, by_list: bool
+async def test_the_delivery_of_a_copy_that_was_queued_early_is_the_next_attempt(
+    transport: MemoryTransport, client: Client, tmp_path: Path, count_attempts: str, by_list: bool
 ) -> None:
     """Each of two consumers has a copy of message 2 queued when the first of them takes it.
 
     The ack of message 0 sets the broker's redelivery count back to 0, so both copies come with a
     count of 1.
     """
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumers = [
-            *await two(client, tmp_path, count_attempts=count_attempts),
-            *await two(client, tmp_path, count_attempts=count_attempts),
-        ]
+    consumers = [
+        *await two(client, tmp_path, count_attempts=count_attempts),
+        *await two(client, tmp_path, count_attempts=count_attempts),
+    ]
 
-        async def queued() -> Consumer:
-            await asyncio.sleep(1)
-            (found,) = [each for each in consumers if each.statistics().queued]
-            consumers.remove(found)
-            return found
+    async def queued() -> Consumer:
+        await asyncio.sleep(1)
+        (found,) = [each for each in consumers if each.statistics().queued]
+        consumers.remove(found)
+        return found
 
-        put_numbers(transport, 3, batch=3)
-        first = await queued()
-        await first.negative_acknowledge(await first.receive(), 0)
-        second = await queued()
-        await second.acknowledge(await second.receive())
-        await second._settle_and_send()
-        await second.negative_acknowledge(await second.receive(), 0)
-        third = await queued()
-        one = await second.receive(timeout=1)
-        assert (one.data(), one.redelivery_count()) == (b"2", 1)
-        await second.negative_acknowledge(one, 3_600)
-        copies = await third.batch_receive() if by_list else await receive_n(third, 2)
-        assert [(each.data(), each.redelivery_count()) for each in copies][-1] == (b"2", 2)
+    put_numbers(transport, 3, batch=3)
+    first = await queued()
+    await first.negative_acknowledge(await first.receive(), 0)
+    second = await queued()
+    await second.acknowledge(await second.receive())
+    await second._settle_and_send()
+    await second.negative_acknowledge(await second.receive(), 0)
+    third = await queued()
+    one = await second.receive(timeout=1)
+    assert (one.data(), one.redelivery_count()) == (b"2", 1)
+    await second.negative_acknowledge(one, 3_600)
+    copies = await third.batch_receive() if by_list else await receive_n(third, 2)
+    assert [(each.data(), each.redelivery_count()) for each in copies][-1] == (b"2", 2)
 
 
 @COUNTS
-async def test_a_copy_of_a_message_that_is_held_elsewhere_is_the_next_attempt(
-    transport: MemoryTransport, tmp_path: Path, count_attempts: str
+async def test_a_copy_of_a_message_held_by_another_consumer_is_the_next_attempt(
+    transport: MemoryTransport, client: Client, tmp_path: Path, count_attempts: str
 ) -> None:
     """Neither attempt has failed when the copy arrives."""
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        holder, heir = await queued_at_one(
-            client, tmp_path, transport, count_attempts=count_attempts
-        )
-        failing, held = await receive_n(holder, 2)
-        await fail_until_the_other_has_it(holder, heir, failing)
-        copies = await receive_n(heir, 2)
-        assert count_of_1(copies) == 1
-        await holder.negative_acknowledge(held, 10)
-        for copy in copies:
-            await heir.negative_acknowledge(copy, 3_600 if copy.data() == b"0" else 10)
-        got = []
-        for consumer in (holder, heir):
-            with suppress(ReceiveTimeout):
-                got.append(await consumer.receive(timeout=30))
-        assert max(each.redelivery_count() for each in got if each.data() == b"1") == 2
+    holder, heir = await queued_at_one(client, tmp_path, transport, count_attempts=count_attempts)
+    failing, held = await receive_n(holder, 2)
+    await fail_until_the_other_has_it(holder, heir, failing)
+    copies = await receive_n(heir, 2)
+    assert count_of_1(copies) == 1
+    await holder.negative_acknowledge(held, 10)
+    for copy in copies:
+        await heir.negative_acknowledge(copy, 3_600 if copy.data() == b"0" else 10)
+    got = []
+    for consumer in (holder, heir):
+        with suppress(ReceiveTimeout):
+            got.append(await consumer.receive(timeout=30))
+    assert max(each.redelivery_count() for each in got if each.data() == b"1") == 2
 
 
 @COUNTS
-async def test_the_dead_letter_policy_counts_attempts_at_copies(
-    transport: MemoryTransport, tmp_path: Path, count_attempts: str
+async def test_the_dead_letter_policy_counts_deliveries_of_copies(
+    transport: MemoryTransport, client: Client, tmp_path: Path, count_attempts: str
 ) -> None:
     """Two attempts are allowed: one at each consumer."""
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        options = {"dead_letter_policy": DeadLetterPolicy(1), "count_attempts": count_attempts}
-        holder, heir = await queued_at_one(client, tmp_path, transport, **options)
-        failing, held = await receive_n(holder, 2)
-        await fail_until_the_other_has_it(holder, heir, failing)
-        await holder.negative_acknowledge(held, 3_600)
-        for copy in await receive_n(heir, 2):
-            await heir.negative_acknowledge(copy)
-        async with await client.create_reader(f"{TOPIC}-s-DLQ", MessageId.earliest) as reader:
-            letters = [await reader.read_next(timeout_millis=5_000) for _ in range(2)]
-        assert {each.data() for each in letters} == {b"0", b"1"}
+    options = {"dead_letter_policy": DeadLetterPolicy(1), "count_attempts": count_attempts}
+    holder, heir = await queued_at_one(client, tmp_path, transport, **options)
+    failing, held = await receive_n(holder, 2)
+    await fail_until_the_other_has_it(holder, heir, failing)
+    await holder.negative_acknowledge(held, 3_600)
+    for copy in await receive_n(heir, 2):
+        await heir.negative_acknowledge(copy)
+    async with await client.create_reader(f"{TOPIC}-s-DLQ", MessageId.earliest) as reader:
+        letters = [await reader.read_next(timeout_millis=5_000) for _ in range(2)]
+    assert {each.data() for each in letters} == {b"0", b"1"}

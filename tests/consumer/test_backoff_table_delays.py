@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,15 +23,8 @@ from pulsar_encore.testing import MemoryTransport
 TABLE = [2, 7.0, 30]
 
 
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
-
-
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-async def test_nacks_follow_the_table(
+async def test_nack_delays_on_shared_and_key_shared_follow_the_backoff_table(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     put_numbers(transport, 1)
@@ -56,7 +47,7 @@ async def test_nacks_follow_the_table(
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("backoff", [TABLE, Backoff(min_delay=2, max_delay=30, multiplier=3.5)])
-async def test_nacks_grow_on_types_of_which_the_broker_counts_nothing(
+async def test_nack_delays_grow_on_exclusive_and_failover_without_a_broker_count(
     transport: MemoryTransport,
     subscribe: Subscribe,
     kind: ConsumerType,
@@ -81,7 +72,7 @@ async def test_nacks_grow_on_types_of_which_the_broker_counts_nothing(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
-async def test_ack_timeouts_grow_on_types_of_which_the_broker_counts_nothing(
+async def test_ack_timeout_delays_grow_on_exclusive_and_failover_without_a_broker_count(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     put_numbers(transport, 1)
@@ -98,7 +89,7 @@ async def test_ack_timeouts_grow_on_types_of_which_the_broker_counts_nothing(
         assert 1 + delay <= gap <= (1 + delay) * 1.03 + 0.3, gaps
 
 
-async def test_ack_timeouts_follow_the_table(
+async def test_ack_timeouts_on_shared_follow_the_backoff_table(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -113,34 +104,35 @@ async def test_ack_timeouts_follow_the_table(
 
 
 @pytest.mark.parametrize("table", [TABLE, tuple(TABLE), BackoffTable(TABLE)])
-async def test_reconsume_later_follows_the_table(transport: MemoryTransport, table: Any) -> None:
+async def test_reconsume_later_follows_the_backoff_table(
+    transport: MemoryTransport, client: Client, table: Any
+) -> None:
     put_numbers(transport, 2)
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await client.subscribe(
-            TOPIC,
-            "s",
-            ConsumerType.Shared,
-            initial_position=InitialPosition.Earliest,
-            retry_enable=True,
-            dead_letter_policy=DeadLetterPolicy(10),
-        )
-        messages = [await consumer.receive(timeout=1) for _ in range(2)]
-        for delay in [2, 7, 30, 30]:
-            began = now_s()
-            await consumer.reconsume_later(messages, table)
-            messages = [await consumer.receive(timeout=1000) for _ in range(2)]
-            assert delay - 0.01 <= now_s() - began <= delay + 1.5
+    consumer = await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        retry_enable=True,
+        dead_letter_policy=DeadLetterPolicy(10),
+    )
+    messages = [await consumer.receive(timeout=1) for _ in range(2)]
+    for delay in [2, 7, 30, 30]:
         began = now_s()
-        await consumer.reconsume_later(messages[0], Backoff(min_delay=1, max_delay=4))
-        await consumer.receive(timeout=1000)
-        assert 4 <= now_s() - began <= 6
-        for bad in ([], [-1], [True], ["1"], "10", None, {1: 2}):
-            with pytest.raises(ConfigurationError, match="delay"):
-                await consumer.reconsume_later(messages[1], bad)  # type: ignore[arg-type]
-        await consumer.acknowledge(messages[1])
+        await consumer.reconsume_later(messages, table)
+        messages = [await consumer.receive(timeout=1000) for _ in range(2)]
+        assert delay - 0.01 <= now_s() - began <= delay + 1.5
+    began = now_s()
+    await consumer.reconsume_later(messages[0], Backoff(min_delay=1, max_delay=4))
+    await consumer.receive(timeout=1000)
+    assert 4 <= now_s() - began <= 6
+    for bad in ([], [-1], [True], ["1"], "10", None, {1: 2}):
+        with pytest.raises(ConfigurationError, match="delay"):
+            await consumer.reconsume_later(messages[1], bad)  # type: ignore[arg-type]
+    await consumer.acknowledge(messages[1])
 
 
-async def test_the_statistics_of_the_store_are_those_of_a_consumer(
+async def test_consumer_statistics_include_the_store_until_close(
     host: Host, transport: MemoryTransport
 ) -> None:
     put_numbers(transport, 10)
@@ -158,5 +150,5 @@ async def test_the_statistics_of_the_store_are_those_of_a_consumer(
     assert consumer.statistics().store is None
 
 
-async def test_without_a_state_there_is_no_store(subscribe: Subscribe) -> None:
+async def test_consumer_statistics_have_no_store_without_a_state(subscribe: Subscribe) -> None:
     assert (await subscribe()).statistics().store is None

@@ -37,22 +37,22 @@ class Log:
     """Messages that the loop's exception handler received."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         asyncio.get_running_loop().set_exception_handler(
-            lambda loop, context: self.told.append(str(context["message"]))
+            lambda loop, context: self.reported.append(str(context["message"]))
         )
 
     async def all(self) -> list[str]:
         await asyncio.sleep(0.05)
         gc.collect()
         await asyncio.sleep(0.01)
-        return self.told
+        return self.reported
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "closing"])
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_cancelled_call_logs_nothing(
+async def test_a_call_cancelled_on_a_closing_or_closed_consumer_logs_nothing(
     transport: MemoryTransport, subscribe: Subscribe, name: str, closed: bool, turns: int
 ) -> None:
     log = Log()
@@ -79,7 +79,7 @@ async def test_a_cancelled_call_logs_nothing(
     assert await log.all() == []
 
 
-async def test_a_refusal_that_is_never_retrieved_is_logged(
+async def test_the_error_of_an_ack_that_is_never_awaited_is_reported_to_the_loop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     log = Log()

@@ -60,7 +60,7 @@ def acked_at(transport: MemoryTransport) -> list[int]:
 # Grouping
 
 
-async def test_acks_of_one_window_leave_together(
+async def test_acks_within_one_group_time_are_sent_together(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 10)
@@ -73,7 +73,9 @@ async def test_acks_of_one_window_leave_together(
     assert acked_at(transport) == [100]
 
 
-async def test_acks_leave_by_their_number(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_acks_are_sent_when_the_group_reaches_its_maximum_size(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     put_numbers(transport, 10)
     consumer = await subscribe(ack_group_time_ms=10_000, ack_group_max_size=4)
     for message in await receive_n(consumer, 10):
@@ -84,7 +86,7 @@ async def test_acks_leave_by_their_number(transport: MemoryTransport, subscribe:
     assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 2]
 
 
-async def test_acks_leave_by_messages_before_the_window_is_full(
+async def test_acks_are_sent_by_message_count_before_the_unacked_window_is_full(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 100, batch=5)
@@ -95,7 +97,7 @@ async def test_acks_leave_by_messages_before_the_window_is_full(
     assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 4]
 
 
-async def test_a_window_smaller_than_the_group_time_allows_does_not_stall() -> None:
+async def test_a_small_unacked_window_does_not_stall_behind_the_group_time() -> None:
     """With grouping by time alone each 100 messages would cost 100 ms."""
     transport = MemoryTransport(BrokerSettings(namespaces=None, max_unacked_per_consumer=100))
     put_numbers(transport, 2000, batch=10)
@@ -114,7 +116,7 @@ async def test_a_window_smaller_than_the_group_time_allows_does_not_stall() -> N
     assert now_s() < 0.5
 
 
-async def test_group_time_of_nothing_sends_at_once(
+async def test_acks_are_sent_at_once_with_a_group_time_of_zero(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -125,7 +127,7 @@ async def test_group_time_of_nothing_sends_at_once(
     assert [len(plan.entries) for plan in plans(transport)] == [1, 1]
 
 
-async def test_one_set_for_each_entry_and_window_and_the_whole_entry_at_the_end(
+async def test_partial_acks_are_sent_as_one_ack_set_and_the_last_acks_as_the_whole_entry(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 4, batch=4)
@@ -141,7 +143,9 @@ async def test_one_set_for_each_entry_and_window_and_the_whole_entry_at_the_end(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_acking_twice_sends_once(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_acking_a_message_twice_sends_one_ack(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     consumer, (message, _) = await receive_numbers(transport, subscribe, 2, batch=2)
     await consumer.acknowledge(message)
     await consumer.acknowledge(message)
@@ -151,7 +155,9 @@ async def test_acking_twice_sends_once(transport: MemoryTransport, subscribe: Su
     assert len(plans(transport)) == 1
 
 
-async def test_a_list_in_one_call(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_acking_a_list_sends_whole_entries_and_ack_sets_in_one_command(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 6, batch=3)
     await consumer.acknowledge(
         [messages[0], messages[1].message_id(), messages[2], messages[3], messages[4]]
@@ -161,7 +167,7 @@ async def test_a_list_in_one_call(transport: MemoryTransport, subscribe: Subscri
     assert [(len(plan.entries), len(plan.partial)) for plan in plans(transport)] == [(1, 1)]
 
 
-async def test_close_sends_what_was_acked(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_close_sends_pending_acks(transport: MemoryTransport, subscribe: Subscribe) -> None:
     put_numbers(transport, 3)
     consumer = await subscribe(ack_group_time_ms=60_000)
     await consumer.acknowledge(await receive_n(consumer, 3))
@@ -242,7 +248,7 @@ async def test_messages_queued_at_a_disconnect_are_delivered_once(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
-async def test_a_nack_waits_through_a_reconnect(
+async def test_a_nack_keeps_its_due_time_through_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     consumer, (held, nacked) = await receive_numbers(transport, subscribe, 2, consumer_type=kind)
@@ -258,7 +264,7 @@ async def test_a_nack_waits_through_a_reconnect(
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_nack_that_comes_due_while_disconnected(
+async def test_nacks_that_come_due_while_disconnected_are_redelivered_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     numbers = put_numbers(transport, 4, batch=2)
@@ -275,7 +281,7 @@ async def test_a_nack_that_comes_due_while_disconnected(
 @pytest.mark.parametrize("command", ["ACK", "MESSAGE", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"])
 @pytest.mark.parametrize("kind", ["close_before", "close_after", "outage", "delay", "duplicate"])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "exclusive"])
-async def test_nothing_is_lost_whatever_fails(
+async def test_no_message_is_lost_or_delivered_after_its_ack_whatever_command_fails(
     transport: MemoryTransport,
     subscribe: Subscribe,
     command: str,
@@ -297,10 +303,10 @@ async def test_nothing_is_lost_whatever_fails(
     )
     acked: set[bytes] = set()
     seen: set[bytes] = set()
-    looks = 0
+    deliveries = 0
     while len(acked) < len(numbers):
         message: Message = await consumer.receive(timeout=30)
-        looks += 1
+        deliveries += 1
         assert message.data() not in acked, "handed out after its ack"
         if message.data() not in seen and int(message.data()) % 4 == 0:
             await consumer.negative_acknowledge(message, delay=0.03)
@@ -308,13 +314,13 @@ async def test_nothing_is_lost_whatever_fails(
             await consumer.acknowledge(message)
             acked.add(message.data())
         seen.add(message.data())
-        if looks % 5 == 0:
+        if deliveries % 5 == 0:
             await asyncio.sleep(0.02)
     assert await receive_all(consumer, quiet_s=10) == []
     await close_without_backlog(transport, consumer)
 
 
-async def test_an_entry_rewound_on_purpose_long_after_its_ack_comes(
+async def test_a_seek_long_after_the_ack_redelivers_acked_messages(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -325,7 +331,7 @@ async def test_an_entry_rewound_on_purpose_long_after_its_ack_comes(
     assert payloads(await receive_all(consumer)) == [b"0", b"1"]
 
 
-async def test_seek_makes_what_was_acked_come_again(
+async def test_a_seek_redelivers_acked_and_nacked_messages_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 6, batch=3)
@@ -341,7 +347,9 @@ async def test_seek_makes_what_was_acked_come_again(
 # Cumulative
 
 
-async def test_cumulative_across_batches(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_a_cumulative_ack_at_the_end_of_a_batch_acks_whole_entries(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     consumer, messages = await receive_numbers(
         transport, subscribe, 9, batch=3, consumer_type=ConsumerType.Exclusive
     )
@@ -352,7 +360,9 @@ async def test_cumulative_across_batches(transport: MemoryTransport, subscribe: 
     assert transport.backlog(TOPIC, "s") == 1
 
 
-async def test_cumulative_inside_a_batch(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_a_cumulative_ack_inside_a_batch_adds_an_ack_set(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     consumer, messages = await receive_numbers(
         transport, subscribe, 8, batch=4, consumer_type=ConsumerType.Exclusive
     )
@@ -369,7 +379,7 @@ async def test_cumulative_inside_a_batch(transport: MemoryTransport, subscribe: 
     await close_without_backlog(transport, consumer)
 
 
-async def test_cumulative_only_moves_forward(
+async def test_a_cumulative_ack_only_moves_forward(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(
@@ -383,7 +393,7 @@ async def test_cumulative_only_moves_forward(
     assert consumer.statistics().in_flight == 1
 
 
-async def test_cumulative_survives_a_disconnect(
+async def test_a_cumulative_ack_made_while_disconnected_is_sent_after_the_reconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(
@@ -398,7 +408,7 @@ async def test_cumulative_survives_a_disconnect(
     assert payloads(await receive_all(consumer)) == [b"3", b"4", b"5"]
 
 
-async def test_cumulative_cancels_nacks_and_timeouts_below_it(
+async def test_a_cumulative_ack_cancels_nacks_and_ack_timeouts_below_it(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(
@@ -416,7 +426,7 @@ async def test_cumulative_cancels_nacks_and_timeouts_below_it(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-async def test_cumulative_is_refused_where_others_hold_the_rest(
+async def test_a_cumulative_ack_is_refused_on_shared_and_key_shared(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     put_numbers(transport, 1)
@@ -428,7 +438,7 @@ async def test_cumulative_is_refused_where_others_hold_the_rest(
 # Whose message is it?
 
 
-async def test_ids_from_bytes_ack_their_own_message_and_no_sibling(
+async def test_a_deserialized_id_acks_its_own_message_and_no_sibling(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 3, batch=3)
@@ -440,7 +450,7 @@ async def test_ids_from_bytes_ack_their_own_message_and_no_sibling(
     assert payloads(await receive_all(consumer)) == [b"0", b"2"]
 
 
-async def test_ids_of_a_batch_never_seen_here_ack_only_their_index(
+async def test_an_id_of_a_batch_not_received_yet_acks_only_its_index(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     ids = transport.put(TOPIC, b"0", b"1", b"2")
@@ -452,7 +462,7 @@ async def test_ids_of_a_batch_never_seen_here_ack_only_their_index(
 
 
 @pytest.mark.parametrize("index", [3, 7])
-async def test_an_index_that_does_not_exist(
+async def test_settling_a_batch_index_that_does_not_exist_is_refused(
     transport: MemoryTransport, subscribe: Subscribe, index: int
 ) -> None:
     put_numbers(transport, 3, batch=3)
@@ -465,7 +475,7 @@ async def test_an_index_that_does_not_exist(
     assert consumer.statistics().in_flight == 3
 
 
-async def test_another_consumers_message_is_refused_and_its_id_accepted(
+async def test_settling_another_consumers_message_is_refused_and_its_id_can_be_acked(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -482,7 +492,9 @@ async def test_another_consumers_message_is_refused_and_its_id_accepted(
 
 
 @pytest.mark.parametrize("item", [None, 7, "id", b"bytes", object()])
-async def test_what_is_no_message(subscribe: Subscribe, item: object) -> None:
+async def test_settling_an_object_that_is_no_message_is_refused(
+    subscribe: Subscribe, item: object
+) -> None:
     consumer = await subscribe()
     for call in (consumer.acknowledge, consumer.negative_acknowledge):
         with pytest.raises(ConfigurationError, match="MessageId"):
@@ -490,14 +502,14 @@ async def test_what_is_no_message(subscribe: Subscribe, item: object) -> None:
 
 
 @pytest.mark.parametrize("position", [MessageId.earliest])
-async def test_positions_are_no_messages(subscribe: Subscribe, position: MessageId) -> None:
+async def test_settling_a_position_is_refused(subscribe: Subscribe, position: MessageId) -> None:
     consumer = await subscribe()
     for call in (consumer.acknowledge, consumer.negative_acknowledge):
         with pytest.raises(ConfigurationError):
             await call(position)
 
 
-async def test_ids_need_their_topic_among_several(
+async def test_an_id_without_its_topic_is_refused_by_a_consumer_of_several_topics(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -515,7 +527,7 @@ async def test_ids_need_their_topic_among_several(
     assert transport.backlog(TOPIC, "s") == transport.backlog(TOPIC + "2", "s") == 0
 
 
-async def test_partitions_keep_their_ids_apart(
+async def test_deserialized_ids_ack_messages_of_their_own_partition(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.catalogue.create_partitioned(TOPIC, 3)
@@ -535,7 +547,7 @@ async def test_partitions_keep_their_ids_apart(
 # Acks that could be late, lost or too wide
 
 
-async def test_an_id_without_the_size_of_its_batch_acks_no_sibling(
+async def test_a_cumulative_ack_by_an_id_without_its_batch_size_is_refused(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Four stored integers do not say whether index 0 is the last."""
@@ -549,7 +561,7 @@ async def test_an_id_without_the_size_of_its_batch_acks_no_sibling(
 
 
 @pytest.mark.parametrize("away_s", [0.3, 5])
-async def test_an_outage_at_the_end_of_the_previous_duplicate_window(
+async def test_an_outage_at_the_end_of_the_previous_duplicate_window_delivers_no_duplicate(
     transport: MemoryTransport, subscribe: Subscribe, away_s: float
 ) -> None:
     """The duplicate window of the first outage ends during the second, which needs its own."""
@@ -585,16 +597,16 @@ async def test_acked_batch_messages_are_not_redelivered_with_a_sibling(
     assert names == ["ACK", REDELIVER]
 
 
-async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
+async def test_a_topic_first_seen_after_a_reconnect_delivers_no_duplicate(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first message waited in the engine since before the connection was lost, and the
     broker's second copy behind it."""
-    came: list[Delivery] = []
+    delivered: list[Delivery] = []
     hand_on = DeliveryHandler.on_deliveries
 
     def on_deliveries(self: DeliveryHandler, deliveries: Deliveries) -> None:
-        came.extend(copy(each) for each in each_delivery(deliveries))
+        delivered.extend(copy(each) for each in each_delivery(deliveries))
         hand_on(self, deliveries)
 
     monkeypatch.setattr(DeliveryHandler, "on_deliveries", on_deliveries)
@@ -604,11 +616,11 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
     put_numbers(transport, 1)
     await consumer.acknowledge(await consumer.receive())
     await asyncio.sleep(1)
-    parts_of(consumer).delivery_handler.on_deliveries([copy(came[0])])
+    parts_of(consumer).delivery_handler.on_deliveries([copy(delivered[0])])
     assert await receive_all(consumer) == []
 
 
-async def test_acks_made_while_away_leave_in_parts(
+async def test_acks_made_while_disconnected_are_sent_in_parts_of_at_most_1000_entries(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """So that no one turn of the loop sends them all."""
@@ -625,7 +637,7 @@ async def test_acks_made_while_away_leave_in_parts(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_the_acks_of_every_topic_leave_after_a_reconnect(
+async def test_the_acks_of_every_topic_are_sent_after_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Also where those of the first are just as many as one turn of the loop sends."""
@@ -642,7 +654,7 @@ async def test_the_acks_of_every_topic_leave_after_a_reconnect(
     assert [transport.backlog(topic, "s") for topic in topics] == [0, 0, 0]
 
 
-async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> None:
+async def test_acks_of_a_topic_that_could_not_be_sent_are_retried_beside_a_busy_topic() -> None:
     """However often the other one sends."""
     loop = asyncio.get_running_loop()
     able, sent = {0: True, 1: False}, {0: 0, 1: 0}
@@ -650,19 +662,19 @@ async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> N
     def ack(plan: AckPlan) -> None:
         sent[plan.topic_number] += len(plan.entries)
 
-    link: Any = SimpleNamespace(
+    transport_consumer: Any = SimpleNamespace(
         can_ack=able.__getitem__,
         ack=ack,
         capabilities=Capabilities(name="model"),
-        topic_of=lambda source: (f"{TOPIC}{source}", -1),
+        topic_of=lambda topic_number: (f"{TOPIC}{topic_number}", -1),
     )
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     queue: Any = []
-    sources = TopicStates(link, options, loop)
-    sender = AckSender(link, sources, options, loop, queue)
+    topic_states = TopicStates(transport_consumer, options, loop)
+    sender = AckSender(transport_consumer, topic_states, options, loop, queue)
 
-    def one(source: int, number: int) -> None:
-        state = sources.by_number[source]
+    def one(topic_number: int, number: int) -> None:
+        state = topic_states.by_number[topic_number]
         entry, _ = state.arrive((1, number), 0, 0, (0,))
         assert entry is not None
         sender.added(state, state.ack(entry, 0))

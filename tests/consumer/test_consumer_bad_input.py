@@ -31,7 +31,7 @@ from pulsar_encore.testing import MemoryTransport
 
 @pytest.mark.parametrize("call", ["acknowledge", "negative_acknowledge", "acknowledge_cumulative"])
 @pytest.mark.parametrize("position", [MessageId.earliest, MessageId.latest])
-async def test_a_position_is_not_a_message(
+async def test_the_error_for_settling_a_position_says_that_it_is_a_position(
     subscribe: Subscribe, call: str, position: MessageId
 ) -> None:
     consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
@@ -40,7 +40,7 @@ async def test_a_position_is_not_a_message(
 
 
 @pytest.mark.parametrize("timeout", [float("nan"), -1, "3", True])
-async def test_a_timeout_is_seconds(subscribe: Subscribe, timeout: Any) -> None:
+async def test_an_invalid_receive_timeout_is_refused(subscribe: Subscribe, timeout: Any) -> None:
     consumer = await subscribe()
     with pytest.raises(ConfigurationError, match="timeout"):
         await asyncio.wait_for(consumer.receive(timeout=timeout), 10)
@@ -57,26 +57,22 @@ async def test_errors_name_the_types_that_can_be_settled(subscribe: Subscribe, c
 
 
 @pytest.mark.parametrize("position", [1.5, datetime(2026, 1, 31)])
-async def test_a_seek_by_time_is_an_int(
-    transport: MemoryTransport, subscribe: Subscribe, position: Any
+async def test_a_seek_by_a_time_that_is_no_int_is_refused(
+    transport: MemoryTransport, client: encore.Client, subscribe: Subscribe, position: Any
 ) -> None:
     consumer = await subscribe()
     with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
         await consumer.seek(position)
-    async with encore.Client("memory://", transport=transport) as client:
-        async with await client.create_reader(TOPIC, MessageId.earliest) as reader:
-            with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
-                await reader.seek(position)
+    async with await client.create_reader(TOPIC, MessageId.earliest) as reader:
+        with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
+            await reader.seek(position)
 
 
-async def test_a_reader_s_timeout_is_seconds_too(
-    transport: MemoryTransport, subscribe: Subscribe
+async def test_a_reader_timeout_is_a_number_of_seconds_or_a_timedelta(
+    transport: MemoryTransport, client: encore.Client, subscribe: Subscribe
 ) -> None:
     await subscribe()
-    async with (
-        encore.Client("memory://", transport=transport) as client,
-        await client.create_reader(TOPIC, MessageId.earliest) as reader,
-    ):
+    async with await client.create_reader(TOPIC, MessageId.earliest) as reader:
         begun = now_s()
         for timeout in (3, timedelta(seconds=3)):
             with pytest.raises(encore.ReceiveTimeout):
@@ -89,13 +85,15 @@ async def test_a_reader_s_timeout_is_seconds_too(
 
 
 @pytest.mark.parametrize("position", [None, "x", -1, True, 1.5, 2**70])
-async def test_a_seek_needs_an_id_or_a_time(subscribe: Subscribe, position: Any) -> None:
+async def test_a_seek_to_anything_but_an_id_or_a_time_is_refused(
+    subscribe: Subscribe, position: Any
+) -> None:
     consumer = await subscribe()
     with pytest.raises(ConfigurationError):
         await consumer.seek(position)
 
 
-async def test_a_delay_beyond_all_time_leaves_the_message_held(
+async def test_a_nack_delay_that_is_too_long_is_refused_and_the_message_stays_held(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -137,7 +135,7 @@ async def test_a_chunked_message_that_is_not_held_cannot_be_acked_by_id(
     assert transport.recorded(REDELIVER) == []
 
 
-async def test_a_chunked_message_of_before_a_seek_is_acked_when_it_comes_again(
+async def test_a_chunked_message_from_before_a_seek_can_be_acked_after_its_redelivery(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.put_chunked(TOPIC, b"first", 3)
@@ -158,7 +156,7 @@ async def test_a_chunked_message_of_before_a_seek_is_acked_when_it_comes_again(
     assert consumer.statistics().unacked == 0
 
 
-async def test_a_listener_paused_while_it_waits_gets_nothing(
+async def test_a_listener_paused_while_it_waits_gets_no_message_until_it_is_resumed(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     seen: list[bytes] = []
@@ -177,7 +175,7 @@ async def test_a_listener_paused_while_it_waits_gets_nothing(
     assert seen == [b"0", b"1"]
 
 
-async def test_who_received_may_settle_an_old_look(
+async def test_a_message_object_of_an_earlier_delivery_acks_the_queued_redelivery(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, (message,) = await receive_numbers(transport, subscribe, 1)
@@ -188,7 +186,9 @@ async def test_who_received_may_settle_an_old_look(
 
 
 @pytest.mark.parametrize("length", [-1, 0, 0.0001, 31 * 86_400, float("nan"), float("inf")])
-async def test_the_length_of_a_lease_has_one_rule(subscribe: Subscribe, length: float) -> None:
+async def test_a_lease_length_outside_1_ms_to_30_days_is_refused(
+    subscribe: Subscribe, length: float
+) -> None:
     consumer = await subscribe()
     with pytest.raises(ConfigurationError, match=r"^lease must be from 1 ms to 30 days, got"):
         await consumer.pop(lease=length)

@@ -25,7 +25,7 @@ from pulsar_encore.testing import MemoryTransport
 
 
 @pytest.mark.parametrize("cumulative", [False, True])
-async def test_acks_made_while_disconnected_are_sent_before_it_closes(
+async def test_close_waits_for_the_reconnect_to_send_acks_made_while_disconnected(
     transport: MemoryTransport, subscribe: Subscribe, cumulative: bool
 ) -> None:
     consumer, messages = await receive_numbers(
@@ -62,7 +62,7 @@ async def test_close_logs_acks_that_could_not_be_sent(
     assert f"{TOPIC}/s" in record.getMessage() and "acks of 3 entries" in record.getMessage()
 
 
-async def test_uncertain_acks_wait_for_the_reconnect_too(
+async def test_close_waits_for_the_reconnect_and_logs_acks_that_may_be_lost(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of several topics is disconnected, and it is unknown which: acks may have been lost."""
@@ -79,7 +79,7 @@ async def test_uncertain_acks_wait_for_the_reconnect_too(
     assert "those of 3 may be lost" in record.getMessage()
 
 
-async def test_with_nothing_to_send_closing_waits_for_no_connection(
+async def test_close_without_acks_to_send_does_not_wait_for_the_reconnect(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_numbers(transport, 1)
@@ -92,7 +92,7 @@ async def test_with_nothing_to_send_closing_waits_for_no_connection(
     assert not logged(caplog)
 
 
-async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscription_back(
+async def test_a_close_cancelled_with_its_loop_still_detaches_from_the_subscription(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, (message,) = await receive_numbers(transport, subscribe, 1)
@@ -107,7 +107,7 @@ async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscri
     assert not transport.consumers
 
 
-async def test_a_consumer_that_has_ended_for_good_closes_at_once_with_an_unsent_ack(
+async def test_a_consumer_that_failed_for_good_closes_at_once_and_logs_its_unsent_ack(
     subscribe: Subscribe, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_numbers(transport, 2)
@@ -128,7 +128,7 @@ async def test_a_consumer_that_has_ended_for_good_closes_at_once_with_an_unsent_
     assert second.data() == b"1"
 
 
-async def test_a_message_that_arrives_while_a_consumer_closes_starts_no_timer(
+async def test_a_message_that_waits_after_close_starts_no_redelivery_timer(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Else the alarm of redeliveries would ring for ever, and keep the closed consumer alive."""

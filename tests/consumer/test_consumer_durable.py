@@ -49,14 +49,7 @@ BATCHES = pytest.mark.parametrize("batch", [1, 10])
 HOUR = 3600.0
 
 
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
-
-
-async def comes_at(consumer: Consumer) -> tuple[bytes, float]:
+async def receive_at(consumer: Consumer) -> tuple[bytes, float]:
     message = await consumer.receive(timeout=100_000)
     return message.data(), now_s()
 
@@ -66,7 +59,7 @@ async def comes_at(consumer: Consumer) -> tuple[bytes, float]:
 
 @TYPES
 @BATCHES
-async def test_nacked_for_an_hour_it_comes_in_an_hour_also_after_a_kill(
+async def test_a_message_nacked_for_an_hour_is_redelivered_after_an_hour_despite_a_kill(
     host: Host, kind: ConsumerType, batch: int
 ) -> None:
     numbers = put_numbers(host.transport, 10, batch=batch)
@@ -80,12 +73,14 @@ async def test_nacked_for_an_hour_it_comes_in_an_hour_also_after_a_kill(
     assert sorted(payloads(again)) == sorted(set(numbers) - {b"3"})
     for message in again:
         await consumer.acknowledge(message)
-    data, at = await comes_at(consumer)
+    data, at = await receive_at(consumer)
     assert data == b"3"
     assert begun + HOUR <= at <= begun + HOUR * 1.04
 
 
-async def test_of_many_that_wait_each_comes_at_its_own_time(host: Host) -> None:
+async def test_each_of_3_000_nacked_messages_is_redelivered_at_its_due_time_after_a_kill(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 3_000, batch=7)
     consumer = await host.start(receiver_queue_size=500)
     due: dict[bytes, float] = {}
@@ -130,7 +125,7 @@ class Platters:
 
 
 @pytest.mark.parametrize("durability", ["power", "kill"])
-async def test_the_machine_loses_power(
+async def test_due_times_survive_a_power_cut_only_with_durability_power(
     host: Host, monkeypatch: pytest.MonkeyPatch, durability: str
 ) -> None:
     platters = Platters(monkeypatch)
@@ -156,11 +151,11 @@ async def test_the_machine_loses_power(
         return
     assert at_once == 0
     for _ in range(50):
-        _, at = await comes_at(consumer)
+        _, at = await receive_at(consumer)
         assert at >= begun + HOUR
 
 
-async def test_it_waits_over_several_kills(host: Host) -> None:
+async def test_a_due_time_survives_several_kills(host: Host) -> None:
     put_numbers(host.transport, 1)
     consumer = await host.start()
     await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
@@ -170,11 +165,11 @@ async def test_it_waits_over_several_kills(host: Host) -> None:
         consumer = await host.start()
         with pytest.raises(ReceiveTimeout):
             await consumer.receive(timeout=600)
-    data, at = await comes_at(consumer)
+    data, at = await receive_at(consumer)
     assert data == b"0" and begun + HOUR <= at
 
 
-async def test_what_was_due_while_nobody_ran_comes_at_once(host: Host) -> None:
+async def test_a_message_due_while_no_process_ran_is_redelivered_at_once(host: Host) -> None:
     put_numbers(host.transport, 1)
     consumer = await host.start()
     await consumer.negative_acknowledge(await consumer.receive(), delay=60)
@@ -182,10 +177,10 @@ async def test_what_was_due_while_nobody_ran_comes_at_once(host: Host) -> None:
     await asyncio.sleep(HOUR)
     begun = now_s()
     consumer = await host.start()
-    assert (await comes_at(consumer))[1] < begun + 1
+    assert (await receive_at(consumer))[1] < begun + 1
 
 
-async def test_closed_in_order_it_waits_as_well(host: Host) -> None:
+async def test_a_due_time_survives_an_orderly_close(host: Host) -> None:
     put_numbers(host.transport, 2)
     consumer = await host.start()
     await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
@@ -193,11 +188,13 @@ async def test_closed_in_order_it_waits_as_well(host: Host) -> None:
     await consumer.close()
     consumer = await host.start()
     assert (await consumer.receive(timeout=1)).data() == b"1"
-    data, at = await comes_at(consumer)
+    data, at = await receive_at(consumer)
     assert data == b"0" and at >= begun + HOUR
 
 
-async def test_it_waits_with_another_consumer_of_the_process_too(host: Host) -> None:
+async def test_a_due_time_is_kept_when_another_consumer_of_the_process_gets_the_message(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 40)
     one, other = await host.start(), await host.start()
     mine = await receive_all(one)
@@ -209,11 +206,11 @@ async def test_it_waits_with_another_consumer_of_the_process_too(host: Host) -> 
     await one.close()
     assert await receive_all(other) == []  # all of them are its own now
     assert other.statistics().nacked == len(mine) > 0
-    data, at = await comes_at(other)
+    data, at = await receive_at(other)
     assert data in payloads(mine) and at >= begun + HOUR
 
 
-async def test_a_delay_that_no_clock_reaches_is_a_delay(host: Host) -> None:
+async def test_the_longest_nack_delay_is_accepted_and_survives_a_kill(host: Host) -> None:
     put_numbers(host.transport, 1)
     consumer = await host.start()
     message = await consumer.receive()
@@ -233,7 +230,7 @@ async def test_a_delay_that_no_clock_reaches_is_a_delay(host: Host) -> None:
     await consumer.acknowledge(again)
 
 
-async def test_asking_for_everything_ends_the_waiting(host: Host) -> None:
+async def test_redeliver_unacknowledged_messages_discards_stored_due_times(host: Host) -> None:
     put_numbers(host.transport, 20, batch=5)
     consumer = await host.start()
     for message in await receive_n(consumer, 20):
@@ -245,7 +242,7 @@ async def test_asking_for_everything_ends_the_waiting(host: Host) -> None:
     assert len(await receive_all(consumer)) == 20
 
 
-async def test_a_nack_that_was_moved_or_cancelled_is_so_after_a_kill(host: Host) -> None:
+async def test_moved_and_cancelled_nacks_survive_a_kill(host: Host) -> None:
     put_numbers(host.transport, 3)
     consumer = await host.start()
     moved, acked, by_id = await receive_n(consumer, 3)
@@ -258,12 +255,12 @@ async def test_a_nack_that_was_moved_or_cancelled_is_so_after_a_kill(host: Host)
     await asyncio.sleep(1)  # the ack leaves
     await host.kill()
     consumer = await host.start()
-    assert (await comes_at(consumer)) >= (b"0", begun + HOUR)
-    data, at = await comes_at(consumer)
+    assert (await receive_at(consumer)) >= (b"0", begun + HOUR)
+    data, at = await receive_at(consumer)
     assert data == b"2" and at >= begun + 2 * HOUR
 
 
-async def test_a_seek_and_an_unsubscribe_forget(host: Host) -> None:
+async def test_a_seek_and_an_unsubscribe_discard_stored_due_times(host: Host) -> None:
     put_numbers(host.transport, 2)
     consumer = await host.start()
     first = await consumer.receive()
@@ -309,7 +306,7 @@ async def test_a_message_that_kills_its_process_reaches_the_dead_letter_topic(
 
 @pytest.mark.parametrize("end", ["kill", "nack"])
 @BATCHES
-async def test_a_dead_letter_tells_when_the_first_attempt_was_also_before_a_kill(
+async def test_a_dead_letter_names_the_time_of_a_first_attempt_before_a_kill(
     host: Host, batch: int, end: str
 ) -> None:
     put_numbers(host.transport, batch, batch=batch)
@@ -337,7 +334,7 @@ async def test_a_dead_letter_tells_when_the_first_attempt_was_also_before_a_kill
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_closed_after_a_letter_only_what_comes_again_keeps_its_count(
+async def test_a_close_after_a_dead_letter_keeps_its_record_only_if_the_ack_was_not_sent(
     host: Host, connected: bool
 ) -> None:
     put_numbers(host.transport, 2)
@@ -386,7 +383,9 @@ async def test_attempts_add_up_over_nacks_and_kills(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
-async def test_who_is_only_rewound_along_has_not_failed(host: Host, kind: ConsumerType) -> None:
+async def test_messages_rewound_along_with_a_failed_message_count_no_failure(
+    host: Host, kind: ConsumerType
+) -> None:
     put_numbers(host.transport, 4)
     options: dict[str, Any] = {"consumer_type": kind, "state": {"count_attempts": "before"}}
     consumer = await host.start(**options)
@@ -406,7 +405,7 @@ async def test_who_is_only_rewound_along_has_not_failed(host: Host, kind: Consum
     ]
 
 
-async def test_lazily_a_fast_ack_writes_nothing_and_what_is_held_long_is_counted(
+async def test_lazy_counting_writes_nothing_for_fast_acks_and_counts_messages_held_long(
     host: Host,
 ) -> None:
     put_numbers(host.transport, 2_000, batch=10)
@@ -427,7 +426,7 @@ async def test_lazily_a_fast_ack_writes_nothing_and_what_is_held_long_is_counted
 
 
 @pytest.mark.parametrize("count_attempts", ["lazy", "before"])
-async def test_what_was_acked_before_a_kill_is_not_evacuated(
+async def test_messages_acked_before_a_kill_are_not_evacuated(
     host: Host, count_attempts: str
 ) -> None:
     put_numbers(host.transport, 300)
@@ -455,7 +454,7 @@ async def test_what_was_acked_before_a_kill_is_not_evacuated(
         assert list(reader.records()) == []
 
 
-async def test_what_one_consumer_acked_last_is_written_though_another_has_the_directory(
+async def test_the_last_acks_are_written_at_close_while_another_consumer_uses_the_directory(
     host: Host,
 ) -> None:
     put_numbers(host.transport, 1)
@@ -469,7 +468,7 @@ async def test_what_one_consumer_acked_last_is_written_though_another_has_the_di
     await other.close()
 
 
-async def test_what_is_settled_leaves_nothing(host: Host) -> None:
+async def test_acked_messages_leave_no_record_and_no_due_time(host: Host) -> None:
     put_numbers(host.transport, 300, batch=3)
     consumer = await host.start(state={"count_attempts": "before"})
     for at, message in enumerate(await receive_n(consumer, 300)):
@@ -484,7 +483,7 @@ async def test_what_is_settled_leaves_nothing(host: Host) -> None:
         assert list(reader.waiting()) == [] and list(reader.records()) == []
 
 
-async def test_a_cumulative_ack_leaves_what_comes_behind(host: Host) -> None:
+async def test_a_cumulative_ack_keeps_the_attempts_of_later_messages(host: Host) -> None:
     put_numbers(host.transport, 10, batch=4)
     consumer = await host.start(
         consumer_type=ConsumerType.Exclusive, state={"count_attempts": "before"}
@@ -499,7 +498,7 @@ async def test_a_cumulative_ack_leaves_what_comes_behind(host: Host) -> None:
     assert [message.redelivery_count() for message in again] == [1, 1, 1, 1]
 
 
-async def test_an_ack_timeout_is_counted_over_a_kill(host: Host) -> None:
+async def test_an_expired_ack_timeout_counts_an_attempt_over_a_kill(host: Host) -> None:
     put_numbers(host.transport, 4, batch=4)
     options: dict[str, Any] = {
         "unacked_messages_timeout_ms": 5_000,
@@ -517,7 +516,9 @@ async def test_an_ack_timeout_is_counted_over_a_kill(host: Host) -> None:
     assert now_s() > begun + 15  # the backoff's rest
 
 
-async def test_a_letter_counts_what_it_says_once(host: Host) -> None:
+async def test_redelivery_counts_over_a_retry_letter_and_kills_equal_those_of_one_process(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 1)
     options: dict[str, Any] = {
         "retry_enable": True,
@@ -566,7 +567,7 @@ async def without_state(transport: MemoryTransport) -> list[int]:
     return counts
 
 
-async def test_lists_and_single_messages_are_counted_alike(host: Host) -> None:
+async def test_batch_receive_and_receive_count_attempts_alike(host: Host) -> None:
     put_numbers(host.transport, 60, batch=6)
     consumer = await host.start(state={"count_attempts": "before"})
     got: list[Message] = []
@@ -596,7 +597,7 @@ async def full_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_full_disk_stops_nothing_and_is_said(
+async def test_a_full_disk_stops_no_nack_and_is_reported_in_the_statistics(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 20, batch=4)
@@ -611,7 +612,7 @@ async def test_a_full_disk_stops_nothing_and_is_said(
     begun = now_s()
     await host.kill()
     consumer = await host.start()
-    assert (await comes_at(consumer))[1] > begun + HOUR - 60
+    assert (await receive_at(consumer))[1] > begun + HOUR - 60
 
 
 async def nacked_while_the_disk_was_full(
@@ -622,7 +623,7 @@ async def nacked_while_the_disk_was_full(
             await consumer.negative_acknowledge(message, delay=HOUR)
 
 
-async def test_what_failed_is_written_at_the_first_look_that_finds_room(
+async def test_failed_writes_are_retried_within_about_a_second_of_free_disk_space(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 3_000, batch=100)
@@ -636,7 +637,7 @@ async def test_what_failed_is_written_at_the_first_look_that_finds_room(
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_closed_when_the_disk_has_room_again_all_that_failed_is_written(
+async def test_close_writes_all_that_failed_once_the_disk_has_space_again(
     host: Host, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     put_numbers(host.transport, 3_000, batch=100)
@@ -649,7 +650,9 @@ async def test_closed_when_the_disk_has_room_again_all_that_failed_is_written(
         assert len(list(reader.waiting())) == 3_000
 
 
-async def test_an_fsync_that_fails_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_fsync_is_reported_in_the_statistics(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried = threading.Event()
 
     def fails(database: Database) -> None:
@@ -668,7 +671,7 @@ async def test_an_fsync_that_fails_is_said(host: Host, monkeypatch: pytest.Monke
         assert "Input/output" in str(consumer.statistics().state_failure)
 
 
-async def test_a_disk_that_stays_full_keeps_no_consumer_from_closing(
+async def test_a_consumer_closes_and_logs_lost_records_while_the_disk_stays_full(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_numbers(host.transport, 4)
@@ -683,7 +686,7 @@ async def test_a_disk_that_stays_full_keeps_no_consumer_from_closing(
     assert len(await receive_all(consumer)) == 4  # nothing is lost but how long they wait
 
 
-async def test_a_directory_of_another_process_is_refused_before_anything_is_sent(
+async def test_a_directory_of_another_process_is_refused_before_any_subscribe_command(
     host: Host, tmp_path: Path
 ) -> None:
     owner = subprocess.Popen(
@@ -713,7 +716,9 @@ async def test_a_directory_of_another_process_is_refused_before_anything_is_sent
     await consumer.close()
 
 
-async def test_another_event_loop_is_refused_also_when_nothing_came_yet(host: Host) -> None:
+async def test_a_state_directory_is_refused_on_another_event_loop_before_any_message(
+    host: Host,
+) -> None:
     consumer = await host.start()
 
     async def there() -> None:
@@ -727,7 +732,7 @@ async def test_another_event_loop_is_refused_also_when_nothing_came_yet(host: Ho
     await consumer.close()
 
 
-async def test_what_fails_to_be_forgotten_keeps_no_consumer_from_closing(
+async def test_unsubscribe_raises_a_store_error_and_still_closes_the_consumer(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 1)
@@ -746,14 +751,14 @@ async def test_what_fails_to_be_forgotten_keeps_no_consumer_from_closing(
         assert reader.owner is not None and reader.owner.closed
 
 
-async def test_a_directory_of_something_else_is_refused(host: Host) -> None:
+async def test_a_directory_with_foreign_files_is_refused(host: Host) -> None:
     host.path.mkdir()
     (host.path / "holiday.jpg").write_bytes(b"beach")
     with pytest.raises(StateFormatError, match=r"holiday\.jpg"):
         await host.start()
 
 
-async def test_a_subscription_that_fails_lets_go_of_the_directory(host: Host) -> None:
+async def test_a_failed_subscription_releases_the_state_directory(host: Host) -> None:
     with pytest.raises(ConfigurationError):
         await host.start(consumer_name=7)
     first = await host.start(consumer_type=ConsumerType.Exclusive)
@@ -777,12 +782,12 @@ async def test_a_subscription_that_fails_lets_go_of_the_directory(host: Host) ->
         (lambda: RocksState("a", salvage="yes"), "salvage"),  # type: ignore[arg-type]
     ],
 )
-def test_options_that_make_no_sense_are_named(make: Callable[[], object], says: str) -> None:
+def test_the_error_names_an_invalid_state_option(make: Callable[[], object], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         make()
 
 
-async def test_a_path_alone_is_no_state(transport: MemoryTransport) -> None:
+async def test_a_plain_path_as_state_is_refused(transport: MemoryTransport) -> None:
     client = Client("pulsar://nowhere:6650", transport=transport)
     refused: Awaitable[Consumer] = client.subscribe(TOPIC, "s", state="path")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"RocksState\(path\)"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +14,6 @@ from pulsar_encore import Client, Consumer, ConsumerType, DeadLetterPolicy, Mess
 from pulsar_encore.testing import MemoryTransport
 
 SIZE = 4
-
-
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
 
 
 async def dead_letters(client: Client) -> Counter[bytes]:
@@ -43,7 +34,7 @@ def options(most: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("kills", [1, 3])
-async def test_a_process_that_is_killed_and_a_second_consumer_count_no_attempt_twice(
+async def test_kills_beside_a_second_consumer_count_no_attempt_twice(
     host: Host, transport: MemoryTransport, most: int, kills: int
 ) -> None:
     """Each message has m + 1 attempts, and one more for each delivery that a kill ended."""
@@ -80,7 +71,7 @@ async def test_a_process_that_is_killed_and_a_second_consumer_count_no_attempt_t
     assert max(attempts.values()) <= most + 1 + kills
 
 
-async def test_a_process_that_restarts_with_its_state_gives_each_message_all_its_attempts(
+async def test_orderly_restarts_with_a_state_give_each_message_all_its_attempts(
     host: Host,
 ) -> None:
     """The broker's count starts at 0 for each process; the stored count goes on."""

@@ -33,7 +33,7 @@ def part(number: int) -> str:
     return f"{PARTS}-partition-{number}"
 
 
-async def heard(events: list[ConsumerEvent], after_s: float = 0.01) -> list[ConsumerEvent]:
+async def take_events(events: list[ConsumerEvent], after_s: float = 0.01) -> list[ConsumerEvent]:
     """Return the events since the last call, after waiting `after_s` for those in flight."""
     await asyncio.sleep(after_s)
     found, events[:] = list(events), []
@@ -47,66 +47,75 @@ def without_retries(events: list[ConsumerEvent]) -> list[ConsumerEvent]:
 # Connections
 
 
-async def test_connections_lost_and_back(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_disconnected_and_connected_are_reported_for_each_topic(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     transport.catalogue.create_partitioned(PARTS, 2)
     events: list[ConsumerEvent] = []
     await subscribe(TOPIC, PARTS, event_listener=events.append)
-    assert await heard(events) == [], "it was connected from the start"
+    assert await take_events(events) == [], "it was connected from the start"
     transport.disconnect()
     topics = (TOPIC, part(0), part(1))
-    assert await heard(events) == [Disconnected((each,)) for each in topics]
+    assert await take_events(events) == [Disconnected((each,)) for each in topics]
     transport.reconnect()
-    assert await heard(events) == [Connected((each,)) for each in topics]
+    assert await take_events(events) == [Connected((each,)) for each in topics]
 
 
-async def test_the_retry_topic_is_one_of_them(transport: MemoryTransport) -> None:
+async def test_disconnected_is_reported_for_the_retry_letter_topic(
+    transport: MemoryTransport,
+    client: Client,
+) -> None:
     events: list[ConsumerEvent] = []
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        await client.subscribe(
-            TOPIC, "s", ConsumerType.Shared, retry_enable=True, event_listener=events.append
-        )
-        transport.disconnect()
-        assert await heard(events) == [Disconnected((TOPIC,)), Disconnected((f"{TOPIC}-s-RETRY",))]
+    await client.subscribe(
+        TOPIC, "s", ConsumerType.Shared, retry_enable=True, event_listener=events.append
+    )
+    transport.disconnect()
+    assert await take_events(events) == [
+        Disconnected((TOPIC,)),
+        Disconnected((f"{TOPIC}-s-RETRY",)),
+    ]
 
 
 # Failover
 
 
-async def test_turns_of_a_failover(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_failover_reports_active_and_inactive_partitions(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     transport.catalogue.create_partitioned(PARTS, 2)
     options: dict[str, Any] = {"consumer_type": ConsumerType.Failover}
     ours: list[ConsumerEvent] = []
     theirs: list[ConsumerEvent] = []
     first = await subscribe(PARTS, consumer_name="a", event_listener=ours.append, **options)
-    assert await heard(ours) == [BecameActive(part(0)), BecameActive(part(1))]
+    assert await take_events(ours) == [BecameActive(part(0)), BecameActive(part(1))]
     assert first.statistics().inactive_topics == ()
     second = await subscribe(PARTS, consumer_name="b", event_listener=theirs.append, **options)
-    assert await heard(ours) == [BecameInactive(part(1))]
-    assert await heard(theirs) == [BecameInactive(part(0)), BecameActive(part(1))]
+    assert await take_events(ours) == [BecameInactive(part(1))]
+    assert await take_events(theirs) == [BecameInactive(part(0)), BecameActive(part(1))]
     assert first.statistics().inactive_topics == (part(1),)
     assert second.statistics().inactive_topics == (part(0),)
     await second.close()
-    assert await heard(ours) == [BecameActive(part(1))]
-    assert await heard(theirs) == []
+    assert await take_events(ours) == [BecameActive(part(1))]
+    assert await take_events(theirs) == []
 
 
-async def test_whose_turn_it_is_is_told_anew_after_a_loss(
+async def test_became_active_is_reported_after_a_reconnect_but_not_after_a_seek(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: list[ConsumerEvent] = []
     consumer = await subscribe(consumer_type=ConsumerType.Failover, event_listener=events.append)
-    assert await heard(events) == [BecameActive(TOPIC)]
+    assert await take_events(events) == [BecameActive(TOPIC)]
     transport.disconnect()
     await asyncio.sleep(1)
     transport.reconnect()
     lost, back = Disconnected((TOPIC,)), Connected((TOPIC,))
-    told = await heard(events)
-    assert without_retries(told) == [lost, back, BecameActive(TOPIC)]
+    reported = await take_events(events)
+    assert without_retries(reported) == [lost, back, BecameActive(TOPIC)]
     await consumer.seek(0)
-    assert await heard(events) == [], "what is repeated is no news"
+    assert await take_events(events) == [], "what is repeated is no news"
 
 
-async def test_a_standby_gets_the_event_of_the_connection_it_has_alone(
+async def test_a_standby_gets_no_became_active_notice_in_flight_at_a_disconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """A notice that was in flight when the connection was lost does not arrive."""
@@ -115,26 +124,26 @@ async def test_a_standby_gets_the_event_of_the_connection_it_has_alone(
     await subscribe(
         consumer_type=ConsumerType.Failover, consumer_name="b", event_listener=events.append
     )
-    told = await heard(events)
-    assert told in ([BecameInactive(TOPIC)], [BecameActive(TOPIC)])
+    reported = await take_events(events)
+    assert reported in ([BecameInactive(TOPIC)], [BecameActive(TOPIC)])
     await first.close()
     transport.disconnect()
-    assert await heard(events) == [Disconnected((TOPIC,))]
+    assert await take_events(events) == [Disconnected((TOPIC,))]
 
 
-async def test_exclusive_and_shared_have_no_turns(
+async def test_exclusive_and_shared_report_no_active_or_inactive_topic(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: list[ConsumerEvent] = []
     await subscribe(consumer_type=ConsumerType.Exclusive, event_listener=events.append)
     await subscribe(subscription_name="t", event_listener=events.append)
-    assert await heard(events) == []
+    assert await take_events(events) == []
 
 
 # End of topic
 
 
-async def test_the_end_of_a_topic_is_told_when_all_is_acked(
+async def test_end_of_topic_is_reported_once_when_all_messages_are_acked(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -143,22 +152,22 @@ async def test_the_end_of_a_topic_is_told_when_all_is_acked(
     one, two = await receive_n(consumer, 2)
     await consumer.acknowledge(one)
     transport.terminate(TOPIC)
-    assert await heard(events) == []
+    assert await take_events(events) == []
     assert not consumer.has_reached_end_of_topic()
     await consumer.acknowledge(two)
-    assert await heard(events) == [EndOfTopic(TOPIC)]
+    assert await take_events(events) == [EndOfTopic(TOPIC)]
     assert consumer.has_reached_end_of_topic()
     assert consumer.statistics().ended_topics == (TOPIC,)
     transport.disconnect()
     transport.reconnect()
-    assert EndOfTopic(TOPIC) not in await heard(events), "told once"
+    assert EndOfTopic(TOPIC) not in await take_events(events), "reported once"
     late: list[ConsumerEvent] = []
     newcomer = await subscribe(event_listener=late.append)
-    assert await heard(late) == [EndOfTopic(TOPIC)]
+    assert await take_events(late) == [EndOfTopic(TOPIC)]
     assert newcomer.has_reached_end_of_topic()
 
 
-async def test_after_a_seek_the_end_is_reached_again(
+async def test_end_of_topic_is_reported_again_after_a_seek(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -166,32 +175,34 @@ async def test_after_a_seek_the_end_is_reached_again(
     events: list[ConsumerEvent] = []
     consumer = await subscribe(event_listener=events.append, ack_group_time_ms=0)
     await consumer.acknowledge(await consumer.receive())
-    assert await heard(events) == [EndOfTopic(TOPIC)]
+    assert await take_events(events) == [EndOfTopic(TOPIC)]
     await consumer.seek(0)
     assert not consumer.has_reached_end_of_topic()
     await consumer.acknowledge(await consumer.receive())
-    assert await heard(events) == [EndOfTopic(TOPIC)]
+    assert await take_events(events) == [EndOfTopic(TOPIC)]
     assert consumer.has_reached_end_of_topic()
 
 
-async def test_the_end_is_that_of_all_topics(
+async def test_has_reached_end_of_topic_is_true_only_at_the_end_of_all_partitions(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 2)
     events: list[ConsumerEvent] = []
     consumer = await subscribe(PARTS, event_listener=events.append)
     transport.terminate(part(0))
-    assert await heard(events) == [EndOfTopic(part(0))]
+    assert await take_events(events) == [EndOfTopic(part(0))]
     assert not consumer.has_reached_end_of_topic()
     transport.terminate(PARTS)
-    assert await heard(events) == [EndOfTopic(part(1))]
+    assert await take_events(events) == [EndOfTopic(part(1))]
     assert consumer.has_reached_end_of_topic()
     transport.catalogue.create_partitioned(PARTS, 3)
-    assert await heard(events, 61) == [TopicAdded(part(2))]
+    assert await take_events(events, 61) == [TopicAdded(part(2))]
     assert not consumer.has_reached_end_of_topic(), "there is more to come"
 
 
-async def test_a_terminated_topic_takes_no_messages(transport: MemoryTransport) -> None:
+async def test_sending_to_a_terminated_topic_raises_topic_terminated(
+    transport: MemoryTransport,
+) -> None:
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         producer = await client.create_producer(TOPIC)
         transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1_000)])
@@ -208,7 +219,7 @@ async def test_a_terminated_topic_takes_no_messages(transport: MemoryTransport) 
 # New topics
 
 
-async def test_new_topics_of_a_pattern() -> None:
+async def test_a_new_topic_of_a_pattern_is_reported_without_topic_watchers() -> None:
     transport = MemoryTransport(BrokerSettings(topic_watchers=False))
     events: list[ConsumerEvent] = []
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
@@ -220,15 +231,15 @@ async def test_new_topics_of_a_pattern() -> None:
             event_listener=events.append,
         )
         transport.put("persistent://public/default/new-1", b"x")
-        assert await heard(events, 59) == []
-        assert await heard(events, 2) == [TopicAdded("persistent://public/default/new-1")]
+        assert await take_events(events, 59) == []
+        assert await take_events(events, 2) == [TopicAdded("persistent://public/default/new-1")]
         assert (await consumer.receive()).data() == b"x"
 
 
 # The listener
 
 
-async def test_what_a_listener_raises_is_logged_and_breaks_nothing(
+async def test_an_event_listener_that_raises_is_logged_and_does_not_stop_the_consumer(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_numbers(transport, 3)
@@ -247,13 +258,13 @@ async def test_what_a_listener_raises_is_logged_and_breaks_nothing(
     await asyncio.sleep(1)
     assert transport.backlog(TOPIC, "s") == 0
     assert without_retries(heard_of) == [Disconnected((TOPIC,)), Connected((TOPIC,))]
-    said = [each.getMessage() for each in logged(caplog)]
-    assert [each for each in said if "event_listener" in each] == [
+    messages = [each.getMessage() for each in logged(caplog)]
+    assert [each for each in messages if "event_listener" in each] == [
         f"the event_listener failed at {event!r}" for event in heard_of
     ]
 
 
-async def test_a_listener_may_use_the_consumer(
+async def test_an_event_listener_may_ack_messages_and_close_the_consumer(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """The listener is called after the consumer has handled the event."""
@@ -280,7 +291,7 @@ async def test_a_listener_may_use_the_consumer(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_a_closed_consumer_says_nothing_more(
+async def test_a_closed_consumer_reports_no_event(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: list[ConsumerEvent] = []
@@ -288,7 +299,7 @@ async def test_a_closed_consumer_says_nothing_more(
     await consumer.close()
     transport.disconnect()
     transport.reconnect()
-    assert await heard(events) == []
+    assert await take_events(events) == []
     with pytest.raises(ClosedError):
         await consumer.receive()
 
@@ -301,6 +312,8 @@ class WithAsyncCall:
 
 
 @pytest.mark.parametrize("wrong", [coroutine_function, WithAsyncCall(), 5])
-async def test_a_listener_is_a_plain_function(subscribe: Subscribe, wrong: Any) -> None:
+async def test_an_event_listener_that_is_no_plain_function_is_refused(
+    subscribe: Subscribe, wrong: Any
+) -> None:
     with pytest.raises(ConfigurationError, match="event_listener must be a plain function"):
         await subscribe(event_listener=wrong)

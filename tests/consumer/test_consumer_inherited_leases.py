@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,19 +27,11 @@ from pulsar_encore import (
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.state.rocks import AttemptRecords, StateReader
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.testing import MemoryTransport
 
 BATCHES = pytest.mark.parametrize("batch", [1, 5])
 WRITES = pytest.mark.parametrize("count", ["before", "lazy"])
 ENDS = pytest.mark.parametrize("end", ["kill", "stop"])
 LEASE = 600.0
-
-
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
 
 
 @asynccontextmanager
@@ -56,18 +47,18 @@ async def ticking() -> AsyncIterator[None]:
     task.cancel()
 
 
-async def ended(host: Host, how: str) -> None:
+async def end_process(host: Host, how: str) -> None:
     await (host.kill() if how == "kill" else host.stop())
 
 
-async def leased(consumer: Consumer, most: int, lease: float = LEASE) -> list[Lease]:
+async def pop_with_handles(consumer: Consumer, most: int, lease: float = LEASE) -> list[Lease]:
     """Pop leases and read their handles."""
     leases = await consumer.pop(most, lease=lease, wait=2 * LEASE)
     assert len({each.handle for each in leases}) == len(leases)
     return leases
 
 
-async def popped(consumer: Consumer, wait: float = 100_000) -> tuple[bytes, int, float]:
+async def pop_and_ack(consumer: Consumer, wait: float = 100_000) -> tuple[bytes, int, float]:
     (lease,) = await consumer.pop(1, wait=wait)
     await lease.ack()
     return lease.message.data(), lease.attempt, now_s()
@@ -80,29 +71,29 @@ async def start(host: Host, count: str = "before", **options: Any) -> Consumer:
 @BATCHES
 @WRITES
 @ENDS
-async def test_what_was_leased_comes_when_its_lease_ends(
+async def test_leased_messages_are_redelivered_when_their_leases_end_after_a_restart(
     host: Host, batch: int, count: str, end: str
 ) -> None:
     put_numbers(host.transport, 5, batch=batch)
     consumer = await start(host, count)
     begun = now_s()
-    leases = await leased(consumer, 5)
+    leases = await pop_with_handles(consumer, 5)
     await leases[3].ack()
     await leases[4].nack(delay=50)
 
     await asyncio.sleep(30)  # longer than hand-overs stay in memory
     await leases[0].extend(LEASE)
     await asyncio.sleep(3)
-    await ended(host, end)
+    await end_process(host, end)
     consumer = await start(host, count)
-    came = [await popped(consumer) for _ in range(4)]
-    assert [(data, attempt) for data, attempt, _ in came] == [
+    redelivered = [await pop_and_ack(consumer) for _ in range(4)]
+    assert [(data, attempt) for data, attempt, _ in redelivered] == [
         (b"4", 2),
         (b"1", 2),
         (b"2", 2),
         (b"0", 2),
     ]
-    for (_, _, at), due in zip(came, [50, LEASE, LEASE, 30 + LEASE], strict=True):
+    for (_, _, at), due in zip(redelivered, [50, LEASE, LEASE, 30 + LEASE], strict=True):
         assert begun + due <= at < begun + due + 2
     assert await consumer.pop(1, wait=2 * LEASE) == []
 
@@ -116,23 +107,23 @@ async def test_a_lease_without_a_handle_is_redelivered_at_once(host: Host, end: 
     (lease,) = await consumer.pop(1, lease=LEASE)
     await lease.extend(2 * LEASE)
     await asyncio.sleep(5)
-    await ended(host, end)
+    await end_process(host, end)
     consumer = await start(host)
-    _, attempt, at = await popped(consumer)
+    _, attempt, at = await pop_and_ack(consumer)
     assert at < begun + 7
     assert attempt == 2
 
 
 @BATCHES
 @ENDS
-async def test_a_handle_acks_after_a_restart(host: Host, batch: int, end: str) -> None:
+async def test_a_handle_acks_its_message_after_a_restart(host: Host, batch: int, end: str) -> None:
     put_numbers(host.transport, 5, batch=batch)
     consumer = await start(host)
-    leases = await leased(consumer, 5)
+    leases = await pop_with_handles(consumer, 5)
     for lease in leases[1:]:
         await lease.ack()
     await asyncio.sleep(2)  # acks are sent
-    await ended(host, end)
+    await end_process(host, end)
     consumer = await start(host)
     assert await receive_all(consumer) == []
     lease = await consumer.lease(leases[0].handle)
@@ -152,18 +143,18 @@ async def test_a_handle_acks_after_a_restart(host: Host, batch: int, end: str) -
 
 @BATCHES
 @ENDS
-async def test_a_handle_nacks_after_a_restart(host: Host, batch: int, end: str) -> None:
+async def test_a_handle_nacks_its_message_after_a_restart(host: Host, batch: int, end: str) -> None:
     put_numbers(host.transport, 5, batch=batch)
     consumer = await start(host)
-    leases = await leased(consumer, 5)
+    leases = await pop_with_handles(consumer, 5)
     for lease in leases[1:]:
         await lease.ack()
-    await ended(host, end)
+    await end_process(host, end)
     consumer = await start(host, negative_ack_redelivery_delay_ms=7_000)
     await receive_all(consumer)
     begun = now_s()
     await (await consumer.lease(leases[0].handle)).nack()
-    data, attempt, at = await popped(consumer)
+    data, attempt, at = await pop_and_ack(consumer)
     assert (data, attempt) == (b"0", 2)
     assert begun + 7 <= at < begun + 9
     with pytest.raises(LeaseLostError):
@@ -171,10 +162,10 @@ async def test_a_handle_nacks_after_a_restart(host: Host, batch: int, end: str) 
 
 
 @BATCHES
-async def test_what_a_handle_says_survives_the_next_kill(host: Host, batch: int) -> None:
+async def test_extensions_and_nacks_by_handle_survive_the_next_kill(host: Host, batch: int) -> None:
     put_numbers(host.transport, 5, batch=batch)
     consumer = await start(host)
-    leases = await leased(consumer, 5)
+    leases = await pop_with_handles(consumer, 5)
     begun = now_s()
     await host.kill()
     consumer = await start(host)
@@ -184,19 +175,21 @@ async def test_what_a_handle_says_survives_the_next_kill(host: Host, batch: int)
     await host.kill()
     consumer = await start(host)
     await (await consumer.lease(leases[2].handle)).extend(60)
-    came = [await popped(consumer) for _ in range(5)]
+    redelivered = [await pop_and_ack(consumer) for _ in range(5)]
     expected = [(b"1", 10), (b"2", 60), (b"3", LEASE), (b"4", LEASE), (b"0", 2 * LEASE)]
-    assert [(data, attempt) for data, attempt, _ in came] == [(data, 2) for data, _ in expected]
-    for (_, _, at), (_, due) in zip(came, expected, strict=True):
+    assert [(data, attempt) for data, attempt, _ in redelivered] == [
+        (data, 2) for data, _ in expected
+    ]
+    for (_, _, at), (_, due) in zip(redelivered, expected, strict=True):
         assert begun + due <= at < begun + due + 5
 
 
-async def test_another_consumer_of_the_process_settles_it(host: Host) -> None:
+async def test_a_handle_works_at_any_consumer_of_the_process_after_a_restart(host: Host) -> None:
     """The message waits at one of the consumers; the caller cannot know at which."""
     put_numbers(host.transport, 20)
     consumer = await start(host)
     await asyncio.sleep(1)  # all of it is here
-    leases = await leased(consumer, 20, 1_000_000)
+    leases = await pop_with_handles(consumer, 20, 1_000_000)
     await host.kill()
     async with ticking():
         first, second = await start(host), await start(host)
@@ -207,8 +200,8 @@ async def test_another_consumer_of_the_process_settles_it(host: Host) -> None:
     for lease in leases[10:]:
         await (await second.lease(lease.handle)).nack(delay=5)
     got = [await first.pop(20, wait=20), await second.pop(20, wait=20)]
-    came = sorted(each.message.data() for some in got for each in some)
-    assert came == sorted(b"%d" % each for each in range(10, 20))
+    redelivered = sorted(each.message.data() for some in got for each in some)
+    assert redelivered == sorted(b"%d" % each for each in range(10, 20))
     assert now_s() < begun + 30
     for some in got:
         for each in some:
@@ -218,10 +211,12 @@ async def test_another_consumer_of_the_process_settles_it(host: Host) -> None:
     assert host.transport.backlog(TOPIC, "s") == 0
 
 
-async def test_a_handle_of_a_live_consumer_is_used_there(host: Host) -> None:
+async def test_a_handle_of_a_live_consumer_is_refused_by_another_until_the_first_closes(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 2)
     first = await start(host)
-    leases = await leased(first, 2, 1_000_000)
+    leases = await pop_with_handles(first, 2, 1_000_000)
     async with ticking():
         second = await start(host)
     for lease in leases:
@@ -233,13 +228,13 @@ async def test_a_handle_of_a_live_consumer_is_used_there(host: Host) -> None:
     await (await second.lease(leases[0].handle)).ack()
 
 
-async def test_a_handle_is_over_when_its_lease_has_ended(host: Host) -> None:
+async def test_a_handle_is_lost_once_its_message_is_leased_again(host: Host) -> None:
     put_numbers(host.transport, 1)
     consumer = await start(host)
-    (old,) = await leased(consumer, 1)
+    (old,) = await pop_with_handles(consumer, 1)
     await host.kill()
     consumer = await start(host)
-    (new,) = await leased(consumer, 1)
+    (new,) = await pop_with_handles(consumer, 1)
     with pytest.raises(LeaseLostError):
         await consumer.lease(old.handle)
     await host.kill()
@@ -249,11 +244,11 @@ async def test_a_handle_is_over_when_its_lease_has_ended(host: Host) -> None:
     await (await consumer.lease(new.handle)).ack()
 
 
-async def test_a_lease_that_is_used_late_is_lost(host: Host) -> None:
+async def test_an_inherited_lease_that_is_used_after_its_end_is_lost(host: Host) -> None:
 
     put_numbers(host.transport, 1)
     consumer = await start(host)
-    (old,) = await leased(consumer, 1)
+    (old,) = await pop_with_handles(consumer, 1)
     await host.kill()
     consumer = await start(host)
     lease = await consumer.lease(old.handle)
@@ -261,14 +256,14 @@ async def test_a_lease_that_is_used_late_is_lost(host: Host) -> None:
     for call in (lease.ack, lease.nack, lambda: lease.extend(5)):
         with pytest.raises(LeaseLostError):
             await call()
-    assert (await popped(consumer))[:2] == (b"0", 2)
+    assert (await pop_and_ack(consumer))[:2] == (b"0", 2)
 
 
-async def test_it_is_kept_while_a_block_runs(host: Host) -> None:
+async def test_an_inherited_lease_is_kept_while_its_block_runs_up_to_the_limit(host: Host) -> None:
 
     put_numbers(host.transport, 1)
     consumer = await start(host)
-    (old,) = await leased(consumer, 1, 60)
+    (old,) = await pop_with_handles(consumer, 1, 60)
     await host.kill()
     consumer = await start(host)
     lease: Lease = await consumer.lease(old.handle)
@@ -283,37 +278,39 @@ async def test_it_is_kept_while_a_block_runs(host: Host) -> None:
 
 async def start_again(host: Host, consumer: Consumer) -> Lease:
     put_numbers(host.transport, 1)
-    (old,) = await leased(consumer, 1, 60)
+    (old,) = await pop_with_handles(consumer, 1, 60)
     await host.kill()
     consumer = await start(host)
     return await consumer.lease(old.handle)
 
 
-async def test_in_order_the_key_waits_for_it(host: Host) -> None:
+async def test_with_ordered_leases_a_key_waits_for_its_inherited_lease(host: Host) -> None:
     for number in range(3):
         host.transport.put(TOPIC, b"%d" % number, key="k")
     options: dict[str, Any] = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": True}
     consumer = await start(host, **options)
-    (old,) = await leased(consumer, 1)
+    (old,) = await pop_with_handles(consumer, 1)
     await host.kill()
     consumer = await start(host, **options)
     assert await consumer.pop(3, wait=LEASE / 2) == []
     begun = now_s()
     await (await consumer.lease(old.handle)).nack(delay=20)
-    assert (await popped(consumer))[:2] == (b"0", 2)
+    assert (await pop_and_ack(consumer))[:2] == (b"0", 2)
     assert begun + 20 <= now_s() < begun + 23
-    assert [(await popped(consumer))[:2] for _ in range(2)] == [(b"1", 1), (b"2", 1)]
+    assert [(await pop_and_ack(consumer))[:2] for _ in range(2)] == [(b"1", 1), (b"2", 1)]
 
 
 @BATCHES
-async def test_poison_that_is_leased_and_kills_is_buried(host: Host, batch: int) -> None:
+async def test_a_leased_message_that_kills_its_process_is_dead_lettered(
+    host: Host, batch: int
+) -> None:
     put_numbers(host.transport, 5, batch=batch)
     policy = DeadLetterPolicy(2)
     attempts = []
     for _ in range(3):
         consumer = await start(host, dead_letter_policy=policy)
         while True:
-            (lease,) = await leased(consumer, 1, 60)
+            (lease,) = await pop_with_handles(consumer, 1, 60)
             if lease.message.data() == b"2":
                 break
             await lease.ack()
@@ -325,10 +322,12 @@ async def test_poison_that_is_leased_and_kills_is_buried(host: Host, batch: int)
     assert host.transport.backlog(TOPIC, "s") == 0
 
 
-async def test_what_is_given_back_waits_for_nothing(host: Host) -> None:
+async def test_redeliver_unacknowledged_messages_redelivers_leased_messages_at_once(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 3)
     consumer = await start(host)
-    await leased(consumer, 3)
+    await pop_with_handles(consumer, 3)
     begun = now_s()
     consumer.redeliver_unacknowledged_messages()
     again = await consumer.pop(3)
@@ -338,31 +337,31 @@ async def test_what_is_given_back_waits_for_nothing(host: Host) -> None:
     assert len(await consumer.pop(3, wait=2 * LEASE)) == 3
 
 
-async def test_odd_handles(host: Host) -> None:
+async def test_malformed_and_forged_handles_are_refused(host: Host) -> None:
     put_numbers(host.transport, 2)
     consumer = await start(host)
-    old, _ = await leased(consumer, 2)
+    old, _ = await pop_with_handles(consumer, 2)
     await host.kill()
     consumer = await start(host)
-    topic, place, granter, number, attempt, first = old.handle.split(".")
+    topic, message_number, granter, number, attempt, first = old.handle.split(".")
     for handle in (
-        f"{topic}.{place}.{granter}.{number}.{attempt}",
+        f"{topic}.{message_number}.{granter}.{number}.{attempt}",
         f"{topic}..{granter}.{number}.{attempt}.{first}",
         f"{topic}.AAAA.{granter}.{number}.{attempt}.{first}",
-        f"{topic}.{place}.{granter}.{number}.-.{first}",
+        f"{topic}.{message_number}.{granter}.{number}.-.{first}",
     ):
         with pytest.raises(ConfigurationError, match="handle"):
             await consumer.lease(handle)
     with pytest.raises(LeaseLostError):
-        await consumer.lease(f"{topic}.{place}.{granter}.{number}.9.{first}")
+        await consumer.lease(f"{topic}.{message_number}.{granter}.{number}.9.{first}")
     other = topic[:-4] + "AAAA"
     with pytest.raises((LeaseLostError, ConfigurationError)):
-        await consumer.lease(f"{other}.{place}.{granter}.{number}.{attempt}.{first}")
+        await consumer.lease(f"{other}.{message_number}.{granter}.{number}.{attempt}.{first}")
     await (await consumer.lease(old.handle)).ack()
 
 
 @WRITES
-async def test_a_handle_outlives_what_is_done_with_the_rest_of_its_batch(
+async def test_a_handle_stays_valid_when_siblings_in_its_batch_are_settled(
     host: Host, count: str
 ) -> None:
     put_numbers(host.transport, 5, batch=5)
@@ -388,7 +387,7 @@ async def test_a_handle_outlives_what_is_done_with_the_rest_of_its_batch(
 
 @BATCHES
 @WRITES
-async def test_each_life_counts_and_has_handles_of_its_own(
+async def test_each_restart_counts_an_attempt_and_makes_old_handles_invalid(
     host: Host, batch: int, count: str
 ) -> None:
     put_numbers(host.transport, batch, batch=batch)
@@ -413,12 +412,14 @@ async def test_each_life_counts_and_has_handles_of_its_own(
 
 
 @WRITES
-async def test_what_is_given_back_and_leased_again_has_a_new_handle(host: Host, count: str) -> None:
+async def test_a_redelivered_message_that_is_leased_again_has_a_new_handle(
+    host: Host, count: str
+) -> None:
     put_numbers(host.transport, 1)
     consumer = await start(host, count)
-    (old,) = await leased(consumer, 1)
+    (old,) = await pop_with_handles(consumer, 1)
     consumer.redeliver_unacknowledged_messages()
-    (new,) = await leased(consumer, 1)
+    (new,) = await pop_with_handles(consumer, 1)
     assert new.attempt == 2
     await host.kill()
     consumer = await start(host, count)
@@ -427,10 +428,12 @@ async def test_what_is_given_back_and_leased_again_has_a_new_handle(host: Host, 
     await (await consumer.lease(new.handle)).ack()
 
 
-async def test_a_copy_that_waits_at_another_consumer_waits_for_the_extended_end(host: Host) -> None:
+async def test_a_copy_at_another_consumer_waits_until_the_extended_end_of_the_lease(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 1)
     first = await start(host)
-    (lease,) = await leased(first, 1, 60)
+    (lease,) = await pop_with_handles(first, 1, 60)
     async with ticking():
         second = await start(host)
     for _ in range(40):  # until the broker gives it to the other one
@@ -453,14 +456,14 @@ async def test_a_copy_that_waits_at_another_consumer_waits_for_the_extended_end(
     assert await consumer.pop(1, wait=2 * LEASE) == []
 
 
-async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
+async def test_closing_with_2_000_extended_leases_writes_at_most_200_per_loop_pass(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 2_000)
     consumer = await start(host, receiver_queue_size=2_000)
     leases: list[Lease] = []
     while len(leases) < 2_000:
-        leases += await leased(consumer, 2_000)
+        leases += await pop_with_handles(consumer, 2_000)
     await asyncio.sleep(5)
     for lease in leases:
         await lease.extend(2 * LEASE)
@@ -492,13 +495,15 @@ async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
 
 @BATCHES
 @WRITES
-async def test_unsubscribing_leaves_nothing_of_a_lease(host: Host, batch: int, count: str) -> None:
+async def test_unsubscribe_deletes_the_records_and_due_times_of_leases(
+    host: Host, batch: int, count: str
+) -> None:
     put_numbers(host.transport, 10, batch=batch)
     consumer = await start(host, count)
-    await leased(consumer, 5)
+    await pop_with_handles(consumer, 5)
     await host.kill()
     consumer = await start(host, count)
-    leases = await leased(consumer, 5)
+    leases = await pop_with_handles(consumer, 5)
     await asyncio.sleep(30)  # longer than hand-overs stay in memory
     for lease in leases[:3]:
         await lease.extend(2 * LEASE)
@@ -511,7 +516,7 @@ async def test_unsubscribing_leaves_nothing_of_a_lease(host: Host, batch: int, c
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("settled", ["at once", "later"])
-async def test_what_a_handle_acks_is_done_with_whichever_consumer_it_waits(
+async def test_an_ack_by_handle_removes_the_message_at_whichever_consumer_it_waits(
     host: Host, ordered: bool, settled: str
 ) -> None:
     for number in range(20):
@@ -519,7 +524,7 @@ async def test_what_a_handle_acks_is_done_with_whichever_consumer_it_waits(
     options: dict[str, Any] = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": ordered}
     consumer = await start(host, **options)
     await asyncio.sleep(1)  # all of it is here
-    leases = await leased(consumer, 20)
+    leases = await pop_with_handles(consumer, 20)
     await host.kill()
     async with ticking():
         first, second = await start(host, **options), await start(host, **options)
@@ -529,12 +534,12 @@ async def test_what_a_handle_acks_is_done_with_whichever_consumer_it_waits(
         await (await second.lease(lease.handle)).ack()
     for number in range(20):
         host.transport.put(TOPIC, b"next %d" % number, key=f"key-{number}")
-    begun, came = now_s(), []
-    while len(came) < 20:
+    begun, redelivered = now_s(), []
+    while len(redelivered) < 20:
         for each in [*await first.pop(20, wait=1), *await second.pop(20, wait=1)]:
-            came.append(each.message.data())
+            redelivered.append(each.message.data())
             await each.ack()
-    assert sorted(came) == sorted(b"next %d" % number for number in range(20))
+    assert sorted(redelivered) == sorted(b"next %d" % number for number in range(20))
     assert now_s() < begun + 5
     assert await first.pop(1, wait=2 * LEASE) == [] == await second.pop(1, wait=2 * LEASE)
     assert host.transport.backlog(TOPIC, "s") == 0
@@ -545,10 +550,10 @@ async def test_what_a_handle_acks_is_done_with_whichever_consumer_it_waits(
 
 
 @pytest.mark.parametrize("again", ["seek", "lost ack"])
-async def test_a_handle_of_what_came_again_anew_is_over(host: Host, again: str) -> None:
+async def test_a_handle_from_before_a_seek_or_a_lost_ack_is_lost(host: Host, again: str) -> None:
     put_numbers(host.transport, 1)
     consumer = await start(host)
-    (old,) = await leased(consumer, 1)
+    (old,) = await pop_with_handles(consumer, 1)
     if again == "seek":
         await consumer.seek(0)
         await asyncio.sleep(1)
@@ -559,7 +564,7 @@ async def test_a_handle_of_what_came_again_anew_is_over(host: Host, again: str) 
         await host.kill()
         host.transport.reconnect()
         consumer = await start(host)
-    (new,) = await leased(consumer, 1)
+    (new,) = await pop_with_handles(consumer, 1)
     assert new.attempt == 1
     await host.kill()
     consumer = await start(host)
@@ -568,15 +573,15 @@ async def test_a_handle_of_what_came_again_anew_is_over(host: Host, again: str) 
     await (await consumer.lease(new.handle)).ack()
 
 
-async def test_a_nack_that_is_the_last_ends_the_lease_also_if_the_process_is_killed_next(
+async def test_the_last_nack_ends_its_lease_even_if_a_kill_follows_before_the_letter_is_stored(
     host: Host,
 ) -> None:
     put_numbers(host.transport, 1)
     policy = DeadLetterPolicy(1, dead_letter_topic="dead", initial_subscription_name="look")
     consumer = await start(host, dead_letter_policy=policy)
-    (lease,) = await leased(consumer, 1)
+    (lease,) = await pop_with_handles(consumer, 1)
     await lease.nack(0)
-    (lease,) = await leased(consumer, 1)
+    (lease,) = await pop_with_handles(consumer, 1)
     host.transport.disconnect()
     await lease.nack(0)  # no letter can be stored
     await host.kill()
@@ -590,7 +595,7 @@ async def test_a_nack_that_is_the_last_ends_the_lease_also_if_the_process_is_kil
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_giving_back_many_leases_is_few_writes(
+async def test_redelivering_1_000_leased_messages_takes_at_most_5_writes(
     host: Host, ordered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 1_000)
@@ -600,7 +605,7 @@ async def test_giving_back_many_leases_is_few_writes(
     consumer = await start(host, **options)
     leases: list[Lease] = []
     while len(leases) < 1_000:
-        leases += await leased(consumer, 1_000)
+        leases += await pop_with_handles(consumer, 1_000)
     writes = 0
     write = Database.write
 
@@ -615,13 +620,13 @@ async def test_giving_back_many_leases_is_few_writes(
     assert {each.attempt for each in await consumer.pop(1_000, wait=10)} == {2}
 
 
-async def test_a_consumer_that_is_closing_is_told_of_no_ack(
+async def test_acks_by_handle_start_no_retries_at_a_consumer_that_is_closing(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(host.transport, 20)
     consumer = await start(host)
     await asyncio.sleep(1)  # all of it is here
-    leases = await leased(consumer, 20)
+    leases = await pop_with_handles(consumer, 20)
     await host.kill()
     async with ticking():
         first, second = await start(host), await start(host)
@@ -634,15 +639,15 @@ async def test_a_consumer_that_is_closing_is_told_of_no_ack(
         again(sender)
 
     monkeypatch.setattr(AckSender, "_retry_acks", counted)
-    link = host.transport.consumers[-1]
-    close = link.close
+    transport_consumer = host.transport.consumers[-1]
+    close = transport_consumer.close
 
     async def slowly() -> None:
         closing.set()
         await close()
         await asyncio.sleep(5)
 
-    monkeypatch.setattr(link, "close", slowly)
+    monkeypatch.setattr(transport_consumer, "close", slowly)
     async with ticking():
         ending = asyncio.ensure_future(second.close())
         await closing.wait()

@@ -79,7 +79,7 @@ async def test_a_backlog_larger_than_the_queue_is_popped_once(
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_pop_returns_what_is_here_and_waits_only_for_the_first(
+async def test_a_pop_waits_only_for_the_first_message_and_returns_all_queued_ones(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -98,7 +98,7 @@ async def test_a_pop_returns_what_is_here_and_waits_only_for_the_first(
     assert words(await consumer.pop(2, wait=0)) == [b"0", b"1"]
 
 
-async def test_two_consumers_share_and_the_heir_gets_what_was_not_settled(
+async def test_unsettled_messages_of_a_closed_consumer_go_to_the_other_consumer(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     numbers = put_numbers(transport, 60, batch=3)
@@ -121,7 +121,7 @@ async def test_two_consumers_share_and_the_heir_gets_what_was_not_settled(
     assert sorted(acked + rest) == sorted(numbers)
 
 
-async def test_where_nothing_comes_unasked_a_pop_asks(
+async def test_a_pop_requests_messages_with_a_receiver_queue_size_of_zero(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3)
@@ -129,7 +129,7 @@ async def test_where_nothing_comes_unasked_a_pop_asks(
     assert [(await pop_one(consumer)).message.data() for _ in range(3)] == [b"0", b"1", b"2"]
 
 
-async def test_one_pop_in_five_takes_what_failed_first(
+async def test_one_pop_in_five_takes_failed_messages_first(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """The failed message came last: behind 100 fresh ones, it is the fifth pop's."""
@@ -150,7 +150,7 @@ async def test_one_pop_in_five_takes_what_failed_first(
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-async def test_a_pop_that_takes_failed_ones_first_fills_up_with_fresh(
+async def test_a_pop_that_takes_failed_messages_first_fills_up_with_new_ones(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     numbers = put_numbers(transport, 200, batch=batch)
@@ -177,7 +177,7 @@ async def test_a_pop_that_takes_failed_ones_first_fills_up_with_fresh(
 # Settling
 
 
-async def test_nack_with_a_delay_and_a_bad_one(
+async def test_a_nack_of_a_lease_waits_for_its_delay_and_refuses_a_bad_one(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -199,7 +199,7 @@ async def test_nack_with_a_delay_and_a_bad_one(
         assert took <= now_s() - began <= took + 1
 
 
-async def test_acking_again_is_harmless_and_anything_else_is_refused(
+async def test_an_acked_lease_accepts_another_ack_and_refuses_a_nack_or_extension(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2, batch=2)
@@ -216,7 +216,7 @@ async def test_acking_again_is_harmless_and_anything_else_is_refused(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_settled_beside_the_lease_it_is_lost(
+async def test_a_lease_is_lost_when_another_call_settles_its_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3)
@@ -234,7 +234,7 @@ async def test_settled_beside_the_lease_it_is_lost(
     assert payloads(await receive_all(consumer, 200)) == [b"1"]
 
 
-async def test_an_ack_with_receipt_waits_for_it_and_holds_when_cancelled(
+async def test_an_ack_of_a_lease_waits_for_its_receipt_and_is_sent_even_if_cancelled(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -257,7 +257,7 @@ async def test_an_ack_with_receipt_waits_for_it_and_holds_when_cancelled(
 
 @pytest.mark.parametrize("length", [0.001, 0.9, 10, 3600])
 @pytest.mark.parametrize("batch", [1, 3])
-async def test_an_expired_lease_is_a_nack_of_this_message_only(
+async def test_an_expired_lease_redelivers_only_its_own_message(
     transport: MemoryTransport, subscribe: Subscribe, length: float, batch: int
 ) -> None:
     put_numbers(transport, 3, batch=batch)
@@ -279,7 +279,7 @@ async def test_an_expired_lease_is_a_nack_of_this_message_only(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_extending_moves_the_end_both_ways(
+async def test_extending_moves_the_end_of_a_lease_later_or_earlier(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -298,7 +298,7 @@ async def test_extending_moves_the_end_both_ways(
     assert 100 <= now_s() - began <= 100 + LATE_S
 
 
-async def test_expires_at_is_by_the_wall_clock(
+async def test_expires_at_is_a_wall_clock_time(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -310,7 +310,7 @@ async def test_expires_at_is_by_the_wall_clock(
     assert repr(lease).startswith("<Lease on ") and "until" in repr(lease)
 
 
-async def test_many_that_expire_at_once_all_come_again_once(
+async def test_each_of_3_000_leases_that_expire_together_is_redelivered_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3_000, batch=50)
@@ -328,7 +328,7 @@ async def test_many_that_expire_at_once_all_come_again_once(
     assert {lease.attempt for lease in again} == {2}
 
 
-async def test_one_that_cannot_be_nacked_does_not_hold_up_the_others(
+async def test_an_expired_lease_that_cannot_be_nacked_does_not_delay_the_others(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     put_numbers(transport, 5)
@@ -353,7 +353,7 @@ async def test_one_that_cannot_be_nacked_does_not_hold_up_the_others(
     assert "could not be nacked" in caplog.text
 
 
-async def test_an_expiry_counts_towards_the_dead_letter_topic(
+async def test_an_expired_lease_counts_an_attempt_of_the_dead_letter_policy(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -365,8 +365,8 @@ async def test_an_expiry_counts_towards_the_dead_letter_topic(
         initial_position=InitialPosition.Earliest,
         dead_letter_policy=DeadLetterPolicy(max_redeliver_count=2, dead_letter_topic=DEAD),
     )
-    link = await open_transport_consumer(transport, options)
-    consumer = make_consumer(transport, link, options, lambda _: None)
+    transport_consumer = await open_transport_consumer(transport, options)
+    consumer = make_consumer(transport, transport_consumer, options, lambda _: None)
     reader = await subscribe(DEAD, subscription_name="d")
     attempts = [(await pop_one(consumer, lease=5)).attempt for _ in range(3)]
     assert attempts == [1, 2, 3]
@@ -430,7 +430,7 @@ async def test_a_handle_finds_its_lease_and_no_other(
 # Blocks that keep a lease
 
 
-async def test_a_kept_lease_outlives_its_time_up_to_the_limit(
+async def test_a_kept_lease_lasts_beyond_its_time_up_to_the_limit(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -449,7 +449,7 @@ async def test_a_kept_lease_outlives_its_time_up_to_the_limit(
     assert current is not None and current.cancelling() == 0
 
 
-async def test_keeping_never_shortens_and_ends_with_the_block(
+async def test_a_kept_block_never_shortens_its_lease_and_stops_extending_it_at_the_end(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -469,7 +469,7 @@ async def test_keeping_never_shortens_and_ends_with_the_block(
 
 
 @pytest.mark.parametrize("seconds", [0.1, 5, 3_000])
-async def test_a_lease_that_its_block_extends_is_kept_on(
+async def test_a_lease_extended_inside_its_kept_block_is_still_kept(
     transport: MemoryTransport, subscribe: Subscribe, seconds: float
 ) -> None:
     put_numbers(transport, 1)
@@ -482,7 +482,7 @@ async def test_a_lease_that_its_block_extends_is_kept_on(
         await lease.ack()
 
 
-async def test_leases_that_were_settled_early_leave_nothing_until_their_ends(
+async def test_leases_settled_early_leave_few_timer_buckets_until_their_ends(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Of 12 hours each, they would be 50 MB."""
@@ -492,7 +492,7 @@ async def test_leases_that_were_settled_early_leave_nothing_until_their_ends(
     for _ in range(1_999):
         await (await pop_one(consumer, lease=2 * 3600)).ack()
         await asyncio.sleep(0.064)
-    leases = consumer._leases
+    leases = parts_of(consumer).leases
     assert len(leases._buckets) == len(leases._edges) < 200
     began = now_s()
     (again,) = await consumer.pop(wait=4 * 3600)
@@ -501,7 +501,7 @@ async def test_leases_that_were_settled_early_leave_nothing_until_their_ends(
 
 
 @pytest.mark.parametrize("how", ["seek", "close", "redeliver", "unsubscribe"])
-async def test_a_block_whose_message_is_given_back_is_cancelled(
+async def test_a_kept_block_is_cancelled_when_its_lease_is_lost(
     transport: MemoryTransport, subscribe: Subscribe, how: str
 ) -> None:
     put_numbers(transport, 1)
@@ -531,7 +531,7 @@ async def test_a_block_whose_message_is_given_back_is_cancelled(
     assert len(await heir.pop(wait=10)) == 1
 
 
-async def test_a_cancellation_from_outside_is_no_lost_lease(
+async def test_a_kept_block_cancelled_from_outside_raises_no_lease_lost_error(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -555,7 +555,7 @@ async def test_a_cancellation_from_outside_is_no_lost_lease(
 
 
 @pytest.mark.parametrize("first", ["outside", "lost"])
-async def test_cancelled_from_outside_and_lost_at_once_is_cancelled(
+async def test_a_kept_block_cancelled_and_lost_at_once_raises_cancelled_error(
     transport: MemoryTransport, subscribe: Subscribe, first: str
 ) -> None:
     put_numbers(transport, 1)
@@ -579,7 +579,7 @@ async def test_cancelled_from_outside_and_lost_at_once_is_cancelled(
         await task
 
 
-async def test_what_a_block_raises_is_not_replaced(
+async def test_an_error_raised_by_a_kept_block_is_not_replaced(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -595,7 +595,7 @@ async def test_what_a_block_raises_is_not_replaced(
                         raise error from None
 
 
-async def test_a_block_that_finds_the_loss_itself_is_not_cancelled_later(
+async def test_a_kept_block_that_raises_lease_lost_error_itself_is_not_cancelled_later(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -616,7 +616,7 @@ async def test_a_block_that_finds_the_loss_itself_is_not_cancelled_later(
 # Who waits
 
 
-async def test_a_cancelled_pop_loses_nothing(
+async def test_a_cancelled_pop_loses_no_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -635,7 +635,7 @@ async def test_a_cancelled_pop_loses_nothing(
 
 
 @pytest.mark.parametrize("passes", range(8))
-async def test_a_pop_cancelled_at_any_pass_of_the_loop_loses_nothing(
+async def test_a_pop_cancelled_at_any_loop_pass_loses_no_message(
     transport: MemoryTransport, subscribe: Subscribe, passes: int
 ) -> None:
     consumer = await subscribe()
@@ -653,7 +653,7 @@ async def test_a_pop_cancelled_at_any_pass_of_the_loop_loses_nothing(
     assert got == numbers
 
 
-async def test_pops_wait_in_line_and_none_starves(
+async def test_waiting_pops_are_served_in_order_and_none_starves(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -673,7 +673,7 @@ async def test_pops_wait_in_line_and_none_starves(
     assert [order.count(name) for name in range(5)] == [20] * 5
 
 
-async def test_pops_wait_while_too_many_leases_are_out(
+async def test_pops_wait_while_the_maximum_of_leases_is_open(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 6)
@@ -706,7 +706,7 @@ async def test_pops_wait_while_too_many_leases_are_out(
         await blocked
 
 
-async def test_receive_and_pop_beside_each_other_share_in_line(
+async def test_waiting_receive_and_pop_calls_are_served_in_their_order(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -730,7 +730,7 @@ async def test_receive_and_pop_beside_each_other_share_in_line(
 # Endings
 
 
-async def test_closed_with_leases_out_what_is_unsettled_comes_to_the_next(
+async def test_unsettled_leased_messages_go_to_the_next_consumer_after_close(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 10, batch=5)
@@ -755,12 +755,12 @@ async def test_closed_with_leases_out_what_is_unsettled_comes_to_the_next(
     with pytest.raises(ClosedError):
         await consumer.lease(leases[5].handle)
     heir = await subscribe()
-    came = await receive_all(heir)
-    assert counted(came) == {b"%d" % number: 1 for number in range(3, 10)}
+    delivered = await receive_all(heir)
+    assert counted(delivered) == {b"%d" % number: 1 for number in range(3, 10)}
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-async def test_a_lease_outlives_a_reconnect(
+async def test_a_lease_survives_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_numbers(transport, 3, batch=batch)
@@ -781,7 +781,7 @@ async def test_a_lease_outlives_a_reconnect(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_one_that_expires_while_disconnected_comes_after_the_reconnect(
+async def test_leases_that_expire_while_disconnected_are_redelivered_after_the_reconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -797,7 +797,7 @@ async def test_one_that_expires_while_disconnected_comes_after_the_reconnect(
     assert sorted(words(again)) == sorted(words([lease, other]))
 
 
-async def test_redelivering_all_loses_leases_and_brings_each_message_once(
+async def test_redeliver_unacknowledged_messages_ends_leases_and_redelivers_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 6, batch=3)
@@ -814,7 +814,9 @@ async def test_redelivering_all_loses_leases_and_brings_each_message_once(
 # Wrong arguments
 
 
-async def test_where_there_are_no_leases(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_pop_refuses_other_subscription_types_listeners_and_bad_arguments(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     for name, kind in (("a", ConsumerType.Exclusive), ("b", ConsumerType.Failover)):
         alone = await subscribe(consumer_type=kind, subscription_name=name)
         with pytest.raises(ConfigurationError, match=r"ConsumerType\.Shared"):
@@ -845,7 +847,7 @@ async def test_where_there_are_no_leases(transport: MemoryTransport, subscribe: 
     await lease.ack()
 
 
-async def test_from_another_loop_a_lease_is_refused(
+async def test_a_lease_is_refused_on_another_event_loop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)

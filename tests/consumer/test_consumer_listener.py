@@ -29,7 +29,7 @@ from pulsar_encore.testing import MemoryTransport
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_listener_gets_everything_in_order(
+async def test_a_listener_gets_all_messages_in_order(
     transport: MemoryTransport, subscribe: Subscribe, is_async: bool
 ) -> None:
     seen: list[bytes] = []
@@ -50,13 +50,13 @@ async def test_a_listener_gets_everything_in_order(
     assert transport.backlog(TOPIC, "s") == (0 if is_async else 10)
 
 
-async def test_a_listener_that_fails_nacks(
+async def test_a_listener_that_raises_nacks_its_message(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[tuple[bytes, int]] = []
+    deliveries: list[tuple[bytes, int]] = []
 
     async def fail_once(consumer: Consumer, message: Message) -> None:
-        looks.append((message.data(), message.redelivery_count()))
+        deliveries.append((message.data(), message.redelivery_count()))
         if message.redelivery_count() == 0 and message.data() == b"1":
             raise RuntimeError("no")
         await consumer.acknowledge(message)
@@ -64,12 +64,12 @@ async def test_a_listener_that_fails_nacks(
     put_numbers(transport, 3, batch=3)
     consumer = await subscribe(message_listener=fail_once, negative_ack_redelivery_delay_ms=1000)
     await asyncio.sleep(5)
-    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    assert deliveries == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
     assert "message_listener failed" in caplog.text
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_paused_listener_gets_nothing_more(
+async def test_a_paused_listener_gets_no_message_until_it_is_resumed(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     seen: list[bytes] = []
@@ -107,7 +107,9 @@ async def test_a_listener_may_close_its_consumer(
     assert transport.consumers == []
 
 
-async def test_receiving_beside_a_listener_is_refused(subscribe: Subscribe) -> None:
+async def test_receive_with_a_listener_and_pause_without_one_are_refused(
+    subscribe: Subscribe,
+) -> None:
     consumer = await subscribe(message_listener=lambda consumer, message: None)
     for call in (consumer.receive(), consumer.receive(timeout=1), consumer.batch_receive()):
         with pytest.raises(ConfigurationError, match="message_listener"):
@@ -122,13 +124,13 @@ async def test_receiving_beside_a_listener_is_refused(subscribe: Subscribe) -> N
 # A failure like any other
 
 
-async def test_a_cancelled_task_that_the_callback_awaits_is_a_failure(
+async def test_a_callback_that_awaits_a_cancelled_task_nacks_its_message(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[tuple[bytes, int]] = []
+    deliveries: list[tuple[bytes, int]] = []
 
     async def listen(consumer: Consumer, message: Message) -> None:
-        looks.append((message.data(), message.redelivery_count()))
+        deliveries.append((message.data(), message.redelivery_count()))
         if message.data() == b"1" and message.redelivery_count() == 0:
             task = asyncio.ensure_future(asyncio.sleep(3600))
             task.cancel()
@@ -138,12 +140,12 @@ async def test_a_cancelled_task_that_the_callback_awaits_is_a_failure(
     put_numbers(transport, 3)
     consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=1000)
     await asyncio.sleep(5)
-    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    assert deliveries == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
     assert "message_listener failed" in caplog.text
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_timeout_within_the_callback_is_its_own_affair(
+async def test_a_timeout_handled_inside_the_callback_is_no_failure(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     async def listen(consumer: Consumer, message: Message) -> None:
@@ -159,20 +161,20 @@ async def test_a_timeout_within_the_callback_is_its_own_affair(
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_callback_that_settled_its_message_and_then_fails_changes_nothing(
+async def test_a_callback_that_fails_after_its_ack_causes_no_redelivery(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    looks: list[bytes] = []
+    deliveries: list[bytes] = []
 
     async def listen(consumer: Consumer, message: Message) -> None:
-        looks.append(message.data())
+        deliveries.append(message.data())
         await consumer.acknowledge(message)
         raise RuntimeError("after the ack")
 
     put_numbers(transport, 3)
     consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=100)
     await asyncio.sleep(5)
-    assert looks == [b"0", b"1", b"2"]
+    assert deliveries == [b"0", b"1", b"2"]
     await close_without_backlog(transport, consumer)
 
 
@@ -180,7 +182,7 @@ async def test_a_callback_that_settled_its_message_and_then_fails_changes_nothin
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_a_dead_link_is_in_the_log_and_in_the_next_call(
+async def test_a_transport_shutdown_is_logged_and_raised_by_the_next_calls(
     transport: MemoryTransport,
     subscribe: Subscribe,
     caplog: pytest.LogCaptureFixture,
@@ -207,17 +209,17 @@ async def test_a_dead_link_is_in_the_log_and_in_the_next_call(
     await consumer.close()
 
 
-async def test_the_callback_under_way_when_the_link_dies_is_told(
+async def test_a_callback_running_at_a_transport_shutdown_gets_closed_error_from_its_ack(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     async def listen(consumer: Consumer, message: Message) -> None:
         await asyncio.sleep(1)
         try:
             await consumer.acknowledge(message)
         except ClosedError as error:
-            told.append(error)
+            errors.append(error)
             raise
 
     put_numbers(transport, 5)
@@ -225,12 +227,12 @@ async def test_the_callback_under_way_when_the_link_dies_is_told(
     await asyncio.sleep(0.5)
     transport.shutdown()
     await asyncio.sleep(5)
-    assert len(told) == 1, "what is queued is not handed out any more: it comes again elsewhere"
+    assert len(errors) == 1, "queued messages go to the next consumer"
     assert "not nacked" in caplog.text
     await consumer.close()
 
 
-async def test_a_listener_that_is_cancelled_from_outside_gives_its_message_back(
+async def test_a_callback_cancelled_from_outside_nacks_its_message(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks: list[asyncio.Task[None] | None] = []
@@ -253,7 +255,7 @@ async def test_a_listener_that_is_cancelled_from_outside_gives_its_message_back(
 # Closing
 
 
-async def test_close_lets_the_callback_end_and_settle(
+async def test_close_waits_for_the_running_callback_and_its_ack(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     ended: list[bytes] = []
@@ -303,9 +305,7 @@ async def test_close_cancels_a_callback_that_does_not_end(
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_close_does_not_wait_for_a_listener_that_has_nothing_to_do(
-    subscribe: Subscribe, paused: bool
-) -> None:
+async def test_close_does_not_wait_for_an_idle_listener(subscribe: Subscribe, paused: bool) -> None:
     consumer = await subscribe(message_listener=lambda consumer, message: None)
     if paused:
         consumer.pause_message_listener()
@@ -315,7 +315,7 @@ async def test_close_does_not_wait_for_a_listener_that_has_nothing_to_do(
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "task", "client"])
-async def test_a_listener_may_end_its_consumer_in_any_way(
+async def test_a_callback_may_unsubscribe_or_close_its_consumer_or_client(
     transport: MemoryTransport, how: str
 ) -> None:
     """The listener and the task that closes do not wait for each other."""
@@ -349,7 +349,7 @@ async def test_a_listener_may_end_its_consumer_in_any_way(
 # Pausing
 
 
-async def test_resumed_and_paused_again_at_once_is_paused(
+async def test_a_listener_resumed_and_paused_at_once_stays_paused(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     seen: list[bytes] = []

@@ -14,6 +14,7 @@ from consumer_kit import (
     REDELIVER,
     TOPIC,
     Subscribe,
+    armed_timers,
     close_without_backlog,
     counted,
     now_s,
@@ -45,7 +46,7 @@ def late_by(delay_s: float) -> float:
 
 
 @SHARING
-async def test_two_delays_in_one_batch(
+async def test_two_messages_of_one_batch_are_redelivered_after_their_own_delays(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     consumer, (first, second, acked, held) = await receive_numbers(
@@ -66,7 +67,7 @@ async def test_two_delays_in_one_batch(
 
 
 @pytest.mark.parametrize("start_ms", range(1, 9))
-async def test_a_nack_late_in_its_millisecond_is_not_early(
+async def test_a_nack_made_late_in_a_millisecond_is_not_redelivered_early(
     transport: MemoryTransport, subscribe: Subscribe, start_ms: int
 ) -> None:
     """The ring of the one before it finds it due, if its time counts from the ms it began in."""
@@ -83,7 +84,7 @@ async def test_a_nack_late_in_its_millisecond_is_not_early(
         assert at + 1 <= now_s() <= at + 1.003
 
 
-async def test_an_hour_passes_in_virtual_time(
+async def test_a_message_nacked_for_an_hour_is_redelivered_after_an_hour(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -93,7 +94,7 @@ async def test_an_hour_passes_in_virtual_time(
     assert 3600 <= now_s() <= 3600 + late_by(3600)
 
 
-async def test_continuous_nacks_postpone_nothing(
+async def test_continuous_nacks_do_not_postpone_earlier_ones(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """A nack each 100 ms for 12 s with a delay of 3 s: the stock client's first is at 13 s."""
@@ -109,7 +110,7 @@ async def test_continuous_nacks_postpone_nothing(
         assert 100 * entry + 3000 <= at <= 100 * entry + 3000 + 1000 * late_by(3)
 
 
-async def test_a_shorter_delay_after_a_longer_one(
+async def test_a_shorter_nack_delay_after_a_longer_one_is_due_first(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, (long, short) = await receive_numbers(transport, subscribe, 2)
@@ -137,7 +138,7 @@ async def test_an_ack_cancels_a_nack(
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("first", "then"), [(1, 5), (5, 1)])
-async def test_nacking_again_moves_it(
+async def test_a_second_nack_moves_the_due_time(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, first: float, then: float
 ) -> None:
     put_numbers(transport, 3, batch=batch)
@@ -151,7 +152,7 @@ async def test_nacking_again_moves_it(
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-async def test_the_object_of_an_earlier_look_nacks_nothing(
+async def test_a_message_object_of_an_earlier_delivery_nacks_nothing(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     """That delivery has ended: a later delivery of the message is held now, maybe elsewhere."""
@@ -167,25 +168,25 @@ async def test_the_object_of_an_earlier_look_nacks_nothing(
     assert consumer.statistics().in_flight == 3
 
 
-async def test_the_backoff_grows_by_message_and_by_id(
+async def test_the_backoff_grows_for_nacks_by_message_and_by_id(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 4, batch=2)
     backoff = Backoff(min_delay=1, max_delay=6, multiplier=2)
     consumer = await subscribe(negative_ack_redelivery_backoff=backoff)
-    looks: dict[bytes, list[float]] = {}
+    deliveries: dict[bytes, list[float]] = {}
     by_id = (b"1", b"2")
     while now_s() < 20:
         try:
             message = await consumer.receive(timeout=8)
         except ReceiveTimeout:
             break
-        looks.setdefault(message.data(), []).append(now_s())
-        assert message.redelivery_count() == len(looks[message.data()]) - 1
+        deliveries.setdefault(message.data(), []).append(now_s())
+        assert message.redelivery_count() == len(deliveries[message.data()]) - 1
         await consumer.negative_acknowledge(
             message.message_id() if message.data() in by_id else message
         )
-    for times in looks.values():
+    for times in deliveries.values():
         gaps = [after - before for before, after in pairwise(times)]
         for gap, delay in zip(gaps, [1, 2, 4, 6, 6], strict=False):
             assert delay <= gap <= delay + late_by(delay)
@@ -209,7 +210,7 @@ async def test_a_partial_ack_does_not_restart_the_backoff_of_its_siblings(
     assert now_s() >= 1 + 2 + 4
 
 
-async def test_jitter_spreads_within_its_share(
+async def test_jitter_spreads_nack_delays_within_its_share(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 50)
@@ -230,7 +231,9 @@ async def test_jitter_spreads_within_its_share(
     assert max(times) - min(times) > 0.5
 
 
-async def test_the_subscriptions_delay(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_a_nack_without_a_delay_uses_the_delay_of_the_subscription(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     put_numbers(transport, 1)
     consumer = await subscribe(negative_ack_redelivery_delay_ms=2500)
     await consumer.negative_acknowledge(await consumer.receive())
@@ -238,7 +241,7 @@ async def test_the_subscriptions_delay(transport: MemoryTransport, subscribe: Su
     assert 2.5 <= now_s() <= 2.5 + late_by(2.5)
 
 
-async def test_a_fixed_precision_is_kept_to(
+async def test_a_fixed_precision_groups_nacks_into_few_redelivery_requests(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 64)
@@ -250,7 +253,7 @@ async def test_a_fixed_precision_is_kept_to(
     assert len({at for at, _ in redelivered(transport)}) <= 4
 
 
-async def test_a_delay_of_nothing_comes_at_once(
+async def test_a_nack_with_a_delay_of_zero_is_redelivered_at_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -260,7 +263,7 @@ async def test_a_delay_of_nothing_comes_at_once(
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e300, "3", True, timedelta(-1)])
-async def test_delays_that_make_no_sense(
+async def test_an_invalid_nack_delay_is_refused_and_the_message_stays_held(
     transport: MemoryTransport, subscribe: Subscribe, delay: object
 ) -> None:
     put_numbers(transport, 1)
@@ -274,7 +277,7 @@ async def test_delays_that_make_no_sense(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
-async def test_exclusive_rewinds(
+async def test_a_due_nack_on_exclusive_and_failover_rewinds_all_unacked_messages(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
     """As Java's client: a due nack brings everything unacked again, in order."""
@@ -292,7 +295,7 @@ async def test_exclusive_rewinds(
     assert 1 <= redelivered(transport)[0][0] / 1000 - start <= 1 + late_by(1)
 
 
-async def test_redeliver_unacknowledged_messages(
+async def test_redeliver_unacknowledged_messages_redelivers_each_unacked_message_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     numbers = put_numbers(transport, 9, batch=3)
@@ -317,7 +320,7 @@ async def test_redelivery_is_requested_earlier_from_a_slow_transport(
     assert len(transport.recorded(REDELIVER)) == 2
 
 
-async def test_an_old_object_acks_what_came_back(
+async def test_a_message_object_of_an_earlier_delivery_acks_the_redelivered_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -330,21 +333,20 @@ async def test_an_old_object_acks_what_came_back(
     await close_without_backlog(transport, consumer)
 
 
-async def test_nothing_runs_while_nothing_is_due(
+async def test_no_timer_or_request_runs_while_no_nack_is_due(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 100)
     consumer = await subscribe()
     for message in await receive_n(consumer, 100):
         await consumer.negative_acknowledge(message, delay=10_000)
-    loop = asyncio.get_running_loop()
-    before = len(loop._scheduled)  # type: ignore[attr-defined]
+    before = len(armed_timers())
     await asyncio.sleep(5000)
     assert len(transport.recorded(REDELIVER)) == 0
-    assert len(loop._scheduled) <= before  # type: ignore[attr-defined]
+    assert len(armed_timers()) <= before
 
 
-async def test_a_chunked_message_is_asked_for_with_all_its_chunks(
+async def test_a_nacked_chunked_message_is_requested_with_all_its_chunks(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.put_chunked(TOPIC, b"large", chunks=4)
@@ -362,7 +364,7 @@ async def test_a_chunked_message_is_asked_for_with_all_its_chunks(
 # Ack timeouts
 
 
-async def test_the_ack_timeout_counts_from_hand_over(
+async def test_the_ack_timeout_counts_from_delivery(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -382,7 +384,7 @@ async def test_the_ack_timeout_counts_from_hand_over(
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-async def test_what_is_settled_does_not_time_out(
+async def test_settled_messages_have_no_ack_timeout(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     consumer, (acked, nacked) = await receive_numbers(
@@ -394,7 +396,7 @@ async def test_what_is_settled_does_not_time_out(
     assert 5 <= now_s() <= 5 + late_by(5)
 
 
-async def test_the_ack_timeouts_backoff_is_added(
+async def test_the_ack_timeout_backoff_is_added_to_the_timeout(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -411,7 +413,7 @@ async def test_the_ack_timeouts_backoff_is_added(
         assert delay <= gap <= delay + 2 * late_by(delay)
 
 
-async def test_the_ack_timeout_of_one_message_leaves_its_siblings(
+async def test_the_ack_timeout_of_one_message_does_not_redeliver_its_siblings(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3, batch=3)
@@ -424,7 +426,7 @@ async def test_the_ack_timeout_of_one_message_leaves_its_siblings(
     assert got == [b"2", b"0"]
 
 
-async def test_the_ack_timeout_on_exclusive_rewinds(
+async def test_an_ack_timeout_on_exclusive_rewinds_all_unacked_messages(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3)
@@ -461,7 +463,7 @@ async def test_a_rewind_without_redelivery_is_repeated_beside_a_busy_topic(
 
 @pytest.mark.parametrize("batch", [1, 4], ids=["plain", "batches"])
 @pytest.mark.parametrize("waits", ["nack", "ack timeout"])
-async def test_a_redelivery_that_is_refused_is_still_due(
+async def test_a_failed_redelivery_request_is_retried(
     transport: MemoryTransport,
     subscribe: Subscribe,
     monkeypatch: pytest.MonkeyPatch,
@@ -472,8 +474,8 @@ async def test_a_redelivery_that_is_refused_is_still_due(
     numbers = put_numbers(transport, 8, batch)
     options = {"unacked_messages_timeout_ms": 5000} if waits == "ack timeout" else {}
     consumer = await subscribe(receiver_queue_size=100, **options)
-    link = parts_of(consumer).transport_consumer
-    real, refused = link.redeliver, 0
+    transport_consumer = parts_of(consumer).transport_consumer
+    real, refused = transport_consumer.redeliver, 0
 
     def refuses(*asked: Any) -> None:
         nonlocal refused
@@ -482,7 +484,7 @@ async def test_a_redelivery_that_is_refused_is_still_due(
             raise NotConnected("not connected")
         real(*asked)
 
-    monkeypatch.setattr(link, "redeliver", refuses)
+    monkeypatch.setattr(transport_consumer, "redeliver", refuses)
     for message in await receive_n(consumer, 8):
         if message.data() in (b"1", b"6"):
             await consumer.acknowledge(message)
@@ -499,13 +501,13 @@ async def test_a_redelivery_that_is_refused_is_still_due(
     await close_without_backlog(transport, consumer)
 
 
-async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
+async def test_failing_redelivery_requests_are_retried_at_growing_intervals(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_numbers(transport, 2_000)
     consumer = await subscribe(receiver_queue_size=5_000)
-    link = parts_of(consumer).transport_consumer
-    real, tries, up = link.redeliver, 0, False
+    transport_consumer = parts_of(consumer).transport_consumer
+    real, tries, up = transport_consumer.redeliver, 0, False
 
     def refuses(*asked: Any) -> None:
         nonlocal tries
@@ -514,7 +516,7 @@ async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
             raise NotConnected("not connected")
         real(*asked)
 
-    monkeypatch.setattr(link, "redeliver", refuses)
+    monkeypatch.setattr(transport_consumer, "redeliver", refuses)
     for message in await receive_n(consumer, 2_000):
         await consumer.negative_acknowledge(message, delay=0.1)
     await asyncio.sleep(60)
@@ -526,7 +528,7 @@ async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_queued_message_that_is_nacked_by_its_id_may_fail_again(
+async def test_a_queued_message_nacked_by_its_id_counts_its_later_nacks(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Of a batch that is handed out in part: it comes back before its first copy was reached."""
@@ -536,14 +538,14 @@ async def test_a_queued_message_that_is_nacked_by_its_id_may_fail_again(
     sibling = replaced(first.message_id(), batch_index=1)
     await consumer.negative_acknowledge(sibling, delay=0.1)
     await asyncio.sleep(0.5)
-    looks = []
+    deliveries = []
     for _ in range(3):
         async with asyncio.timeout(5):
             while (message := await consumer.receive()).data() != b"1":
                 pass
-        looks.append(message.redelivery_count())
+        deliveries.append(message.redelivery_count())
         await consumer.negative_acknowledge(message, delay=0.1)
-    assert looks == [1, 2, 3]
+    assert deliveries == [1, 2, 3]
     await consumer.close()
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from consumer_kit import TOPIC
 
 import pulsar_encore as encore
@@ -48,12 +47,6 @@ SCHEMAS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
 every_schema = pytest.mark.parametrize("name", SCHEMAS)
 
 
-@pytest_asyncio.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[encore.Client]:
-    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
-
-
 def options(name: str, **more: Any) -> dict[str, Any]:
     schema = SCHEMAS[name][0]()
     return more if schema is None else {"schema": schema, **more}
@@ -83,7 +76,7 @@ def check(name: str, got: list[encore.Message]) -> None:
 
 @every_schema
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_null_that_was_sent_is_read_as_none_everywhere(
+async def test_a_null_value_is_read_as_none_by_every_receiving_call(
     client: encore.Client, name: str, batch: bool
 ) -> None:
     await publish(client, name, batch=batch)
@@ -102,18 +95,20 @@ async def test_a_null_that_was_sent_is_read_as_none_everywhere(
         check(name, [each.message for each in leases])
     async with await client.create_reader(TOPIC, EARLIEST, **options(name)) as reader:
         check(name, [await reader.read_next(5000) for _ in range(4)])
-    heard: asyncio.Queue[encore.Message] = asyncio.Queue()
+    listened: asyncio.Queue[encore.Message] = asyncio.Queue()
 
     def listen(_: encore.Consumer, message: encore.Message) -> None:
-        heard.put_nowait(message)
+        listened.put_nowait(message)
 
     async with client.subscribe(TOPIC, "hear", message_listener=listen, **shared):
-        check(name, [await heard.get() for _ in range(4)])
+        check(name, [await listened.get() for _ in range(4)])
 
 
 @every_schema
 @pytest.mark.parametrize("act", ["nack", "reconsume_later"])
-async def test_letters_and_replays_keep_a_null(client: encore.Client, name: str, act: str) -> None:
+async def test_letters_and_replays_keep_a_null_value(
+    client: encore.Client, name: str, act: str
+) -> None:
     await publish(client, name, batch=True)
     consuming = options(
         name,
@@ -125,9 +120,9 @@ async def test_letters_and_replays_keep_a_null(client: encore.Client, name: str,
     )
     retried = []
     async with client.subscribe(TOPIC, "s", **consuming) as consumer:
-        for look in range(8):
+        for delivery in range(8):
             message = await consumer.receive(timeout=60)
-            if look > 3 and message.has_null_value():
+            if delivery > 3 and message.has_null_value():
                 retried.append(message.value())
             if act == "nack":
                 await consumer.negative_acknowledge(message)
@@ -148,7 +143,7 @@ async def test_letters_and_replays_keep_a_null(client: encore.Client, name: str,
 
 
 @every_schema
-def test_null_wins_over_a_payload(name: str) -> None:
+def test_a_null_value_flag_wins_over_a_payload(name: str) -> None:
     """The Java client returns null if `null_value` is set, for any payload."""
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=1, null_value=True
@@ -159,7 +154,7 @@ def test_null_wins_over_a_payload(name: str) -> None:
     assert (message.value(), message.data()) == (None, b"v")
 
 
-def test_a_null_of_a_batch_is_none_to_a_message_batch() -> None:
+def test_message_batch_reads_a_null_value_as_none() -> None:
     null = pb.SingleMessageMetadata(null_value=True)
     payload = encode_batch([(null, b""), (pb.SingleMessageMetadata(), b"")])
     entry = encore.MessageId(-1, 3, 4)
@@ -168,7 +163,7 @@ def test_a_null_of_a_batch_is_none_to_a_message_batch() -> None:
 
 
 @pytest.mark.parametrize("schema", [None, StringSchema(), JsonSchema(Box)])
-async def test_a_message_router_sees_a_null_as_none(
+async def test_a_message_router_sees_a_null_value_as_none(
     client: encore.Client, transport: MemoryTransport, schema: Any
 ) -> None:
     transport.catalogue.create_partitioned("parts", 2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 from consumer_kit import (
     REDELIVER,
     TOPIC,
     Subscribe,
+    armed_timers,
     now_s,
     payloads,
     put_numbers,
@@ -24,7 +24,9 @@ from pulsar_encore.testing import MemoryTransport
 # Properties and statistics
 
 
-async def test_statistics(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_statistics_count_queued_held_nacked_and_unsent_messages(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     put_numbers(transport, 12, batch=3)
     consumer = await subscribe(max_unacked_messages=240, ack_group_time_ms=1000)
     messages = await receive_n(consumer, 7)
@@ -44,7 +46,7 @@ async def test_statistics(transport: MemoryTransport, subscribe: Subscribe) -> N
     assert consumer.statistics().queued == 0
 
 
-async def test_one_warning_before_the_window_is_full(
+async def test_one_warning_is_logged_before_the_unacked_window_is_full(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_numbers(transport, 100)
@@ -62,7 +64,9 @@ async def test_one_warning_before_the_window_is_full(
     assert "100" in text
 
 
-async def test_names(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_a_consumer_returns_its_topic_subscription_and_name(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     consumer = await subscribe(consumer_name="me", subscription_name="mine")
     assert consumer.topic() == TOPIC
     assert consumer.subscription_name() == "mine"
@@ -75,7 +79,7 @@ async def test_names(transport: MemoryTransport, subscribe: Subscribe) -> None:
 # Non-persistent topics
 
 
-async def test_a_non_persistent_topic_settles_nothing(
+async def test_acks_and_nacks_on_a_non_persistent_topic_send_no_command(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """All ids there are the same: acks and nacks mean nothing, and nothing may be mixed up."""
@@ -97,7 +101,7 @@ async def test_a_non_persistent_topic_settles_nothing(
     assert (await consumer.receive(timeout=1)).data() == b"more"
 
 
-async def test_the_window_of_a_non_persistent_topic_is_never_full(
+async def test_the_unacked_window_of_a_non_persistent_topic_is_never_full(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = "non-persistent://public/default/t"
@@ -124,7 +128,7 @@ async def test_unsubscribe_deletes_the_subscription(
         await consumer.receive()
 
 
-async def test_what_is_held_at_close_goes_to_another_consumer(
+async def test_unacked_messages_of_a_closed_consumer_go_to_another_consumer(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 6, batch=3)
@@ -138,7 +142,7 @@ async def test_what_is_held_at_close_goes_to_another_consumer(
     assert got == [b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_close_ends_every_timer(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_close_cancels_every_timer(transport: MemoryTransport, subscribe: Subscribe) -> None:
     consumer, messages = await receive_numbers(
         transport, subscribe, 3, unacked_messages_timeout_ms=1000
     )
@@ -151,11 +155,12 @@ async def test_close_ends_every_timer(transport: MemoryTransport, subscribe: Sub
     before = len(transport.commands)
     await asyncio.sleep(100)
     assert len(transport.commands) == before
-    loop: Any = asyncio.get_running_loop()
-    assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
+    assert armed_timers() == []
 
 
-async def test_a_client_closes_what_it_made(transport: MemoryTransport) -> None:
+async def test_closing_a_client_closes_its_consumers_and_sends_their_acks(
+    transport: MemoryTransport,
+) -> None:
     async with Client("pulsar://memory:6650", transport=transport) as client:
         consumer = await client.subscribe("t", "s", ConsumerType.Shared)
         producer = await client.create_producer("t")

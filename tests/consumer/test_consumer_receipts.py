@@ -57,7 +57,7 @@ def sent(transport: MemoryTransport) -> list[AckPlan]:
 # Without being asked for
 
 
-async def test_what_was_not_confirmed_is_sent_again_before_any_permit(
+async def test_unconfirmed_acks_are_sent_again_after_a_reconnect_before_any_permit(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 4, batch=2)
@@ -83,7 +83,7 @@ async def test_what_was_not_confirmed_is_sent_again_before_any_permit(
     await close_without_backlog(transport, consumer)
 
 
-async def test_a_cumulative_ack_that_was_not_confirmed_is_sent_again(
+async def test_an_unconfirmed_cumulative_ack_is_sent_again_after_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3)
@@ -100,7 +100,7 @@ async def test_a_cumulative_ack_that_was_not_confirmed_is_sent_again(
 
 
 @pytest.mark.parametrize(("later_s", "times"), [(0.5, 2), (1.5, 1)])
-async def test_what_was_confirmed_is_in_doubt_for_a_second(
+async def test_a_confirmed_ack_is_sent_again_only_within_a_second_of_its_receipt(
     transport: MemoryTransport, subscribe: Subscribe, later_s: float, times: int
 ) -> None:
     """From its receipt on: a broker answers before it persists."""
@@ -115,13 +115,13 @@ async def test_what_was_confirmed_is_in_doubt_for_a_second(
     assert len(sent(transport)) == times
 
 
-async def test_without_receipts_an_old_ack_is_taken_to_have_arrived(
+async def test_without_receipts_an_old_ack_is_not_sent_again_after_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_receipt = NativeConsumer.ack
 
-    def without(link: NativeConsumer, plan: AckPlan) -> None:
-        with_receipt(link, plan)
+    def without(transport_consumer: NativeConsumer, plan: AckPlan) -> None:
+        with_receipt(transport_consumer, plan)
 
     monkeypatch.setattr(NativeConsumer, "ack", without)
     put_numbers(transport, 1)
@@ -146,19 +146,19 @@ async def test_acks_of_a_failed_receipt_are_sent_again() -> None:
         receipts.append(loop.create_future())
         return receipts[-1]
 
-    link: Any = SimpleNamespace(
-        can_ack=lambda source: True,
+    transport_consumer: Any = SimpleNamespace(
+        can_ack=lambda topic_number: True,
         ack=ack,
         capabilities=Capabilities(name="model"),
-        topic_of=lambda source: (TOPIC, -1),
+        topic_of=lambda topic_number: (TOPIC, -1),
     )
     options = ConsumerOptions(
         topics=(TOPIC,), pattern=None, subscription_name="s", ack_group_time_ms=0
     )
     queue: Any = []
-    sources = TopicStates(link, options, loop)
-    sender = AckSender(link, sources, options, loop, queue)
-    state = sources.by_number[0]
+    topic_states = TopicStates(transport_consumer, options, loop)
+    sender = AckSender(transport_consumer, topic_states, options, loop, queue)
+    state = topic_states.by_number[0]
     entry, _ = state.arrive((1, 0), 4, 0, range(4))
     single, _ = state.arrive((1, 1), 0, 0, (0,))
     assert entry is not None and single is not None
@@ -225,7 +225,7 @@ async def test_a_cumulative_ack_returns_when_it_is_confirmed(
 
 
 @pytest.mark.parametrize("away_s", [0, 5])
-async def test_an_ack_waits_over_a_reconnect(
+async def test_an_ack_call_waits_for_its_receipt_over_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe, away_s: float
 ) -> None:
     put_numbers(transport, 3)
@@ -243,7 +243,7 @@ async def test_an_ack_waits_over_a_reconnect(
     assert transport.backlog(TOPIC, "s") == 1
 
 
-async def test_a_second_loss_is_waited_for_as_well(
+async def test_an_ack_call_waits_for_its_receipt_over_several_lost_acks(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -261,7 +261,7 @@ async def test_a_second_loss_is_waited_for_as_well(
 
 
 @pytest.mark.parametrize("count", [400, 3_000])
-async def test_a_list_waits_for_all_its_flushes(
+async def test_acking_a_list_waits_for_the_receipts_of_all_its_commands(
     transport: MemoryTransport, subscribe: Subscribe, count: int
 ) -> None:
     consumer, messages = await receive_numbers(
@@ -283,7 +283,7 @@ async def test_a_list_waits_for_all_its_flushes(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_acks_share_their_flush_and_nobody_gets_a_task(
+async def test_concurrent_ack_calls_share_one_command_and_start_no_task(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(
@@ -298,7 +298,7 @@ async def test_acks_share_their_flush_and_nobody_gets_a_task(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_who_does_not_await_it_is_not_told(
+async def test_an_ack_that_is_not_awaited_reports_no_missing_receipt(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 2, ack_receipt_enabled=True)
@@ -312,7 +312,7 @@ async def test_who_does_not_await_it_is_not_told(
     assert [each.name for each in logged(caplog)] == ["pulsar_encore.consumer.consumer"]
 
 
-async def test_a_caller_that_gives_up_takes_nobody_along(
+async def test_an_ack_call_that_times_out_is_still_sent_and_ends_no_other_call(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, (one, two) = await receive_numbers(transport, subscribe, 2, ack_receipt_enabled=True)
@@ -325,7 +325,7 @@ async def test_a_caller_that_gives_up_takes_nobody_along(
     assert transport.backlog(TOPIC, "s") == 0, "it was acked all the same"
 
 
-async def test_what_is_refused_is_not_waited_for(
+async def test_a_refused_ack_raises_without_waiting_for_a_receipt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -340,7 +340,7 @@ async def test_what_is_refused_is_not_waited_for(
     assert now_s() - began == pytest.approx(0.1)
 
 
-async def test_a_thread_waits_for_the_receipt_as_well(
+async def test_an_ack_call_from_a_thread_waits_for_its_receipt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -377,7 +377,7 @@ async def test_close_waits_for_receipts(transport: MemoryTransport, subscribe: S
     assert now_s() - began == pytest.approx(2)
 
 
-async def test_who_waits_at_the_close_is_told_that_it_was_not_confirmed(
+async def test_an_ack_call_that_waits_at_close_raises_closed_error(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     messages = put_numbers(transport, 1)
@@ -392,7 +392,7 @@ async def test_who_waits_at_the_close_is_told_that_it_was_not_confirmed(
     assert payloads(await receive_n(again, 1)) == messages
 
 
-async def test_after_a_seek_there_is_nothing_to_wait_for(
+async def test_a_seek_ends_the_wait_for_a_receipt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 2)
@@ -406,7 +406,7 @@ async def test_after_a_seek_there_is_nothing_to_wait_for(
     assert payloads(await receive_n(consumer, 2)) == payloads(messages)
 
 
-async def test_a_link_that_dies_fails_who_waits(
+async def test_a_transport_shutdown_fails_ack_calls_that_wait_for_a_receipt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 1)
@@ -419,7 +419,7 @@ async def test_a_link_that_dies_fails_who_waits(
         await waiting
 
 
-async def test_messages_of_no_broker_need_no_receipt(
+async def test_acks_on_a_non_persistent_topic_wait_for_no_receipt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     topic = "non-persistent://public/default/t"
@@ -430,7 +430,9 @@ async def test_messages_of_no_broker_need_no_receipt(
     assert now_s() == began
 
 
-async def test_it_needs_a_transport_with_receipts(transport: MemoryTransport) -> None:
+async def test_ack_receipt_enabled_needs_a_transport_with_receipts(
+    transport: MemoryTransport,
+) -> None:
     transport.capabilities = Capabilities(name="model", receipts=False)
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         with pytest.raises(NotSupportedError, match="the model transport gets none"):
@@ -440,15 +442,17 @@ async def test_it_needs_a_transport_with_receipts(transport: MemoryTransport) ->
     assert transport.recorded("SUBSCRIBE") == []
 
 
-async def test_with_retries_both_topics_have_their_receipts(transport: MemoryTransport) -> None:
+async def test_with_retry_enable_the_ack_of_a_retry_letter_waits_for_its_receipt(
+    transport: MemoryTransport,
+    client: Client,
+) -> None:
     transport.put(TOPIC, b"a")
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer: Consumer = await client.subscribe(
-            TOPIC, "s", ConsumerType.Shared, retry_enable=True, ack_receipt_enabled=True
-        )
-        transport.put(TOPIC, b"b")
-        message: Message = await consumer.receive()
-        await consumer.reconsume_later(message)
-        letter = await consumer.receive(timeout=5)
-        await consumer.acknowledge(letter)
-        assert transport.backlog(letter.topic_name(), "s") == 0
+    consumer: Consumer = await client.subscribe(
+        TOPIC, "s", ConsumerType.Shared, retry_enable=True, ack_receipt_enabled=True
+    )
+    transport.put(TOPIC, b"b")
+    message: Message = await consumer.receive()
+    await consumer.reconsume_later(message)
+    letter = await consumer.receive(timeout=5)
+    await consumer.acknowledge(letter)
+    assert transport.backlog(letter.topic_name(), "s") == 0

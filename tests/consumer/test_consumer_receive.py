@@ -34,7 +34,9 @@ from pulsar_encore import (
 from pulsar_encore.testing import MemoryTransport
 
 
-async def test_messages_come_in_order(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_messages_are_received_in_order(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     numbers = put_numbers(transport, 25, batch=4)
     consumer = await subscribe()
     assert payloads(await receive_all(consumer)) == numbers
@@ -49,7 +51,7 @@ async def test_messages_come_in_order(transport: MemoryTransport, subscribe: Sub
         ({"timeout": 0}, 0),
     ],
 )
-async def test_a_timeout_is_kept_to(
+async def test_receive_raises_receive_timeout_after_its_timeout(
     subscribe: Subscribe, arguments: dict[str, Any], waited: float
 ) -> None:
     consumer = await subscribe()
@@ -64,7 +66,7 @@ async def test_receive_timeout_is_also_a_timeout_error(subscribe: Subscribe) -> 
         await consumer.receive(timeout=1)
 
 
-async def test_a_timeout_of_nothing_takes_what_is_there(
+async def test_receive_with_a_timeout_of_zero_returns_a_queued_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -77,13 +79,15 @@ async def test_a_timeout_of_nothing_takes_what_is_there(
     "arguments",
     [{"timeout": -1}, {"timeout_millis": -5}, {"timeout_millis": 5, "timeout": 1}],
 )
-async def test_timeouts_that_make_no_sense(subscribe: Subscribe, arguments: dict[str, Any]) -> None:
+async def test_negative_or_conflicting_timeouts_are_refused(
+    subscribe: Subscribe, arguments: dict[str, Any]
+) -> None:
     consumer = await subscribe()
     with pytest.raises(ConfigurationError, match="timeout"):
         await consumer.receive(**arguments)
 
 
-async def test_two_thousand_timed_out_receives_lose_nothing(
+async def test_two_thousand_timed_out_receives_lose_no_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe(receiver_queue_size=10)
@@ -105,7 +109,9 @@ async def test_two_thousand_timed_out_receives_lose_nothing(
     assert payloads(seen) == [b"%d" % number for number in range(500)]
 
 
-async def test_waiters_are_served_in_line(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_waiting_receives_are_served_in_order(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     consumer = await subscribe()
     waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(4)]
     await asyncio.sleep(0)
@@ -119,7 +125,7 @@ async def test_waiters_are_served_in_line(transport: MemoryTransport, subscribe:
     ]
 
 
-async def test_a_waiter_woken_and_cancelled_at_once_passes_its_turn_on(
+async def test_a_receive_cancelled_when_it_is_woken_wakes_the_next_one(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -158,7 +164,7 @@ CALLS: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("steps", range(12))
-async def test_cancelled_after_any_step_nothing_is_lost(
+async def test_a_call_cancelled_after_any_step_loses_no_message(
     transport: MemoryTransport, subscribe: Subscribe, name: str, steps: int
 ) -> None:
     """Whatever the cancelled call took is either its result or still to be received, once."""
@@ -191,7 +197,7 @@ async def test_cancelled_after_any_step_nothing_is_lost(
 
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("settle", ["acknowledge", "negative_acknowledge"])
-async def test_a_cancelled_settlement_has_happened(
+async def test_a_cancelled_ack_or_nack_call_has_taken_effect(
     transport: MemoryTransport, subscribe: Subscribe, settle: str, steps: int
 ) -> None:
     consumer, messages = await receive_numbers(
@@ -235,7 +241,7 @@ async def test_close_cancelled_at_any_step_still_closes(
         (BatchReceivePolicy(-1, -1, 100), [10]),
     ],
 )
-async def test_batches_keep_their_limits(
+async def test_batch_receive_keeps_the_limits_of_its_policy(
     transport: MemoryTransport, subscribe: Subscribe, policy: BatchReceivePolicy, sizes: list[int]
 ) -> None:
     for number in range(10):
@@ -250,13 +256,15 @@ async def test_batches_keep_their_limits(
     ]
 
 
-async def test_an_empty_batch_after_the_policys_time(subscribe: Subscribe) -> None:
+async def test_batch_receive_returns_an_empty_list_after_the_time_of_its_policy(
+    subscribe: Subscribe,
+) -> None:
     consumer = await subscribe(batch_receive_policy=BatchReceivePolicy(10, -1, 700))
     assert await consumer.batch_receive() == []
     assert now_s() == pytest.approx(0.7)
 
 
-async def test_a_batch_without_a_time_waits_until_it_is_full(
+async def test_batch_receive_without_a_time_waits_until_its_batch_is_full(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe(batch_receive_policy=BatchReceivePolicy(3, -1, 0))
@@ -268,7 +276,7 @@ async def test_a_batch_without_a_time_waits_until_it_is_full(
     assert payloads(await waiting) == [b"0", b"1", b"2"]
 
 
-async def test_a_batch_larger_than_the_queue_still_ends(
+async def test_batch_receive_of_more_than_the_receiver_queue_holds_still_returns(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe(
@@ -280,7 +288,7 @@ async def test_a_batch_larger_than_the_queue_still_ends(
 
 @pytest.mark.parametrize("timeout_ms", [0, 100])
 @pytest.mark.parametrize("entry", [7, 505, 1000])
-async def test_batches_go_on_whatever_the_producers_batches_are(
+async def test_batch_receive_fills_its_batches_for_any_producer_batch_size(
     transport: MemoryTransport, subscribe: Subscribe, entry: int, timeout_ms: int
 ) -> None:
     """The batch is as large as the receiver queue; permits are sent while a call waits for it."""
@@ -295,7 +303,7 @@ async def test_batches_go_on_whatever_the_producers_batches_are(
     assert got == numbers
 
 
-async def test_a_batch_beside_what_is_taken_singly_is_never_out_of_reach(
+async def test_batch_receive_still_fills_its_batch_after_single_receives(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 400, batch=30)
@@ -307,7 +315,7 @@ async def test_a_batch_beside_what_is_taken_singly_is_never_out_of_reach(
         assert len(await asyncio.wait_for(consumer.batch_receive(), 10)) == 40
 
 
-async def test_receive_beside_a_waiting_batch_is_not_starved(
+async def test_receive_is_not_starved_by_a_waiting_batch_receive(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe(batch_receive_policy=BatchReceivePolicy(5, -1, 0))
@@ -320,7 +328,7 @@ async def test_receive_beside_a_waiting_batch_is_not_starved(
     batch.cancel()
 
 
-async def test_prefetch_goes_on_in_small_queues(
+async def test_prefetching_goes_on_with_a_receiver_queue_size_of_one(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     numbers = put_numbers(transport, 300, batch=7)
@@ -345,7 +353,7 @@ async def test_async_for_ends_when_the_consumer_is_closed(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_close_wakes_every_waiter_by_name(subscribe: Subscribe) -> None:
+async def test_close_ends_every_waiting_call_with_closed_error(subscribe: Subscribe) -> None:
     consumer = await subscribe()
     waiting = [
         asyncio.ensure_future(consumer.receive()),
@@ -359,7 +367,7 @@ async def test_close_wakes_every_waiter_by_name(subscribe: Subscribe) -> None:
     assert now_s() < 1
 
 
-async def test_after_close_every_call_fails_by_name(
+async def test_every_call_after_close_raises_closed_error(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3)
@@ -385,7 +393,7 @@ async def test_after_close_every_call_fails_by_name(
     assert not consumer.is_connected()
 
 
-async def test_a_link_that_fails_for_good_fails_the_receives(
+async def test_receive_raises_closed_error_after_a_transport_shutdown(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()

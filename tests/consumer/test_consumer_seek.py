@@ -20,7 +20,9 @@ from pulsar_encore import ConfigurationError, MessageId, TransportError
 from pulsar_encore.testing import MemoryTransport
 
 
-async def test_to_a_publish_time(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_a_seek_to_a_publish_time_delivers_messages_published_from_then_on(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     put_numbers(transport, 3)
     await asyncio.sleep(10)
     time_ms = transport.wall_ms()
@@ -42,7 +44,7 @@ async def test_to_a_publish_time(transport: MemoryTransport, subscribe: Subscrib
         (4, False, []),
     ],
 )
-async def test_to_a_message(
+async def test_a_seek_to_a_message_starts_at_it_or_after_it(
     transport: MemoryTransport,
     subscribe: Subscribe,
     index: int,
@@ -68,7 +70,7 @@ async def test_a_waiting_receive_goes_on_after_a_seek(
     assert (await asyncio.wait_for(waiting, 5)).data() == b"0"
 
 
-async def test_while_disconnected_it_fails_and_loses_nothing(
+async def test_a_seek_while_disconnected_fails_and_keeps_messages_held(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 2)
@@ -81,13 +83,17 @@ async def test_while_disconnected_it_fails_and_loses_nothing(
 
 
 @pytest.mark.parametrize("position", [None, "x", -1, True, 1.5])
-async def test_positions_that_make_no_sense(subscribe: Subscribe, position: object) -> None:
+async def test_a_seek_to_an_invalid_position_is_refused(
+    subscribe: Subscribe, position: object
+) -> None:
     consumer = await subscribe()
     with pytest.raises(ConfigurationError):
         await consumer.seek(position)
 
 
-async def test_closing_during_a_seek(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_close_during_a_seek_detaches_the_consumer(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     consumer = await subscribe()
     seeking = asyncio.ensure_future(consumer.seek(MessageId.earliest))
     await consumer.close()
@@ -95,7 +101,7 @@ async def test_closing_during_a_seek(transport: MemoryTransport, subscribe: Subs
     assert transport.consumers == []
 
 
-async def test_what_another_consumer_acked_of_a_batch_stays_acked(
+async def test_batch_messages_acked_by_another_consumer_stay_acked(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 4, batch=4)
@@ -112,7 +118,7 @@ async def test_what_another_consumer_acked_of_a_batch_stays_acked(
     assert sorted(payloads(got)) == [b"2", b"3"]
 
 
-async def test_a_queue_of_nothing_fetches_one_by_one(
+async def test_a_receiver_queue_size_of_zero_receives_all_messages_in_order(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     numbers = put_numbers(transport, 3)

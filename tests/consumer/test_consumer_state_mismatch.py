@@ -59,7 +59,7 @@ def mismatched(consumer: Consumer) -> int:
 
 @pytest.mark.parametrize("answer", ["error", "fresh"])
 @pytest.mark.parametrize("batch", [1, 5])
-async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
+async def test_new_messages_inherit_no_attempts_or_due_times_from_old_ones_with_their_ids(
     host: Host, batch: int, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No new message is dead-lettered or delayed by the records of an old message."""
@@ -73,13 +73,13 @@ async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
     put_numbers(transport, 20, batch=batch)
     state = {"on_mismatch": answer}
     consumer = await host.start(dead_letter_policy=POLICY, state=state)
-    came = await receive_all(consumer)
-    assert sorted(int(each.data()) for each in came) == list(range(20))
-    assert {each.redelivery_count() for each in came} == {0}
+    delivered = await receive_all(consumer)
+    assert sorted(int(each.data()) for each in delivered) == list(range(20))
+    assert {each.redelivery_count() for each in delivered} == {0}
     assert mismatched(consumer) == 20 // batch
     assert caplog.text.count("has the id of another one") == 1
     # Their attempts count from 1, in memory until the old records may be deleted.
-    for each in came:
+    for each in delivered:
         await consumer.negative_acknowledge(each, delay=0.1)
     again = await receive_all(consumer)
     assert {each.redelivery_count() for each in again} == {1}
@@ -129,8 +129,8 @@ async def test_the_directory_still_serves_the_right_cluster_after_a_mismatch(
     consumer = await host.start(state=state)
     assert await receive_all(consumer, 60) == []
     assert mismatched(consumer) == 0
-    came = await receive_all(consumer, delay + 1)
-    assert len(came) == count and {each.redelivery_count() for each in came} == {1}
+    delivered = await receive_all(consumer, delay + 1)
+    assert len(delivered) == count and {each.redelivery_count() for each in delivered} == {1}
 
 
 @pytest.mark.parametrize("nacks", [False, True])
@@ -163,7 +163,7 @@ async def test_another_cluster_is_an_error_at_each_start(host: Host, nacks: bool
     assert consumer.statistics().nacked == 150
 
 
-async def test_a_cumulative_ack_of_another_cluster_deletes_nothing(host: Host) -> None:
+async def test_a_cumulative_ack_at_another_cluster_deletes_no_record(host: Host) -> None:
     right = host.transport
     options = {"consumer_type": ConsumerType.Exclusive}
     put_numbers(right, 10)
@@ -181,19 +181,19 @@ async def test_a_cumulative_ack_of_another_cluster_deletes_nothing(host: Host) -
     host.transport = right
     right.reconnect()
     consumer = await host.start(**options)
-    came = await receive_all(consumer, 60)
-    assert [int(each.data()) for each in came] == list(range(9))
+    delivered = await receive_all(consumer, 60)
+    assert [int(each.data()) for each in delivered] == list(range(9))
 
 
-async def test_the_same_cluster_goes_on(host: Host) -> None:
+async def test_a_restart_at_the_same_cluster_finds_no_mismatch(host: Host) -> None:
     put_numbers(host.transport, 150)
     await nack_all(host, 150)
     await host.kill()
     consumer = await host.start()
     assert await receive_all(consumer, 60) == []
     assert mismatched(consumer) == 0
-    came = await receive_all(consumer, 2 * HOUR)
-    assert len(came) == 150 and {each.redelivery_count() for each in came} == {1}
+    delivered = await receive_all(consumer, 2 * HOUR)
+    assert len(delivered) == 150 and {each.redelivery_count() for each in delivered} == {1}
 
 
 async def fails(consumer: Consumer, kind: str) -> None:
@@ -226,7 +226,9 @@ async def test_another_cluster_is_an_error_after_a_hundred_messages(host: Host, 
     assert transport.backlog(TOPIC, "s") == 150
 
 
-async def test_a_listener_hears_of_another_cluster(host: Host) -> None:
+async def test_another_cluster_stops_a_message_listener_and_is_reported_as_an_event(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 120)
     await nack_all(host, 120)
     transport = await wiped(host)
@@ -243,7 +245,7 @@ async def test_a_listener_hears_of_another_cluster(host: Host) -> None:
     assert consumer.statistics().failure is not None
 
 
-async def test_fresh_goes_on_with_another_cluster(host: Host) -> None:
+async def test_on_mismatch_fresh_goes_on_with_another_cluster(host: Host) -> None:
     put_numbers(host.transport, 150)
     await nack_all(host, 150)
     transport = await wiped(host)
@@ -253,7 +255,7 @@ async def test_fresh_goes_on_with_another_cluster(host: Host) -> None:
     assert mismatched(consumer) == 150
 
 
-async def test_one_message_of_the_same_cluster_ends_the_comparison(host: Host) -> None:
+async def test_one_message_of_the_same_cluster_prevents_the_mismatch_error(host: Host) -> None:
     """Then some records are damaged or of before, and the rest is good."""
     put_numbers(host.transport, 150)
     await nack_all(host, 150)
@@ -268,7 +270,7 @@ async def test_one_message_of_the_same_cluster_ends_the_comparison(host: Host) -
     assert mismatched(consumer) == 149
 
 
-async def test_fewer_than_a_hundred_are_no_error(host: Host) -> None:
+async def test_fewer_than_a_hundred_mismatches_are_no_error(host: Host) -> None:
     put_numbers(host.transport, 99)
     await nack_all(host, 99)
     transport = await wiped(host)
@@ -277,7 +279,9 @@ async def test_fewer_than_a_hundred_are_no_error(host: Host) -> None:
     assert len(await receive_all(consumer)) == 120
 
 
-async def test_a_topic_that_was_made_again_while_a_consumer_waits(host: Host) -> None:
+async def test_a_topic_created_again_while_a_consumer_waits_loses_its_old_due_times(
+    host: Host,
+) -> None:
     """The consumer lives on, as over a failover of the cluster behind its address."""
     put_numbers(host.transport, 10)
     consumer = await host.start()
@@ -285,9 +289,9 @@ async def test_a_topic_that_was_made_again_while_a_consumer_waits(host: Host) ->
         await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
     durability = parts_of(consumer).state_writer
     assert durability is not None
-    (source,) = durability._writers.values()
-    for key, record in source._records.entries_waiting():
-        source._records._write(key, record._replace(fingerprint=1 << 24 | 1))
+    (topic_store,) = durability._writers.values()
+    for key, record in topic_store._records.entries_waiting():
+        topic_store._records._write(key, record._replace(fingerprint=1 << 24 | 1))
     host.transport.disconnect()
     host.transport.reconnect()
     assert len(await receive_all(consumer)) == 10
@@ -295,7 +299,9 @@ async def test_a_topic_that_was_made_again_while_a_consumer_waits(host: Host) ->
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
-async def test_subscriptions_that_rewind_compare_too(host: Host, kind: ConsumerType) -> None:
+async def test_exclusive_and_failover_compare_fingerprints_too(
+    host: Host, kind: ConsumerType
+) -> None:
     put_numbers(host.transport, 10)
     consumer = await host.start(consumer_type=kind)
     for _ in range(10):
@@ -304,14 +310,14 @@ async def test_subscriptions_that_rewind_compare_too(host: Host, kind: ConsumerT
     transport = await wiped(host)
     put_numbers(transport, 10)
     consumer = await host.start(consumer_type=kind)
-    came = await receive_all(consumer, 10)
-    assert [int(each.data()) for each in came] == list(range(10))
+    delivered = await receive_all(consumer, 10)
+    assert [int(each.data()) for each in delivered] == list(range(10))
 
 
 # Handles of before
 
 
-async def test_a_handle_of_another_cluster_acks_nothing(host: Host) -> None:
+async def test_a_handle_of_another_cluster_acks_no_message(host: Host) -> None:
     put_numbers(host.transport, 3)
     consumer = await host.start()
     handles = [each.handle for each in await consumer.pop(3, lease=HOUR)]
@@ -327,7 +333,7 @@ async def test_a_handle_of_another_cluster_acks_nothing(host: Host) -> None:
     assert not transport.recorded("ACK")
 
 
-async def test_a_handle_waits_for_the_first_message(host: Host) -> None:
+async def test_a_lease_by_handle_waits_for_the_first_message(host: Host) -> None:
     put_numbers(host.transport, 3)
     consumer = await host.start()
     (lease, *_) = await consumer.pop(3, lease=HOUR)
@@ -341,7 +347,7 @@ async def test_a_handle_waits_for_the_first_message(host: Host) -> None:
     await (await consumer.lease(handle)).ack()
 
 
-async def test_a_handle_is_told_that_the_consumer_was_closed(host: Host) -> None:
+async def test_a_lease_by_handle_that_waits_raises_closed_error_at_close(host: Host) -> None:
     put_numbers(host.transport, 3)
     consumer = await host.start()
     (lease, *_) = await consumer.pop(3, lease=HOUR)
@@ -356,7 +362,9 @@ async def test_a_handle_is_told_that_the_consumer_was_closed(host: Host) -> None
         await waiting
 
 
-async def test_a_handle_is_told_of_a_message_that_came_to_another_consumer(host: Host) -> None:
+async def test_a_lease_by_handle_waits_no_longer_when_another_consumer_gets_a_message(
+    host: Host,
+) -> None:
     put_numbers(host.transport, 3)
     consumer = await host.start()
     (lease, *_) = await consumer.pop(3, lease=HOUR)
@@ -376,7 +384,7 @@ async def test_a_handle_is_told_of_a_message_that_came_to_another_consumer(host:
 
 
 @pytest.mark.parametrize("jump", [2 * HOUR, 40 * 24 * HOUR, -2 * HOUR])
-async def test_a_clock_that_jumps_and_comes_back_gives_nothing_up(
+async def test_a_wall_clock_that_jumps_and_returns_redelivers_no_message_early(
     host: Host, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     loop: Any = asyncio.get_running_loop()
@@ -402,8 +410,8 @@ async def test_a_clock_that_jumps_and_comes_back_gives_nothing_up(
     await host.kill()
     consumer = await host.start()
     assert await receive_all(consumer, 60) == []
-    came = await receive_all(consumer, 2 * HOUR)
-    assert len(came) == 40 and {each.redelivery_count() for each in came} == {1}
+    delivered = await receive_all(consumer, 2 * HOUR)
+    assert len(delivered) == 40 and {each.redelivery_count() for each in delivered} == {1}
     assert loop.time() >= begun + HOUR
 
 
@@ -411,11 +419,11 @@ async def test_a_clock_that_jumps_and_comes_back_gives_nothing_up(
 
 
 @pytest.mark.parametrize("name", ["lone \ud800", "\udcff"])
-async def test_a_name_that_cannot_be_encoded_is_refused_by_name(host: Host, name: str) -> None:
+async def test_names_with_a_lone_surrogate_are_refused(host: Host, name: str) -> None:
     for options in ({"topic": name}, {"consumer_name": name}):
         with pytest.raises(ConfigurationError, match="lone surrogate"):
             await host.start(**options)
-    (client,) = host._running[:1]
+    (client,) = host.running[:1]
     with pytest.raises(ConfigurationError, match="subscription_name contains a lone surrogate"):
         await client.subscribe(TOPIC, name, state=RocksState(host.path))
     store = RocksStore(host.path, wall_now_ms=0)
@@ -426,6 +434,6 @@ async def test_a_name_that_cannot_be_encoded_is_refused_by_name(host: Host, name
     store.close()
 
 
-def test_an_unknown_answer_to_a_mismatch_is_refused() -> None:
+def test_an_unknown_value_of_on_mismatch_is_refused() -> None:
     with pytest.raises(ConfigurationError, match='on_mismatch must be "error" or "fresh"'):
         RocksState("x", on_mismatch="ignore")  # type: ignore[arg-type]

@@ -77,16 +77,16 @@ async def unsubscribe(consumer: Consumer) -> None:
 
 
 @pytest.mark.parametrize("end", [close, seek, unsubscribe])
-async def test_what_follows_an_ack_of_a_list_lets_it_finish_in_parts(
+async def test_close_seek_and_unsubscribe_let_an_ack_of_a_list_finish_in_parts(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch, end: Any
 ) -> None:
     ack_row, acked = Settlement.ack_row, Burst()
 
     def slow(self: Settlement, messages: Any, at: int) -> Any:
         work(SLICE_S)
-        source, after = ack_row(self, messages, at)
+        topic_state, after = ack_row(self, messages, at)
         acked.done(after - at)
-        return source, after
+        return topic_state, after
 
     monkeypatch.setattr(Settlement, "ack_row", slow)
     consumer, messages = await receive_numbers(
@@ -108,7 +108,7 @@ async def test_what_follows_an_ack_of_a_list_lets_it_finish_in_parts(
 
 
 @pytest.mark.parametrize("end", ["redeliver", "close", "seek"])
-async def test_leases_are_lost_in_parts(
+async def test_1_000_leases_are_ended_in_parts(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(leases_module, "_SWEEP_LIMIT", 100)
@@ -176,7 +176,7 @@ BATCHES = pytest.mark.parametrize("batch", [1, 10, 1_000])
 
 
 @BATCHES
-async def test_a_large_batch_is_made_in_parts_and_taken_in_one(
+async def test_a_large_batch_is_prepared_in_parts_and_taken_at_once(
     transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, batch: int
 ) -> None:
     consumer = await filled(transport, subscribe, batch)
@@ -189,7 +189,7 @@ async def test_a_large_batch_is_made_in_parts_and_taken_in_one(
 
 
 @BATCHES
-async def test_a_call_that_is_cancelled_at_any_pass_has_taken_nothing(
+async def test_a_batch_receive_cancelled_at_any_loop_pass_takes_no_message(
     transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, batch: int
 ) -> None:
     consumer = await filled(transport, subscribe, batch)
@@ -208,7 +208,7 @@ async def test_a_call_that_is_cancelled_at_any_pass_has_taken_nothing(
 
 
 @BATCHES
-async def test_messages_that_others_take_or_settle_meanwhile_are_not_taken_again(
+async def test_batch_receive_does_not_take_messages_received_while_it_prepares(
     transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, batch: int
 ) -> None:
     consumer = await filled(transport, subscribe, batch)
@@ -226,7 +226,7 @@ async def test_messages_that_others_take_or_settle_meanwhile_are_not_taken_again
 
 
 @pytest.mark.parametrize("end", ["redeliver", "close", "seek"])
-async def test_a_queue_that_is_emptied_meanwhile_gives_nothing_twice(
+async def test_batch_receive_returns_no_message_twice_when_the_queue_is_emptied_meanwhile(
     transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, end: str
 ) -> None:
     consumer = await filled(transport, subscribe, 1)
@@ -257,7 +257,7 @@ async def test_a_queue_that_is_emptied_meanwhile_gives_nothing_twice(
     acked=st.sets(st.integers(0, 100)),
     prepared=st.booleans(),
 )
-def test_prepared_messages_are_those_that_are_taken_one_by_one(
+def test_take_many_returns_the_messages_that_single_takes_return(
     sizes: list[int], most: int, most_bytes: int, acked: set[int], prepared: bool
 ) -> None:
     async def main() -> None:
@@ -295,7 +295,7 @@ def test_prepared_messages_are_those_that_are_taken_one_by_one(
         assert payloads(got) == payloads(expected)
         assert len(whole) == len(single) and whole.taken <= number
         for consumer in consumers:
-            consumer._topic_states.by_number[0]._check()
+            parts_of(consumer).topic_states.by_number[0]._check()
             await consumer.close()
 
     run(main())

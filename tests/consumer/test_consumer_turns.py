@@ -130,7 +130,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-async def test_no_path_keeps_the_loop(
+async def test_no_call_blocks_the_loop_longer_than_a_time_slice(
     transport: MemoryTransport,
     subscribe: Subscribe,
     path: Callable[[Consumer], Awaitable[None]],
@@ -145,7 +145,7 @@ async def test_no_path_keeps_the_loop(
     await consumer.close()
 
 
-async def test_acking_a_long_list_does_not_keep_the_loop(
+async def test_acking_a_long_list_does_not_block_the_loop(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ack = Settlement.ack
@@ -164,7 +164,9 @@ async def test_acking_a_long_list_does_not_keep_the_loop(
     await close_without_backlog(transport, consumer)
 
 
-async def test_several_tasks_share_a_turn(transport: MemoryTransport, subscribe: Subscribe) -> None:
+async def test_several_receiving_tasks_share_one_time_slice(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     put_numbers(transport, COUNT, batch=50)
     consumer = await subscribe()
     await asyncio.sleep(0.1)
@@ -184,7 +186,7 @@ async def test_several_tasks_share_a_turn(transport: MemoryTransport, subscribe:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_listener_does_not_keep_the_loop(
+async def test_a_listener_does_not_block_the_loop(
     transport: MemoryTransport, subscribe: Subscribe, is_async: bool
 ) -> None:
     seen: list[Message] = []
@@ -206,7 +208,7 @@ async def test_a_listener_does_not_keep_the_loop(
     await consumer.close()
 
 
-async def test_a_timeout_around_a_receiving_loop_is_kept_to(
+async def test_a_timeout_around_a_receiving_loop_expires_in_time(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 900, batch=50)
@@ -222,7 +224,7 @@ async def test_a_timeout_around_a_receiving_loop_is_kept_to(
     await consumer.close()
 
 
-async def test_without_work_a_turn_is_not_ended(
+async def test_receives_that_take_no_time_do_not_yield(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """A thousand messages that take no time are received in one pass, which keeps it fast."""
@@ -249,7 +251,7 @@ async def test_without_work_a_turn_is_not_ended(
 
 
 @pytest.mark.parametrize("arguments", [{"timeout": 0}, {"timeout_millis": 0}, {"timeout": 1e-6}])
-async def test_asking_without_waiting_lets_the_message_come(
+async def test_repeated_receives_without_waiting_let_a_message_arrive(
     transport: MemoryTransport, subscribe: Subscribe, arguments: dict[str, Any]
 ) -> None:
     consumer = await subscribe()
@@ -269,7 +271,7 @@ async def test_asking_without_waiting_lets_the_message_come(
     await consumer.close()
 
 
-async def test_a_closed_consumer_that_is_asked_again_and_again_lets_the_loop_run(
+async def test_repeated_receives_on_a_closed_consumer_let_the_loop_run(
     subscribe: Subscribe,
 ) -> None:
     consumer = await subscribe()
@@ -285,32 +287,31 @@ async def test_a_closed_consumer_that_is_asked_again_and_again_lets_the_loop_run
 # Readers
 
 
-async def test_a_reader_does_not_keep_the_loop(transport: MemoryTransport) -> None:
+async def test_a_reader_does_not_block_the_loop(transport: MemoryTransport, client: Client) -> None:
     put_numbers(transport, COUNT, batch=50)
-    async with Client("pulsar://memory:6650", transport=transport) as client:
-        reader = await client.create_reader(TOPIC, MessageId.earliest)
-        async with silence() as heard:
-            for _ in range(COUNT):
-                await reader.read_next()
-                work()
-        assert heard.longest_s <= SLICE_S + 2 * WORK_S + 1e-9
+    reader = await client.create_reader(TOPIC, MessageId.earliest)
+    async with silence() as heard:
+        for _ in range(COUNT):
+            await reader.read_next()
+            work()
+    assert heard.longest_s <= SLICE_S + 2 * WORK_S + 1e-9
 
 
-async def test_a_reader_asked_without_waiting_lets_the_message_come(
+async def test_repeated_reads_without_waiting_let_a_message_arrive(
     transport: MemoryTransport,
+    client: Client,
 ) -> None:
-    async with Client("pulsar://memory:6650", transport=transport) as client:
-        reader = await client.create_reader(TOPIC, MessageId.earliest)
+    reader = await client.create_reader(TOPIC, MessageId.earliest)
 
-        async def publish() -> None:
-            await asyncio.sleep(0)
-            transport.put(TOPIC, b"x")
+    async def publish() -> None:
+        await asyncio.sleep(0)
+        transport.put(TOPIC, b"x")
 
-        publishing = asyncio.ensure_future(publish())
-        for attempt in range(50):
-            try:
-                assert (await reader.read_next(0)).data() == b"x"
-                break
-            except ReceiveTimeout:
-                assert attempt < 49
-        await publishing
+    publishing = asyncio.ensure_future(publish())
+    for attempt in range(50):
+        try:
+            assert (await reader.read_next(0)).data() == b"x"
+            break
+        except ReceiveTimeout:
+            assert attempt < 49
+    await publishing

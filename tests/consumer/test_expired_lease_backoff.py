@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,13 +37,6 @@ KINDS = pytest.mark.parametrize(
 ENDS = pytest.mark.parametrize("ends", ["stop", "kill"])
 
 
-@pytest.fixture
-async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(transport, tmp_path / "disk")
-    yield host
-    await host.kill()
-
-
 async def pop_one(consumer: Consumer, lease: float = 5, wait: float = 10_000) -> Lease:
     (found,) = await consumer.pop(1, lease=lease, wait=wait)
     return found
@@ -66,7 +57,7 @@ async def test_an_expired_lease_waits_for_the_backoff_of_its_attempt(
     if not state:
         await host.stop()
         client = Client("pulsar://nowhere:6650", transport=transport)
-        host._running.append(client)
+        host.running.append(client)
         consumer = await client.subscribe(
             TOPIC,
             "plain",
@@ -100,7 +91,7 @@ async def test_without_a_backoff_an_expired_lease_is_redelivered_at_once(
     assert is_about(now_s() - began, 5)
 
 
-async def test_many_that_expire_together_wait_and_come_once(
+async def test_leases_that_expire_together_are_redelivered_once_after_the_backoff(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_numbers(transport, 3_000, batch=50)
@@ -116,7 +107,7 @@ async def test_many_that_expire_together_wait_and_come_once(
     assert len({lease.message.data() for lease in again}) == len(again) == 3_000
 
 
-async def test_a_key_stands_still_until_its_expired_lease_is_popped_again(
+async def test_a_key_waits_until_its_message_with_an_expired_lease_is_popped_again(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     for number in range(3):
@@ -144,7 +135,7 @@ async def test_a_key_stands_still_until_its_expired_lease_is_popped_again(
 @pytest.mark.parametrize("away", [0, 12, 300])
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-async def test_a_lease_that_was_inherited_waits_for_its_backoff_too(
+async def test_an_inherited_lease_waits_for_its_backoff_after_its_end(
     host: Host, transport: MemoryTransport, ends: str, away: float, ordered: bool, batch: int
 ) -> None:
     """Its handle is good until its end. The process is away for some time, maybe past the end."""
@@ -174,7 +165,7 @@ async def test_a_lease_that_was_inherited_waits_for_its_backoff_too(
 
 
 @ENDS
-async def test_a_process_that_ends_again_in_the_backoff_goes_on_with_it(
+async def test_the_backoff_of_an_expired_lease_goes_on_over_several_restarts(
     host: Host, transport: MemoryTransport, ends: str
 ) -> None:
     put_numbers(transport, 1)
@@ -192,7 +183,7 @@ async def test_a_process_that_ends_again_in_the_backoff_goes_on_with_it(
     assert 609.9 <= now_s() - began <= 625
 
 
-async def test_to_extend_an_inherited_lease_moves_its_backoff(
+async def test_extending_an_inherited_lease_moves_its_backoff(
     host: Host, transport: MemoryTransport
 ) -> None:
     put_numbers(transport, 1)
@@ -207,7 +198,7 @@ async def test_to_extend_an_inherited_lease_moves_its_backoff(
     assert 130 <= now_s() - began <= 133
 
 
-async def test_a_nack_of_an_inherited_lease_names_its_own_delay(
+async def test_a_nack_of_an_inherited_lease_uses_its_own_delay(
     host: Host, transport: MemoryTransport
 ) -> None:
     put_numbers(transport, 1)

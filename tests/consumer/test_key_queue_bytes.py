@@ -10,7 +10,7 @@ import pytest
 from consumer_kit import TOPIC, parts_of, settle
 
 from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition
-from pulsar_encore.consumer.leases import key_queues as lanes_module
+from pulsar_encore.consumer.leases import key_queues as key_queues_module
 from pulsar_encore.testing import MemoryTransport
 
 SIZE = 1_000
@@ -19,7 +19,7 @@ MOST = 3 * SIZE
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes_module, "_MAX_BYTES", MOST)
+    monkeypatch.setattr(key_queues_module, "_MAX_BYTES", MOST)
 
 
 def put(transport: MemoryTransport, key: str, *numbers: int, size: int = SIZE) -> None:
@@ -38,18 +38,18 @@ async def subscribed(client: Client, **options: Any) -> Consumer:
     )
 
 
-def lanes_of(consumer: Any) -> Any:
+def key_queues_of(consumer: Any) -> Any:
     return parts_of(consumer).popping._key_queues
 
 
 def waiting_bytes(consumer: Any) -> int:
-    lanes = lanes_of(consumer)
+    key_queues = key_queues_of(consumer)
     found = sum(
         item[2].length()
-        for lane in (*lanes._key_queues.values(), *lanes._keyless)
-        for item in list(lane.items)[int(lane.out) :]
+        for key_queue in (*key_queues._key_queues.values(), *key_queues._keyless)
+        for item in list(key_queue.items)[int(key_queue.out) :]
     )
-    assert lanes._bytes == found
+    assert key_queues._bytes == found
     return found
 
 
@@ -65,7 +65,7 @@ async def pop_all(consumer: Any, most: int = 32) -> list[Any]:
     return found
 
 
-async def test_what_waits_behind_a_lease_takes_no_more_than_the_bound() -> None:
+async def test_messages_waiting_behind_a_lease_use_no_more_bytes_than_the_limit() -> None:
     transport = MemoryTransport()
     put(transport, "a", *range(40))
     async with (
@@ -86,7 +86,7 @@ async def test_what_waits_behind_a_lease_takes_no_more_than_the_bound() -> None:
         assert waiting_bytes(consumer) == 0
 
 
-async def test_leases_of_many_keys_are_not_counted() -> None:
+async def test_leased_messages_of_many_keys_do_not_count_towards_the_byte_limit() -> None:
     transport = MemoryTransport()
     for key in "abcdefghij":
         put(transport, key, 0)
@@ -102,7 +102,7 @@ async def test_leases_of_many_keys_are_not_counted() -> None:
         assert len(await pop_all(consumer)) == 10
 
 
-async def test_a_key_goes_on_while_another_one_fills_the_bound() -> None:
+async def test_a_key_goes_on_while_another_key_fills_the_byte_limit() -> None:
     transport = MemoryTransport()
     put(transport, "b", 0, 1)
     put(transport, "a", *range(10))
@@ -116,7 +116,7 @@ async def test_a_key_goes_on_while_another_one_fills_the_bound() -> None:
         assert [text(each) for each in await pop_all(consumer)] == ["b:1"]
 
 
-async def test_a_pop_that_found_the_bound_reached_gets_what_comes_when_it_is_free(
+async def test_a_pop_that_waits_at_the_byte_limit_gets_the_next_message_when_bytes_are_free(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     transport = MemoryTransport()
@@ -131,7 +131,7 @@ async def test_a_pop_that_found_the_bound_reached_gets_what_comes_when_it_is_fre
             popping = asyncio.create_task(consumer.pop(10, lease=1000, wait=50, max_per_key=1))
             await settle()
         assert "max_leases" in caplog.text
-        # The messages behind the lease are acked by their ids, so that no lane is ready.
+        # The messages behind the lease are acked by their ids, so that no key queue is ready.
         message_id = first.message.message_id()
         for number in range(1, 4):
             await consumer.acknowledge(
@@ -143,7 +143,7 @@ async def test_a_pop_that_found_the_bound_reached_gets_what_comes_when_it_is_fre
         assert [text(each) for each in await popping] == ["b:0"]
 
 
-async def test_bytes_are_counted_over_a_lost_connection() -> None:
+async def test_waiting_bytes_are_counted_correctly_over_a_lost_connection() -> None:
     transport = MemoryTransport()
     put(transport, "a", *range(6))
     put(transport, "b", *range(3))

@@ -42,7 +42,7 @@ async def read(transport: MemoryTransport, count: int, name: str = "s") -> list[
 # Loops
 
 
-def test_it_is_filled_before_any_loop_runs_and_outlives_several() -> None:
+def test_a_memory_transport_keeps_its_messages_across_several_loops() -> None:
     transport = MemoryTransport()
     transport.catalogue.create_partitioned("parts", 2)
     transport.put(TOPIC, b"0")
@@ -53,7 +53,7 @@ def test_it_is_filled_before_any_loop_runs_and_outlives_several() -> None:
     assert asyncio.run(read(transport, 3, "other")) == [b"0", b"1", b"2"]
 
 
-def test_what_waits_on_a_loop_that_ends_goes_on_on_the_next() -> None:
+def test_a_delayed_message_of_a_loop_that_ended_is_delivered_on_the_next() -> None:
     transport = MemoryTransport()
 
     async def leave() -> None:
@@ -69,7 +69,7 @@ def test_what_waits_on_a_loop_that_ends_goes_on_on_the_next() -> None:
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_a_wait_that_cannot_end_is_found_out(partitions: int) -> None:
+def test_a_wait_without_end_raises_deadlock_with_a_connected_client(partitions: int) -> None:
     """With everything connected: nothing of ours sets a timer that goes round."""
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def _ignored(*_: object) -> None:
     pass
 
 
-def test_everything_comes_again_in_the_same_order() -> None:
+def test_two_runs_record_the_same_commands_in_the_same_order() -> None:
     first = run(_busy())
     assert len(first) > 30
     assert run(_busy()) == first
@@ -139,7 +139,7 @@ def test_everything_comes_again_in_the_same_order() -> None:
 # Connections
 
 
-async def test_a_connection_that_was_closed_is_back_after_a_tenth_of_a_second(
+async def test_a_closed_connection_is_open_again_after_a_tenth_of_a_second(
     transport: MemoryTransport,
 ) -> None:
     transport.put(TOPIC, b"x")
@@ -157,7 +157,7 @@ async def test_a_connection_that_was_closed_is_back_after_a_tenth_of_a_second(
         assert now_s() - began == pytest.approx(0.1, abs=0.011)
 
 
-async def test_a_reconnect_is_at_once_however_long_it_was_away(
+async def test_a_reconnect_takes_effect_at_once_however_long_the_outage_was(
     transport: MemoryTransport,
 ) -> None:
     async with client_of(transport) as client:
@@ -177,7 +177,9 @@ async def test_a_reconnect_is_at_once_however_long_it_was_away(
             assert now_s() - began <= 0.02
 
 
-async def test_two_clients_share_one(transport: MemoryTransport) -> None:
+async def test_closing_one_of_two_clients_shuts_down_their_shared_transport(
+    transport: MemoryTransport,
+) -> None:
     async with client_of(transport) as one:
         producer = await one.create_producer(TOPIC)
         async with client_of(transport) as other:
@@ -196,7 +198,7 @@ async def test_two_clients_share_one(transport: MemoryTransport) -> None:
 # Served commands
 
 
-async def test_what_a_producer_writes_is_what_a_producer_writes(
+async def test_messages_with_schemas_chunks_and_compression_can_be_read(
     transport: MemoryTransport,
 ) -> None:
     """Schemas with versions, batches, chunks, compression: all of it is the protocol's."""
@@ -222,15 +224,17 @@ async def test_what_a_producer_writes_is_what_a_producer_writes(
         assert (await reader.read_next(1000)).data() == data
 
 
-async def test_a_first_subscription_comes_with_the_producer(transport: MemoryTransport) -> None:
+async def test_a_producer_creates_its_initial_subscription(transport: MemoryTransport) -> None:
     options = ProducerOptions(topic=TOPIC, initial_subscription_name="first")
-    link = await transport.create_producer(options)
-    await link.close()
+    transport_producer = await transport.create_producer(options)
+    await transport_producer.close()
     transport.put(TOPIC, b"x")
     assert transport.backlog(TOPIC, "first") == 1
 
 
-async def test_a_reader_of_what_is_not_kept(transport: MemoryTransport) -> None:
+async def test_a_reader_gets_new_messages_of_a_non_persistent_topic(
+    transport: MemoryTransport,
+) -> None:
     async with (
         client_of(transport) as client,
         client.create_reader(VOLATILE, encore.MessageId.latest) as reader,
@@ -245,7 +249,9 @@ async def test_a_reader_of_what_is_not_kept(transport: MemoryTransport) -> None:
 # Recorded commands
 
 
-async def test_commands_say_what_they_are_about(transport: MemoryTransport) -> None:
+async def test_recorded_commands_have_their_topic_subscription_and_details(
+    transport: MemoryTransport,
+) -> None:
     async with client_of(transport) as client:
         producer = await client.create_producer(TOPIC, producer_name="p")
         consumer = await client.subscribe(TOPIC, "s", ack_group_time_ms=0)
@@ -261,19 +267,19 @@ async def test_commands_say_what_they_are_about(transport: MemoryTransport) -> N
         assert {command.topic for command in of.values()} == {TOPIC}
         subscriptions = [command.subscription for command in transport.commands]
         assert subscriptions == ["", "s", "s", "", "s", "s", "s"]
-        place = (message.message_id().ledger_id(), message.message_id().entry_id())
+        entry_place = (message.message_id().ledger_id(), message.message_id().entry_id())
         assert of["PRODUCER"].details.producer_name == "p"
         assert of["SUBSCRIBE"].details.subscription == "s"
         assert sum(each.details for each in transport.recorded("FLOW")) == 1000
         assert of["SEND"].details.metadata.producer_name == "p"
         id_of = of["MESSAGE"].details.message_id
-        assert (id_of.ledgerId, id_of.entryId) == place
-        assert (of["ACK"].details.topic_number, of["ACK"].details.entries) == (0, [place])
+        assert (id_of.ledgerId, id_of.entryId) == entry_place
+        assert (of["ACK"].details.topic_number, of["ACK"].details.entries) == (0, [entry_place])
         assert [each.topic for each in transport.recorded("SEND_RECEIPT")] == [TOPIC]
         assert len(transport.recorded("CONNECT")) == 1
 
 
-async def test_with_recording_off_there_are_no_commands() -> None:
+async def test_no_commands_are_recorded_with_recording_off() -> None:
     transport = MemoryTransport(BrokerSettings(record=False, token="secret"))
     transport.put(TOPIC, b"x")
     assert await read(transport, 1) == [b"x"]
@@ -281,7 +287,7 @@ async def test_with_recording_off_there_are_no_commands() -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 5])
-async def test_a_message_in_chunks_is_one(
+async def test_put_chunked_publishes_one_message_in_several_entries(
     transport: MemoryTransport,
     subscribe: Callable[..., Awaitable[encore.Consumer]],
     chunks: int,
@@ -295,7 +301,7 @@ async def test_a_message_in_chunks_is_one(
     await close_without_backlog(transport, consumer)
 
 
-async def test_keys_of_bytes_and_tombstones(
+async def test_put_accepts_keys_of_bytes_and_null_values(
     transport: MemoryTransport, subscribe: Callable[..., Awaitable[encore.Consumer]]
 ) -> None:
     transport.put(TOPIC, b"", None, key=b"\xff")

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ SMALL: dict[str, Any] = {
     "max_indexes_per_bucket_snapshot_segment": 30,
 }
 BATCHES = pytest.mark.parametrize("batch", [1, 10])
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
 
 
 async def subscribe(
@@ -86,7 +80,7 @@ def directories(path: Path) -> list[Path]:
 
 @BATCHES
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-async def test_what_spilled_is_redelivered_once_when_it_is_due(
+async def test_spilled_nacks_are_redelivered_once_when_they_are_due(
     transport: MemoryTransport, client: Client, tmp_path: Path, batch: int, kind: ConsumerType
 ) -> None:
     numbers = put_numbers(transport, 2_000, batch=batch)
@@ -109,7 +103,7 @@ async def test_what_spilled_is_redelivered_once_when_it_is_due(
     assert not await receive_all(consumer, quiet_s=2 * HOUR)
 
 
-async def test_what_is_acked_while_it_waits_on_disk_does_not_come_again(
+async def test_messages_acked_while_their_nacks_are_on_disk_are_not_redelivered(
     transport: MemoryTransport, client: Client, tmp_path: Path
 ) -> None:
     put_numbers(transport, 1_000)
@@ -135,7 +129,7 @@ async def test_what_is_acked_while_it_waits_on_disk_does_not_come_again(
 
 
 @pytest.mark.parametrize("how", ["redeliver", "seek"])
-async def test_nothing_that_waited_before_a_rewind_or_seek_comes_after_it(
+async def test_a_redeliver_call_or_seek_discards_spilled_nacks(
     transport: MemoryTransport, client: Client, tmp_path: Path, how: str
 ) -> None:
     numbers = put_numbers(transport, 1_000)
@@ -156,7 +150,7 @@ async def test_nothing_that_waited_before_a_rewind_or_seek_comes_after_it(
     assert index is not None and index.in_memory == 0
 
 
-async def test_a_full_disk_keeps_all_in_memory_and_is_reported(
+async def test_a_full_disk_keeps_all_nacks_in_memory_and_is_reported(
     transport: MemoryTransport, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = DirectoryBlobs.create
@@ -183,7 +177,7 @@ async def test_a_full_disk_keeps_all_in_memory_and_is_reported(
     assert counted(again) == Counter(numbers) + Counter(numbers[:200])
 
 
-async def test_few_nacks_write_nothing_and_close_removes_all(
+async def test_few_nacks_write_no_snapshot_and_close_removes_the_directory(
     transport: MemoryTransport, client: Client, tmp_path: Path
 ) -> None:
     put_numbers(transport, 600)
@@ -201,7 +195,7 @@ async def test_few_nacks_write_nothing_and_close_removes_all(
     assert not directories(tmp_path / "nacks")
 
 
-async def test_close_while_a_snapshot_is_being_written(
+async def test_close_during_a_snapshot_write_removes_the_directory(
     transport: MemoryTransport, client: Client, tmp_path: Path
 ) -> None:
     numbers = put_numbers(transport, 1_000)
@@ -223,7 +217,7 @@ async def test_shutdown_removes_the_directory(transport: MemoryTransport, tmp_pa
     assert not directories(tmp_path)
 
 
-async def test_a_directory_that_cannot_be_made_is_an_error_before_anything_connects(
+async def test_a_directory_that_cannot_be_created_fails_before_any_subscribe_command(
     transport: MemoryTransport, client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -232,7 +226,7 @@ async def test_a_directory_that_cannot_be_made_is_an_error_before_anything_conne
     assert not transport.recorded("SUBSCRIBE")
 
 
-async def test_a_subscribe_that_fails_leaves_no_directory(
+async def test_a_failed_subscribe_leaves_no_directory(
     transport: MemoryTransport, client: Client, tmp_path: Path
 ) -> None:
     first = await subscribe(client, tmp_path, consumer_type=ConsumerType.Exclusive)
@@ -243,7 +237,7 @@ async def test_a_subscribe_that_fails_leaves_no_directory(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected_error"),
     [
         ({"path": ""}, "path of a directory"),
         ({"path": 5}, "path of a directory"),
@@ -258,18 +252,18 @@ async def test_a_subscribe_that_fails_leaves_no_directory(
         ({"max_time_step_per_bucket_snapshot_segment_seconds": "1"}, "number of seconds"),
     ],
 )
-def test_wrong_options_are_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_invalid_spilling_options_are_refused(wrong: dict[str, Any], expected_error: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected_error):
         SpillingNackIndex(**({"path": "nacks"} | wrong))
 
 
-async def test_something_else_as_the_option_is_refused(client: Client) -> None:
+async def test_a_plain_path_as_nack_index_is_refused(client: Client) -> None:
     with pytest.raises(ConfigurationError, match=r"SpillingNackIndex\(path\)"):
         await client.subscribe(TOPIC, "s", nack_index="/var/nacks")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("below", ["", "nacks"])
-async def test_the_directory_of_the_state_and_below_it_is_refused(
+async def test_a_nack_index_in_or_below_the_state_directory_is_refused(
     client: Client, tmp_path: Path, below: str
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "disk")
@@ -282,7 +276,7 @@ async def test_the_directory_of_the_state_and_below_it_is_refused(
         )
 
 
-async def test_a_state_can_have_the_directory_that_a_nack_index_had(
+async def test_a_state_can_use_the_directory_of_a_closed_nack_index(
     transport: MemoryTransport, client: Client, tmp_path: Path
 ) -> None:
     consumer = await subscribe(client, tmp_path)
@@ -292,7 +286,7 @@ async def test_a_state_can_have_the_directory_that_a_nack_index_had(
     await client.subscribe(TOPIC, "t", state=RocksState(tmp_path))
 
 
-async def test_with_a_state_due_times_outlive_the_process_and_ids_spill(
+async def test_with_a_state_due_times_survive_the_process_and_ids_spill(
     transport: MemoryTransport, tmp_path: Path
 ) -> None:
     host = Host(transport, tmp_path / "disk")
@@ -359,7 +353,7 @@ def check_series(samples: list[MetricSample]) -> None:
     assert all(len(some) == 1 for some in kinds.values())
 
 
-def test_an_index_names_and_labels_its_figures_as_pulsar_does(tmp_path: Path) -> None:
+def test_metrics_of_a_spilling_index_have_the_names_and_labels_of_pulsar(tmp_path: Path) -> None:
     with SpillingIndex(DirectoryBlobs(tmp_path), min_index_count_per_bucket=50) as index:
         for entry in range(200):
             index.add((1, entry, -1), entry, 0)

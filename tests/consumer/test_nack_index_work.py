@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,12 +17,6 @@ from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.testing import MemoryTransport
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
 
 
 class SlowDisk:
@@ -108,7 +102,7 @@ async def test_a_rewind_does_not_block_the_loop_during_a_write(
     assert not list(tmp_path.glob("spilled-*"))
 
 
-async def test_work_that_fails_is_reported_and_tried_again_and_other_topics_go_on(
+async def test_failed_maintenance_is_reported_once_and_retried_while_other_topics_go_on(
     transport: MemoryTransport,
     client: Client,
     tmp_path: Path,
@@ -148,7 +142,7 @@ async def test_work_that_fails_is_reported_and_tried_again_and_other_topics_go_o
     await consumer.close()
 
 
-async def test_an_index_that_cannot_be_ended_leaves_no_thread_and_no_directory(
+async def test_an_index_that_fails_to_close_leaves_no_thread_and_no_directory(
     transport: MemoryTransport,
     client: Client,
     tmp_path: Path,

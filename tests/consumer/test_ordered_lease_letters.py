@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from consumer_kit import TOPIC, now_s, receive_all, settle
+from ordered_kit import put_keyed
 
 from pulsar_encore import (
     Client,
@@ -28,16 +29,6 @@ BATCHES = pytest.mark.parametrize("batch", [1, 4])
 LETTER_S = 5.0  # the duration of a slow letter
 
 
-def put_keyed(
-    transport: MemoryTransport, count: int, keys: int, batch: int = 1, first: int = 0
-) -> None:
-    """Messages of each key from `first` on, as `key:number`, entries of the keys in turn."""
-    for start in range(first, count, batch):
-        for key in range(keys):
-            texts = [b"%d:%d" % (key, each) for each in range(start, min(start + batch, count))]
-            transport.put(TOPIC, *texts, key=f"k{key}")
-
-
 def refuse_letters(transport: MemoryTransport, times: int) -> None:
     transport.faults = FaultPlan(
         [Fault(kind="refuse", command="SEND", topic=DEAD, times=times, error="NotAllowedError")]
@@ -50,7 +41,7 @@ def slow_letters(transport: MemoryTransport) -> None:
     transport.faults = FaultPlan([slow])
 
 
-async def burying(client: Client, **options: Any) -> Consumer:
+async def subscribe_with_dead_letters(client: Client, **options: Any) -> Consumer:
     """Each message is handed out twice, then it is a dead letter."""
     return await client.subscribe(
         TOPIC,
@@ -84,7 +75,7 @@ async def after_spent(
                 failed += 1
     await before.close()
     put_keyed(transport, count, keys, first=1)
-    return await burying(client, state=RocksState(kept))
+    return await subscribe_with_dead_letters(client, state=RocksState(kept))
 
 
 def number_of(lease: Lease) -> int:
@@ -108,12 +99,12 @@ async def letters_of(client: Client) -> list[bytes]:
 
 @BATCHES
 @pytest.mark.parametrize("beside", ["lost", "asked again", "sought", "nothing"])
-async def test_a_letter_that_fails_is_written_again_and_its_key_waits(
+async def test_a_dead_letter_that_fails_is_sent_again_and_its_key_waits(
     transport: MemoryTransport, beside: str, batch: int
 ) -> None:
     put_keyed(transport, 4, 1, batch)
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await burying(client)
+        consumer = await subscribe_with_dead_letters(client)
         (bad,) = await consumer.pop(wait=5, max_per_key=1)
         await bad.nack(0)
         (bad,) = await consumer.pop(wait=5, max_per_key=1)
@@ -137,7 +128,7 @@ async def test_a_letter_that_fails_is_written_again_and_its_key_waits(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_what_comes_with_its_attempts_used_up_is_buried_before_its_key_goes_on(
+async def test_a_message_without_attempts_left_is_dead_lettered_before_its_key_goes_on(
     transport: MemoryTransport, tmp_path: Path
 ) -> None:
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
@@ -154,54 +145,52 @@ async def test_what_comes_with_its_attempts_used_up_is_buried_before_its_key_goe
 
 
 @pytest.mark.parametrize("beside", ["lost", "nothing"])
-async def test_what_comes_with_its_attempts_used_up_and_cannot_be_buried_is_not_forgotten(
-    transport: MemoryTransport, tmp_path: Path, beside: str
+async def test_a_message_without_attempts_left_is_kept_until_its_dead_letter_is_stored(
+    transport: MemoryTransport, client: Client, tmp_path: Path, beside: str
 ) -> None:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        refuse_letters(transport, 5)
-        consumer = await after_spent(transport, client, 3, 3, tmp_path)
-        assert await consumer.pop(wait=0.05, max_per_key=1) == [], "what follows waits"
-        if beside == "lost":
-            transport.disconnect()
-            await settle()
-            transport.reconnect()
-        got = [text for text, _ in await drain(consumer, wait=200)]
-        for key in (b"0", b"1", b"2"):
-            assert [text for text in got if text[:1] == key] == [key + b":1", key + b":2"]
-        assert sorted(await letters_of(client)) == [b"0:0", b"1:0", b"2:0"]
-        assert consumer.statistics().unacked == 0
+    refuse_letters(transport, 5)
+    consumer = await after_spent(transport, client, 3, 3, tmp_path)
+    assert await consumer.pop(wait=0.05, max_per_key=1) == [], "what follows waits"
+    if beside == "lost":
+        transport.disconnect()
+        await settle()
+        transport.reconnect()
+    got = [text for text, _ in await drain(consumer, wait=200)]
+    for key in (b"0", b"1", b"2"):
+        assert [text for text in got if text[:1] == key] == [key + b":1", key + b":2"]
+    assert sorted(await letters_of(client)) == [b"0:0", b"1:0", b"2:0"]
+    assert consumer.statistics().unacked == 0
 
 
-async def test_letters_under_way_cost_nothing_until_they_are_stored(
-    transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_letters_in_flight_cost_few_steps_until_they_are_stored(
+    transport: MemoryTransport, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
+    checks = 0
     judge = KeyQueues._advance_to_leasable
 
     def counting(self: KeyQueues, *arguments: Any) -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         return judge(self, *arguments)
 
     keys = 200
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        slow_letters(transport)
-        consumer = await after_spent(transport, client, 2, keys, tmp_path)
-        monkeypatch.setattr(KeyQueues, "_advance_to_leasable", counting)
-        assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
-        assert looks <= 3 * keys  # each 20 ms it would be 200 of each key
-        (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)
-        assert number_of(first) == 1
-        assert looks <= 6 * keys
+    slow_letters(transport)
+    consumer = await after_spent(transport, client, 2, keys, tmp_path)
+    monkeypatch.setattr(KeyQueues, "_advance_to_leasable", counting)
+    assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
+    assert checks <= 3 * keys  # each 20 ms it would be 200 of each key
+    (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)
+    assert number_of(first) == 1
+    assert checks <= 6 * keys
 
 
 @BATCHES
-async def test_a_letter_under_way_behind_a_lease_is_not_forgotten_over_a_lost_connection(
+async def test_a_letter_in_flight_behind_a_lease_is_sent_again_after_a_lost_connection(
     transport: MemoryTransport, batch: int
 ) -> None:
     put_keyed(transport, 4, 1, batch)
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await burying(client)
+        consumer = await subscribe_with_dead_letters(client)
         first, second, _third, _fourth = await consumer.pop(4, lease=1_000, wait=5)
         await second.nack(0)
         await first.nack(0)
@@ -224,7 +213,7 @@ async def test_a_letter_under_way_behind_a_lease_is_not_forgotten_over_a_lost_co
 @BATCHES
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("most", [1, None])
-async def test_nothing_goes_past_its_letter_whatever_fails(
+async def test_no_message_overtakes_the_letter_of_its_key_whatever_fails(
     transport: MemoryTransport, batch: int, seed: int, most: int | None
 ) -> None:
     """Letters that are refused, late or lost, connections that break, all asked for again.
@@ -235,7 +224,7 @@ async def test_nothing_goes_past_its_letter_whatever_fails(
     rng, count, keys = Random(seed), 16, 6
     put_keyed(transport, count, keys, batch)
     poison = {(key, number) for key in range(keys) for number in rng.sample(range(count), 4)}
-    gone: dict[int, set[int]] = {key: set() for key in range(keys)}
+    done: dict[int, set[int]] = {key: set() for key in range(keys)}
     transport.faults = FaultPlan(
         Fault(
             kind=rng.choice(["refuse", "drop", "close_before", "close_after"]),
@@ -247,13 +236,15 @@ async def test_nothing_goes_past_its_letter_whatever_fails(
         for _ in range(12)
     )
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await burying(client, max_leases=rng.choice([5, 500]), receiver_queue_size=9)
-        while sum(map(len, gone.values())) < keys * count:
+        consumer = await subscribe_with_dead_letters(
+            client, max_leases=rng.choice([5, 500]), receiver_queue_size=9
+        )
+        while sum(map(len, done.values())) < keys * count:
             leases = await consumer.pop(rng.randint(1, 8), lease=30, wait=1_000, max_per_key=most)
-            came = [tuple(map(int, lease.message.data().split(b":"))) for lease in leases]
-            for at, (key, number) in enumerate(came):
-                before = {number for each, number in came[:at] if each == key}
-                assert set(range(number)) <= gone[key] | before, (seed, key, number)
+            delivered = [tuple(map(int, lease.message.data().split(b":"))) for lease in leases]
+            for at, (key, number) in enumerate(delivered):
+                before = {number for each, number in delivered[:at] if each == key}
+                assert set(range(number)) <= done[key] | before, (seed, key, number)
             if most is None:
                 rng.shuffle(leases)
             for lease in leases:
@@ -262,10 +253,10 @@ async def test_nothing_goes_past_its_letter_whatever_fails(
                     if (key, number) in poison:
                         await lease.nack(rng.choice([0, 0.3]))
                         if lease.attempt == 2:
-                            gone[key].add(number)
+                            done[key].add(number)
                     else:
                         await lease.ack()
-                        gone[key].add(number)
+                        done[key].add(number)
                 except LeaseLostError:
                     continue
             if rng.random() < 0.05:

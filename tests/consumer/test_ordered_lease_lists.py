@@ -18,11 +18,11 @@ from consumer_kit import (
     settle,
 )
 from durable_kit import Host
+from ordered_kit import key_and_number, put_keyed, subscribe_ordered
 
 from pulsar_encore import (
     Client,
     ConfigurationError,
-    Consumer,
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
@@ -36,39 +36,21 @@ DEAD = "persistent://public/default/dead"
 BATCHES = pytest.mark.parametrize("batch", [1, 4])
 
 
-async def in_order(subscribe: Subscribe, *topics: str, **options: Any) -> Consumer:
-    options.setdefault("consumer_type", ConsumerType.KeyShared)
-    return await subscribe(*topics, ordered_leases=True, **options)
-
-
-def put_keyed(transport: MemoryTransport, count: int, keys: int = 1, batch: int = 1) -> None:
-    """Publish `count` messages of each key, as `key:number`, with entries of alternating keys."""
-    for start in range(0, count, batch):
-        for key in range(keys):
-            texts = [b"%d:%d" % (key, each) for each in range(start, min(start + batch, count))]
-            transport.put(TOPIC, *texts, key=f"k{key}")
-
-
-def of(lease: Lease) -> tuple[int, int]:
-    key, number = lease.message.data().split(b":")
-    return int(key), int(number)
-
-
 def attempts(leases: list[Lease]) -> list[tuple[int, int]]:
     """(number, attempt) of each lease."""
-    return [(of(lease)[1], lease.attempt) for lease in leases]
+    return [(key_and_number(lease)[1], lease.attempt) for lease in leases]
 
 
 def keys_of(leases: list[Lease]) -> list[int]:
-    return [of(lease)[0] for lease in leases]
+    return [key_and_number(lease)[0] for lease in leases]
 
 
 @BATCHES
-async def test_a_list_has_messages_of_a_key_in_order(
+async def test_a_pop_returns_several_messages_of_a_key_in_order(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 10, batch=batch)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     leases = await consumer.pop(4, wait=1)
     assert attempts(leases) == [(0, 1), (1, 1), (2, 1), (3, 1)]
     assert await consumer.pop(4, wait=1) == [], "the key is out"
@@ -79,26 +61,33 @@ async def test_a_list_has_messages_of_a_key_in_order(
     assert attempts(await consumer.pop(100, wait=1)) == [(each, 1) for each in range(4, 10)]
 
 
-async def test_each_key_has_its_turn_before_any_has_a_second(
+async def test_a_pop_takes_one_message_of_each_key_before_more_of_one_key(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 50, keys=1)
     for key in range(1, 4):
         transport.put(TOPIC, b"%d:0" % key, key=f"k{key}")
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     await settle()
     leases = await consumer.pop(6, wait=1)
-    assert [of(lease) for lease in leases] == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (3, 0)]
+    assert [key_and_number(lease) for lease in leases] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (2, 0),
+        (3, 0),
+    ]
 
 
-async def test_a_pop_may_bound_the_messages_of_a_key(
+async def test_max_per_key_limits_the_messages_of_each_key_in_a_pop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 5, keys=2)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     await settle()
     leases = await consumer.pop(10, max_per_key=2, wait=1)
-    assert [of(lease) for lease in leases] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [key_and_number(lease) for lease in leases] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for bad in (0, -1, True, "2", 1.5):
         with pytest.raises(ConfigurationError, match="max_per_key"):
             await consumer.pop(max_per_key=bad)  # type: ignore[arg-type]
@@ -109,11 +98,11 @@ async def test_a_pop_may_bound_the_messages_of_a_key(
 
 @BATCHES
 @pytest.mark.parametrize("failing", [0, 1, 3])
-async def test_a_failure_gives_back_those_behind_it_and_counts_alone(
+async def test_a_nack_releases_the_leases_behind_it_and_only_its_own_attempt_counts(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, failing: int
 ) -> None:
     put_keyed(transport, 8, batch=batch)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     leases = await consumer.pop(4, wait=1)
     for lease in leases[:failing]:
         await lease.ack()
@@ -130,11 +119,11 @@ async def test_a_failure_gives_back_those_behind_it_and_counts_alone(
 
 
 @BATCHES
-async def test_a_lease_that_ends_gives_back_those_behind_it(
+async def test_an_expired_lease_releases_the_leases_behind_it(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 4, batch=batch)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     first, second, *rest = await consumer.pop(4, lease=5, wait=1)
     await first.ack()
     for lease in rest:
@@ -147,11 +136,11 @@ async def test_a_lease_that_ends_gives_back_those_behind_it(
 
 
 @BATCHES
-async def test_a_failure_in_the_middle_waits_for_those_before_it(
+async def test_a_nacked_message_in_the_middle_waits_for_earlier_leases_of_its_key(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 4, batch=batch)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     first, second, third, _fourth = await consumer.pop(4, lease=1_000, wait=1)
     await second.nack(0)
     with pytest.raises(LeaseLostError):
@@ -161,12 +150,12 @@ async def test_a_failure_in_the_middle_waits_for_those_before_it(
     assert attempts(await consumer.pop(4, wait=1)) == [(0, 2), (1, 2), (2, 1), (3, 1)]
 
 
-async def test_a_lease_that_ends_behind_one_that_is_out_is_no_attempt(
+async def test_a_lease_that_expires_behind_an_open_lease_counts_no_attempt(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """Work on it cannot have begun. So no message is dead-lettered before it was tried."""
     put_keyed(transport, 3)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     first, second, third = await consumer.pop(3, lease=5, wait=1)
     await first.extend(1_000)
     assert await consumer.pop(3, wait=100) == []
@@ -182,7 +171,7 @@ async def test_a_later_message_that_is_acked_first_stays_acked(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 5, batch=batch)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     first, second, third, fourth = await consumer.pop(4, wait=1)
     await third.ack()
     await third.ack()
@@ -195,11 +184,11 @@ async def test_a_later_message_that_is_acked_first_stays_acked(
 
 
 @BATCHES
-async def test_what_is_settled_beside_its_lease_holds_nothing_back(
+async def test_messages_settled_without_their_leases_do_not_hold_back_their_key(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
     put_keyed(transport, 6, batch=batch)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     first, second, third, fourth = await consumer.pop(4, lease=20, wait=1)
     await consumer.acknowledge(second.message)
     await consumer.negative_acknowledge(third.message, 0)
@@ -213,36 +202,35 @@ async def test_what_is_settled_beside_its_lease_holds_nothing_back(
 
 
 @BATCHES
-async def test_a_dead_letter_of_one_lets_the_rest_follow_it(
-    transport: MemoryTransport, batch: int
+async def test_a_dead_lettered_message_lets_the_rest_of_its_key_follow(
+    transport: MemoryTransport, client: Client, batch: int
 ) -> None:
     put_keyed(transport, 4, batch=batch)
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        consumer = await client.subscribe(
-            TOPIC,
-            "s",
-            ConsumerType.KeyShared,
-            initial_position=InitialPosition.Earliest,
-            dead_letter_policy=DeadLetterPolicy(1, dead_letter_topic=DEAD),
-            ordered_leases=True,
-        )
-        for attempt in (1, 2):
-            leases = await consumer.pop(4, wait=10)
-            assert attempts(leases) == [(0, attempt), (1, 1), (2, 1), (3, 1)]
-            await leases[0].nack(0)
-            with pytest.raises(LeaseLostError):
-                await leases[1].ack()
+    consumer = await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.KeyShared,
+        initial_position=InitialPosition.Earliest,
+        dead_letter_policy=DeadLetterPolicy(1, dead_letter_topic=DEAD),
+        ordered_leases=True,
+    )
+    for attempt in (1, 2):
         leases = await consumer.pop(4, wait=10)
-        assert attempts(leases) == [(1, 1), (2, 1), (3, 1)]
-        async with await client.create_reader(DEAD, MessageId.earliest) as reader:
-            assert (await reader.read_next(timeout_millis=5_000)).data() == b"0:0"
+        assert attempts(leases) == [(0, attempt), (1, 1), (2, 1), (3, 1)]
+        await leases[0].nack(0)
+        with pytest.raises(LeaseLostError):
+            await leases[1].ack()
+    leases = await consumer.pop(4, wait=10)
+    assert attempts(leases) == [(1, 1), (2, 1), (3, 1)]
+    async with await client.create_reader(DEAD, MessageId.earliest) as reader:
+        assert (await reader.read_next(timeout_millis=5_000)).data() == b"0:0"
 
 
-async def test_a_block_that_keeps_a_later_lease_is_cancelled(
+async def test_a_nack_cancels_the_kept_block_of_a_later_lease_of_its_key(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put_keyed(transport, 2)
-    consumer = await in_order(subscribe)
+    consumer = await subscribe_ordered(subscribe)
     first, second = await consumer.pop(2, wait=1)
 
     async def keep() -> None:
@@ -258,7 +246,7 @@ async def test_a_block_that_keeps_a_later_lease_is_cancelled(
 
 @BATCHES
 @pytest.mark.parametrize("seed", range(8))
-async def test_each_key_is_done_in_order_and_nothing_is_lost(
+async def test_each_key_is_processed_in_order_and_no_message_is_lost(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, seed: int
 ) -> None:
     """A model of each key beside random acks, nacks, ends, lost connections and settlements.
@@ -269,7 +257,9 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
     """
     count, keys, rng = 40, 4, Random(seed)
     put_keyed(transport, count, keys, batch)
-    consumer = await in_order(subscribe, receiver_queue_size=9, max_leases=rng.choice([3, 20, 500]))
+    consumer = await subscribe_ordered(
+        subscribe, receiver_queue_size=9, max_leases=rng.choice([3, 20, 500])
+    )
     done: dict[int, set[int]] = defaultdict(set)
     failures: dict[tuple[int, int], int] = defaultdict(int)
     lost = longest = 0
@@ -282,21 +272,21 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
         )
         by_key: dict[int, list[Lease]] = defaultdict(list)
         for lease in leases:
-            by_key[of(lease)[0]].append(lease)
+            by_key[key_and_number(lease)[0]].append(lease)
         assert keys_of(leases) == sorted(keys_of(leases), key=list(by_key).index)
         for key, of_key in by_key.items():
             longest = max(longest, len(of_key))
-            numbers = [of(lease)[1] for lease in of_key]
+            numbers = [key_and_number(lease)[1] for lease in of_key]
             left = [each for each in range(count) if each not in done[key]]
             assert numbers == left[: len(numbers)], f"seed {seed}"
             for lease in of_key:
-                known = failures[of(lease)]
+                known = failures[key_and_number(lease)]
                 assert lease.attempt >= known + 1, f"seed {seed}: a failure was forgotten"
         order = list(leases)
         if rng.random() < 0.2:
             rng.shuffle(order)  # acks out of order
         for lease in order:
-            key, number = of(lease)
+            key, number = key_and_number(lease)
             choice = rng.random()
             if choice < 0.05:
                 await asyncio.sleep(rng.choice([0.3, 1, 4]))  # some end
@@ -322,15 +312,15 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
     assert lost > 0 and longest > 1
     assert await consumer.pop(wait=5) == []
     assert consumer.statistics().unacked == 0
-    lanes: Any = parts_of(consumer).popping._key_queues
-    assert len(lanes) == lanes._bytes == 0 and not lanes._key_queues
+    key_queues: Any = parts_of(consumer).popping._key_queues
+    assert len(key_queues) == key_queues._bytes == 0 and not key_queues._key_queues
     assert not parts_of(consumer).popping._key_queue_of
     await close_without_backlog(transport, consumer)
 
 
 @BATCHES
 @pytest.mark.parametrize("ends", ["stop", "kill"])
-async def test_with_a_state_those_that_were_given_back_have_no_attempt(
+async def test_with_a_state_leases_released_by_a_nack_count_no_attempt(
     transport: MemoryTransport, tmp_path: Path, batch: int, ends: str
 ) -> None:
     put_keyed(transport, 4, batch=batch)

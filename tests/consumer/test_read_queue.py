@@ -17,21 +17,21 @@ from pulsar_encore.testing import VirtualClockLoop
 from pulsar_encore.transport.interface import Delivery, TransportConsumer
 
 
-class Link:
-    """Room that was given back, by source."""
+class FakeTransportConsumer:
+    """Records the permits that were returned, by topic number."""
 
     topic = "t"
 
     def __init__(self) -> None:
-        self.room: dict[int, int] = {}
+        self.permits: dict[int, int] = {}
 
-    def consumed(self, source: int, messages: int) -> None:
-        self.room[source] = self.room.get(source, 0) + messages
+    def consumed(self, topic_number: int, messages: int) -> None:
+        self.permits[topic_number] = self.permits.get(topic_number, 0) + messages
 
     def topic_numbers(self) -> range:
         return range(1)
 
-    def topic_of(self, source: int) -> tuple[str, int]:
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
         return self.topic, -1
 
 
@@ -45,14 +45,14 @@ class Stored:
         return self._payload
 
 
-def queue(link: Link | None = None) -> ReadQueue:
-    used = cast(TransportConsumer, link or Link())
+def queue(transport_consumer: FakeTransportConsumer | None = None) -> ReadQueue:
+    used = cast(TransportConsumer, transport_consumer or FakeTransportConsumer())
     return ReadQueue(used, EventPublisher(used, None, asyncio.get_event_loop(), "reader"))
 
 
-def entry(number: int, *payloads: bytes, source: int = 0) -> Delivery:
+def entry(number: int, *payloads: bytes, topic_number: int = 0) -> Delivery:
     messages: Any = [Stored(payload) for payload in payloads or (b"%d" % number,)]
-    return Delivery(source, 1, number, len(messages), 0, range(len(messages)), messages)
+    return Delivery(topic_number, 1, number, len(messages), 0, range(len(messages)), messages)
 
 
 def read(part: Part | None) -> list[bytes]:
@@ -78,10 +78,10 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_is_given_up_is_the_next_ones_in_order(steps: list[str]) -> None:
+def test_messages_of_cancelled_reads_go_to_the_next_reads_in_order(steps: list[str]) -> None:
     async def main() -> None:
-        link, sent = Link(), 0
-        waiting = queue(link)
+        transport_consumer, sent = FakeTransportConsumer(), 0
+        waiting = queue(transport_consumer)
         reads: list[asyncio.Task[Part | None]] = []
 
         def begin(take: Callable[[], Part], timeout_s: float | None = None) -> None:
@@ -112,12 +112,12 @@ def test_whatever_is_given_up_is_the_next_ones_in_order(steps: list[str]) -> Non
         while waiting:
             got += read(waiting.take_message())
         assert got == [b"%d" % number for number in range(sent)]
-        assert link.room.get(0, 0) == sent
+        assert transport_consumer.permits.get(0, 0) == sent
 
     run(main())
 
 
-async def test_nobody_overtakes_who_waits() -> None:
+async def test_a_new_read_does_not_overtake_waiting_reads() -> None:
     waiting = queue()
     order: list[str] = []
 
@@ -133,7 +133,7 @@ async def test_nobody_overtakes_who_waits() -> None:
     assert order == ["first", "second", "third"]
 
 
-async def test_one_that_is_cancelled_when_woken_leaves_its_message_to_the_next() -> None:
+async def test_a_read_cancelled_when_it_is_woken_leaves_its_message_to_the_next() -> None:
     waiting = queue()
     first, second = (asyncio.create_task(waiting.get(waiting.take_message, None)) for _ in range(2))
     await turns()
@@ -143,7 +143,7 @@ async def test_one_that_is_cancelled_when_woken_leaves_its_message_to_the_next()
     assert first.cancelled()
 
 
-async def test_a_wait_ends_in_time_and_has_taken_nothing() -> None:
+async def test_a_read_that_times_out_takes_no_message() -> None:
     waiting = queue()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -155,37 +155,39 @@ async def test_a_wait_ends_in_time_and_has_taken_nothing() -> None:
     assert read(await long) == [b"1"]
 
 
-async def test_a_batch_is_read_in_any_mixture() -> None:
-    link = Link()
-    waiting = queue(link)
+async def test_a_batch_can_be_read_by_message_and_by_entry() -> None:
+    transport_consumer = FakeTransportConsumer()
+    waiting = queue(transport_consumer)
     waiting.on_deliveries([entry(0, b"a", b"b", b"c"), entry(1, b"d", b"e")])
     assert read(await waiting.get(waiting.take_message, 0)) == [b"a"]
-    assert link.room == {0: 1}
+    assert transport_consumer.permits == {0: 1}
     assert read(await waiting.get(waiting.take_delivery, 0)) == [b"b", b"c"]
     assert read(await waiting.get(waiting.take_delivery, 0)) == [b"d", b"e"]
-    assert link.room == {0: 5}
+    assert transport_consumer.permits == {0: 5}
     assert not waiting
 
 
-async def test_a_seek_voids_what_lies_here_and_gives_its_room_back() -> None:
-    link = Link()
-    waiting = queue(link)
-    waiting.on_deliveries([entry(0, b"a", b"b", b"c"), entry(1, b"x", source=1), entry(2, b"d")])
+async def test_a_seek_discards_queued_messages_and_returns_their_permits() -> None:
+    transport_consumer = FakeTransportConsumer()
+    waiting = queue(transport_consumer)
+    waiting.on_deliveries(
+        [entry(0, b"a", b"b", b"c"), entry(1, b"x", topic_number=1), entry(2, b"d")]
+    )
     waiting.take_message()
     waiting.on_seek((0,))
-    assert link.room == {0: 4}
+    assert transport_consumer.permits == {0: 4}
     assert read(await waiting.get(waiting.take_delivery, 0)) == [b"x"]
-    waiting.on_deliveries([entry(3, b"a", b"b"), entry(4, b"y", source=1)])
+    waiting.on_deliveries([entry(3, b"a", b"b"), entry(4, b"y", topic_number=1)])
     waiting.take_message()
     waiting.on_seek((1,))  # a started entry of another topic goes on
     assert read(waiting.take_message()) == [b"b"]
     waiting.on_deliveries([entry(5)])
     waiting.on_seek()
     assert not waiting
-    assert link.room == {0: 7, 1: 2}
+    assert transport_consumer.permits == {0: 7, 1: 2}
 
 
-async def test_connections_come_and_go_and_what_lies_here_stays() -> None:
+async def test_queued_messages_survive_connection_changes() -> None:
     waiting = queue()
     waiting.on_deliveries([entry(0)])
     waiting.on_disconnected()
@@ -195,7 +197,7 @@ async def test_connections_come_and_go_and_what_lies_here_stays() -> None:
     assert read(await waiting.get(waiting.take_message, 0)) == [b"0"]
 
 
-async def test_a_failure_ends_every_read_by_name_behind_what_is_here() -> None:
+async def test_a_failure_ends_waiting_reads_and_queued_messages_can_still_be_read() -> None:
     waiting = queue()
     reads = [asyncio.create_task(waiting.get(waiting.take_message, None)) for _ in range(3)]
     await turns()
@@ -210,4 +212,4 @@ async def test_a_failure_ends_every_read_by_name_behind_what_is_here() -> None:
     for _ in range(3):
         with pytest.raises(ClosedError, match="gone"):
             await waiting.get(waiting.take_message, None)
-    assert passed.is_set()  # who asks again and again lets the loop run
+    assert passed.is_set()  # repeated reads let the loop run

@@ -112,7 +112,7 @@ async def wait_together(consumer: Consumer) -> None:
     [close, seek, rewind, take_all, take_batches, wait_together],
     ids=lambda doing: doing.__name__,
 )
-async def test_four_times_the_messages_are_four_times_the_steps(
+async def test_steps_grow_linearly_with_the_number_of_messages(
     steps: Steps, doing: Callable[[Consumer], Awaitable[None]]
 ) -> None:
     counts = []
@@ -126,7 +126,7 @@ async def test_four_times_the_messages_are_four_times_the_steps(
     assert counts[1] <= 5 * counts[0] + 100, counts
 
 
-async def test_waiting_for_a_batch_costs_a_step_for_each_message_that_comes(
+async def test_a_waiting_batch_receive_takes_constant_steps_per_arriving_message(
     steps: Steps,
 ) -> None:
     counts = []
@@ -161,7 +161,7 @@ async def arrived(consumer: Consumer) -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_comes_later_does_not_overtake_who_was_woken(
+async def test_a_new_receive_does_not_overtake_one_that_was_woken(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -175,7 +175,7 @@ async def test_who_comes_later_does_not_overtake_who_was_woken(
     assert (await first).data() == b"x"
 
 
-async def test_who_found_nothing_keeps_its_place(
+async def test_a_receive_woken_for_a_settled_message_keeps_its_place(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer = await subscribe()
@@ -192,7 +192,7 @@ async def test_who_found_nothing_keeps_its_place(
     second.cancel()
 
 
-async def test_a_batch_of_nothing_but_settled_messages_waits_on(
+async def test_batch_receive_goes_on_waiting_when_all_queued_messages_are_settled(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     ids = [*transport.put(TOPIC, b"0"), *transport.put(TOPIC, b"1")]
@@ -206,7 +206,7 @@ async def test_a_batch_of_nothing_but_settled_messages_waits_on(
     assert payloads(await waiting) == [b"2", b"3"]
 
 
-async def test_a_batchs_bytes_are_those_of_the_messages_it_takes(
+async def test_the_byte_limit_of_a_batch_counts_only_the_messages_it_takes(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     ids = transport.put(TOPIC, b"settled while queued", b"1234", b"5678", b"9")
@@ -218,7 +218,7 @@ async def test_a_batchs_bytes_are_those_of_the_messages_it_takes(
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_a_batch_has_what_single_receives_would_have(
+async def test_batch_receive_returns_the_messages_that_single_receives_return(
     transport: MemoryTransport, subscribe: Subscribe, seed: int
 ) -> None:
     """Of two subscriptions with the same messages settled while queued, or received before."""
@@ -260,7 +260,7 @@ POLICIES = [
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_any_mix_of_calls_loses_nothing_and_leaves_nobody_asleep(
+async def test_any_mix_of_calls_loses_no_message_and_leaves_no_receive_waiting(
     transport: MemoryTransport, subscribe: Subscribe, seed: int
 ) -> None:
     """Waiting, timed, cancelled and batched calls from several tasks, beside arrivals."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe
+from consumer_kit import TOPIC, Subscribe, service_of
 
 from pulsar_encore import (
     AuthorizationError,
@@ -44,12 +43,6 @@ DEAD = f"{TOPIC}-s-DLQ"
 RETRY = f"{TOPIC}-s-RETRY"
 
 Events = list[ConsumerEvent]
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as made:
-        yield made
 
 
 def refuse(transport: MemoryTransport, command: str, times: int, **fault: Any) -> None:
@@ -119,12 +112,12 @@ async def test_a_long_refusal_is_reported_at_growing_intervals(
     refuse(transport, command, 10_000)
     await lose(transport)
     await asyncio.sleep(2 * 3600)
-    told = retries(events)
-    gaps = [later.elapsed - first.elapsed for first, later in pairwise(told)]
-    assert told[-1].elapsed > 6000, "it goes on"
-    assert 15 < len(told) < 60, "about one in 5 minutes at the end, more at the beginning"
+    reported = retries(events)
+    gaps = [later.elapsed - first.elapsed for first, later in pairwise(reported)]
+    assert reported[-1].elapsed > 6000, "it goes on"
+    assert 15 < len(reported) < 60, "about one in 5 minutes at the end, more at the beginning"
     assert max(gaps) < 600
-    assert sorted(each.attempts for each in told) == [each.attempts for each in told]
+    assert sorted(each.attempts for each in reported) == [each.attempts for each in reported]
 
 
 async def test_statistics_name_the_topics_that_are_refused_and_why(
@@ -147,7 +140,7 @@ async def test_statistics_name_the_topics_that_are_refused_and_why(
     assert consumer.statistics().failure is None
 
 
-async def test_a_loss_that_ends_at_the_first_attempt_is_no_retry(
+async def test_a_reconnect_at_the_first_attempt_reports_no_retrying(
     transport: MemoryTransport, client: Client
 ) -> None:
     events: Events = []
@@ -160,7 +153,7 @@ async def test_a_loss_that_ends_at_the_first_attempt_is_no_retry(
 # Ended for good
 
 
-async def test_a_terminated_topic_ends_its_producer(
+async def test_a_terminated_topic_is_reported_once_as_failed_for_its_producer(
     transport: MemoryTransport, client: Client
 ) -> None:
     events: Events = []
@@ -176,7 +169,7 @@ async def test_a_terminated_topic_ends_its_producer(
     assert isinstance(event.error, TopicTerminated)
 
 
-async def test_one_terminated_partition_leaves_the_others(
+async def test_a_terminated_partition_fails_only_its_own_messages(
     transport: MemoryTransport, client: Client
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 3)
@@ -193,7 +186,9 @@ async def test_one_terminated_partition_leaves_the_others(
     assert [each.topic for each in failures(events)] == [f"{PARTS}-partition-1"]
 
 
-async def test_a_fenced_producer_has_ended(transport: MemoryTransport, client: Client) -> None:
+async def test_a_fenced_producer_is_reported_as_failed(
+    transport: MemoryTransport, client: Client
+) -> None:
     events: Events = []
     first = await client.create_producer(
         TOPIC, access_mode=ProducerAccessMode.Exclusive, event_listener=events.append
@@ -208,7 +203,7 @@ async def test_a_fenced_producer_has_ended(transport: MemoryTransport, client: C
 
 
 @pytest.mark.parametrize("component", ["consumer", "reader"])
-async def test_a_consumer_that_is_refused_for_good_has_failed(
+async def test_a_consumer_or_reader_refused_for_good_is_reported_once_as_failed(
     transport: MemoryTransport, client: Client, component: str
 ) -> None:
     events: Events = []
@@ -227,7 +222,7 @@ async def test_a_consumer_that_is_refused_for_good_has_failed(
     assert (event.topic, event.component) == (TOPIC, component)
 
 
-async def test_the_failed_topic_of_several_is_named(
+async def test_failed_names_the_topic_that_failed_among_several(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     events: Events = []
@@ -242,7 +237,7 @@ async def test_the_failed_topic_of_several_is_named(
     assert consumer.statistics().retrying == ()
 
 
-async def test_a_failed_retry_letter_topic_is_named(
+async def test_retrying_and_failed_name_the_retry_letter_topic(
     transport: MemoryTransport, client: Client
 ) -> None:
     """The retry letter topic is a separate subscription, merged with the main one."""
@@ -262,7 +257,7 @@ async def test_a_failed_retry_letter_topic_is_named(
     assert [(each.topic, each.component) for each in failures(events)] == [(RETRY, "consumer")]
 
 
-async def test_failed_is_sent_to_a_consumer_with_a_message_listener(
+async def test_failed_is_reported_to_a_consumer_with_a_message_listener(
     transport: MemoryTransport, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     events: Events = []
@@ -273,8 +268,8 @@ async def test_failed_is_sent_to_a_consumer_with_a_message_listener(
     await lose(transport)
     await asyncio.sleep(60)
     assert len(failures(events)) == 1
-    said = [each for each in caplog.records if "gets nothing more" in each.getMessage()]
-    assert [each.levelno for each in said] == [logging.ERROR]
+    records = [each for each in caplog.records if "gets nothing more" in each.getMessage()]
+    assert [each.levelno for each in records] == [logging.ERROR]
 
 
 # Letter producers
@@ -314,7 +309,7 @@ async def test_a_terminated_dead_letter_topic_is_reported_once(
     assert transport.backlog(TOPIC, "s") == 1, "its message is not lost"
 
 
-async def test_letter_producers_that_are_refused_are_reported_until_they_are_made(
+async def test_letter_producers_that_are_refused_are_reported_until_they_are_created(
     transport: MemoryTransport, client: Client
 ) -> None:
     events: Events = []
@@ -332,12 +327,12 @@ async def test_letter_producers_that_are_refused_are_reported_until_they_are_mad
     await consumer.negative_acknowledge(await consumer.receive())
     await consumer.negative_acknowledge(await consumer.receive())
     await asyncio.sleep(3600)
-    told = retries(events)
-    assert told == events
-    assert {(each.topic, each.component) for each in told} == {(DEAD, "letter producer")}
-    assert told[0].attempts == 1
-    assert 5 < len(told) < 40, "at growing intervals"
-    assert consumer.statistics().retrying == (told[-1],)
+    reported = retries(events)
+    assert reported == events
+    assert {(each.topic, each.component) for each in reported} == {(DEAD, "letter producer")}
+    assert reported[0].attempts == 1
+    assert 5 < len(reported) < 40, "at growing intervals"
+    assert consumer.statistics().retrying == (reported[-1],)
     transport.faults = None
     await asyncio.sleep(600)
     assert events[-1] == Connected((DEAD,), "letter producer")
@@ -397,8 +392,8 @@ async def test_a_listener_that_raises_does_not_stop_events_or_messages(
     await asyncio.sleep(60)
     assert opening.is_connected()
     assert kinds(events)[-1] == "Connected"
-    said = [each for each in caplog.records if "event_listener failed" in each.getMessage()]
-    assert len(said) == len(events)
+    records = [each for each in caplog.records if "event_listener failed" in each.getMessage()]
+    assert len(records) == len(events)
 
 
 @pytest.mark.parametrize(("component", "command"), COMMANDS)
@@ -421,24 +416,24 @@ async def test_a_listener_may_close_its_producer(
     closing: list[asyncio.Task[None]] = []
 
     def listen(event: ConsumerEvent) -> None:
-        heard.append(event)
+        reported_events.append(event)
         if isinstance(event, Failed):
             closing.append(asyncio.ensure_future(producer.close()))
 
-    heard: Events = []
+    reported_events: Events = []
     producer = await client.create_producer(TOPIC, event_listener=listen)
     transport.terminate(TOPIC)
     with pytest.raises(TopicTerminated):
         await producer.send(b"late")
     await asyncio.sleep(1)
     await closing[0]
-    assert kinds(heard) == ["Disconnected", "Failed"]
+    assert kinds(reported_events) == ["Disconnected", "Failed"]
 
 
 # Transports that report nothing
 
 
-async def test_event_listener_of_a_producer_is_refused_by_a_silent_transport(
+async def test_a_transport_without_producer_events_refuses_an_event_listener(
     transport: MemoryTransport, client: Client
 ) -> None:
     transport.capabilities = type(transport.capabilities)(name="silent", producer_events=False)
@@ -469,11 +464,11 @@ async def test_a_new_partition_that_is_refused_is_reported_until_it_is_read(
     refuse(transport, "SUBSCRIBE", 10_000, error="AuthorizationError", topic=new)
     transport.catalogue.create_partitioned(PARTS, 2)
     await asyncio.sleep(3600)
-    told = retries(events)
-    assert told == events
-    assert {each.topic for each in told} == {new}
-    assert isinstance(told[0].error, AuthorizationError)
-    assert 5 < len(told) < 20, "at growing intervals"
+    reported = retries(events)
+    assert reported == events
+    assert {each.topic for each in reported} == {new}
+    assert isinstance(reported[0].error, AuthorizationError)
+    assert 5 < len(reported) < 20, "at growing intervals"
     assert consumer.is_connected(), "the others are read"
     transport.faults = None
     events.clear()
@@ -481,7 +476,7 @@ async def test_a_new_partition_that_is_refused_is_reported_until_it_is_read(
     assert events == [TopicAdded(new)]
 
 
-async def test_a_failed_look_for_new_topics_is_logged(
+async def test_a_failed_search_for_new_partitions_is_logged_at_growing_intervals(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 1)
@@ -489,9 +484,9 @@ async def test_a_failed_look_for_new_topics_is_logged(
     refuse(transport, "PARTITIONED_METADATA", 10_000, error="AuthorizationError")
     transport.catalogue.create_partitioned(PARTS, 2)  # triggers a look for new topics
     await asyncio.sleep(3600)
-    said = [each for each in caplog.records if "cannot be looked for" in each.getMessage()]
+    records = [each for each in caplog.records if "cannot be looked for" in each.getMessage()]
     assert consumer.is_connected()
-    assert 5 < len(said) < 20, "at growing intervals"
+    assert 5 < len(records) < 20, "at growing intervals"
 
 
 # Topics that are deleted
@@ -503,7 +498,7 @@ async def test_a_topic_that_is_created_again_with_partitions_is_reported_as_remo
 ) -> None:
     events: Events = []
     opening = await opened(client, component, events)
-    transport._service.delete(TOPIC)
+    service_of(transport).delete(TOPIC)
     await asyncio.sleep(3)
     transport.catalogue.create_partitioned(TOPIC, 2)
     await asyncio.sleep(30)
@@ -526,7 +521,7 @@ async def test_new_partitions_of_a_producer_that_are_refused_are_reported_until_
     events: Events = []
     producer = await client.create_producer(TOPIC, event_listener=events.append)
     part = f"{TOPIC}-partition-1"
-    transport._service.delete(TOPIC)
+    service_of(transport).delete(TOPIC)
     transport.catalogue.create_partitioned(TOPIC, 2)
     refuse(transport, "PRODUCER", 3, topic=part, error="AuthorizationError")
     await asyncio.sleep(60)
@@ -549,7 +544,7 @@ async def test_a_topic_of_a_pattern_that_is_deleted_is_reported(
         is_pattern_topic=True,
         event_listener=events.append,
     )
-    transport._service.delete(names[0])
+    service_of(transport).delete(names[0])
     await asyncio.sleep(120)
     assert [each for each in events if isinstance(each, TopicRemoved)] == [TopicRemoved(names[0])]
     assert consumer.is_connected()

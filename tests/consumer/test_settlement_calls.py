@@ -26,7 +26,7 @@ from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Message, M
 from pulsar_encore.testing import MemoryTransport
 
 
-async def test_a_listener_of_a_plain_function_settles(
+async def test_a_listener_that_is_a_plain_function_can_ack_and_nack(
     transport: MemoryTransport, subscribe: Subscribe, recwarn: pytest.WarningsRecorder
 ) -> None:
     seen: list[tuple[bytes, int]] = []
@@ -47,20 +47,20 @@ async def test_a_listener_of_a_plain_function_settles(
     assert [each.message for each in recwarn if "never awaited" in str(each.message)] == []
 
 
-async def test_a_mistake_in_such_a_listener_gives_the_message_back(
+async def test_an_invalid_nack_in_a_plain_listener_nacks_its_message(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """It raises where it is called, so that the callback has failed: nothing is left unsettled."""
-    looks: list[int] = []
+    redelivery_counts: list[int] = []
 
     def listener(consumer: Consumer, message: Message) -> None:
-        looks.append(message.redelivery_count())
-        consumer.negative_acknowledge(message, delay=-1 if len(looks) == 1 else 0)
+        redelivery_counts.append(message.redelivery_count())
+        consumer.negative_acknowledge(message, delay=-1 if len(redelivery_counts) == 1 else 0)
 
     put_numbers(transport, 1)
     consumer = await subscribe(message_listener=listener, negative_ack_redelivery_delay_ms=1000)
     await asyncio.sleep(1.5)
-    assert looks[:2] == [0, 1]
+    assert redelivery_counts[:2] == [0, 1]
     await consumer.close()
 
 
@@ -97,7 +97,7 @@ async def held(subscribe: Subscribe, transport: MemoryTransport) -> tuple[Consum
     return consumer, await receive_n(consumer, 1200)
 
 
-async def test_what_is_returned_goes_wherever_a_coroutine_goes(
+async def test_the_result_of_a_settlement_call_is_accepted_wherever_a_coroutine_is(
     transport: MemoryTransport, subscribe: Subscribe, settle: Call
 ) -> None:
     asyncio.get_running_loop().set_debug(True)
@@ -118,7 +118,7 @@ async def test_what_is_returned_goes_wherever_a_coroutine_goes(
     await consumer.close()
 
 
-async def test_it_is_done_without_being_awaited(
+async def test_a_settlement_call_takes_effect_without_being_awaited(
     transport: MemoryTransport, subscribe: Subscribe, settle: Call
 ) -> None:
     consumer, messages = await held(subscribe, transport)
@@ -132,7 +132,7 @@ async def test_it_is_done_without_being_awaited(
     await consumer.close()
 
 
-async def test_a_task_that_is_cancelled_before_it_began_has_settled(
+async def test_a_settlement_call_in_a_task_cancelled_before_it_starts_takes_effect(
     transport: MemoryTransport, subscribe: Subscribe, settle: Call
 ) -> None:
     consumer, messages = await held(subscribe, transport)
@@ -145,12 +145,12 @@ async def test_a_task_that_is_cancelled_before_it_began_has_settled(
     await consumer.close()
 
 
-async def test_a_long_list_that_fails_says_so_unawaited_as_well(
+async def test_an_unawaited_ack_of_a_list_that_fails_is_reported_to_the_loop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    """As a task of asyncio does: the loop's exception handler is told."""
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    """As a task of asyncio does: the loop's exception handler gets the error."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     consumer, messages = await held(subscribe, transport)
     other = await subscribe(subscription_name="other")
     (foreign,) = await receive_n(other, 1)
@@ -159,7 +159,7 @@ async def test_a_long_list_that_fails_says_so_unawaited_as_well(
     consumer.acknowledge([*messages, foreign])
     await asyncio.sleep(0.5)
     gc.collect()
-    assert [type(each.get("exception")) for each in told] == [MessageNotHeldError]
+    assert [type(each.get("exception")) for each in reported] == [MessageNotHeldError]
     await consumer.close()
     await other.close()
 
@@ -173,7 +173,7 @@ def mistakes(consumer: Consumer, message: Message) -> list[Callable[[], Any]]:
     ]
 
 
-async def test_mistakes_are_raised_where_they_are_awaited(
+async def test_invalid_arguments_raise_where_the_call_is_awaited(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """As from a coroutine function: `gather` collects them, a task holds them."""
@@ -193,22 +193,22 @@ async def test_mistakes_are_raised_where_they_are_awaited(
     await consumer.close()
 
 
-async def test_mistakes_that_nobody_awaits_are_told_to_the_loop(
+async def test_invalid_arguments_of_unawaited_calls_are_reported_to_the_loop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     put_numbers(transport, 1)
     consumer = await subscribe()
     message = await consumer.receive()
     for call in mistakes(consumer, message):
         call()
         gc.collect()
-    assert [isinstance(each["exception"], ConfigurationError) for each in told] == [True] * 4
+    assert [isinstance(each["exception"], ConfigurationError) for each in reported] == [True] * 4
     await consumer.close()
 
 
-async def test_a_call_of_a_thread_is_made_on_the_loop(
+async def test_a_settlement_call_from_a_thread_is_made_on_the_loop(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`asyncio.to_thread(consumer.acknowledge, message)` of programs that were synchronous."""
@@ -231,14 +231,14 @@ async def test_a_call_of_a_thread_is_made_on_the_loop(
     await consumer.close()
 
 
-async def test_a_mock_of_it_is_awaited() -> None:
+async def test_an_autospec_mock_of_acknowledge_can_be_awaited() -> None:
     mock = create_autospec(Consumer, instance=True)
     assert isinstance(mock.acknowledge, AsyncMock) and isinstance(mock.receive, AsyncMock)
     await mock.acknowledge("m")
     mock.acknowledge.assert_awaited_once_with("m")
 
 
-async def test_a_threads_calls_are_made_before_the_close_that_follows(
+async def test_settlement_calls_from_a_thread_are_made_before_the_close_that_follows(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 20)
@@ -253,7 +253,7 @@ async def test_a_threads_calls_are_made_before_the_close_that_follows(
     await close_without_backlog(transport, consumer)
 
 
-async def test_many_calls_of_a_thread_let_the_loop_run_in_between(
+async def test_many_settlement_calls_from_a_thread_let_the_loop_run_in_between(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer, messages = await receive_numbers(transport, subscribe, 40)
@@ -275,7 +275,7 @@ async def test_many_calls_of_a_thread_let_the_loop_run_in_between(
     await consumer.close()
 
 
-async def test_what_the_last_callback_called_for_is_done_before_the_close(
+async def test_acks_of_the_last_callback_are_sent_before_the_consumer_closes(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     kept: list[Message] = []
@@ -296,7 +296,7 @@ async def test_what_the_last_callback_called_for_is_done_before_the_close(
 
 
 @pytest.mark.parametrize("then", ["close", "change", "seek", "redeliver"])
-async def test_a_long_list_is_acked_whatever_follows_the_call(
+async def test_an_unawaited_ack_of_a_long_list_completes_whatever_call_follows(
     transport: MemoryTransport, subscribe: Subscribe, then: str
 ) -> None:
     consumer, messages = await held(subscribe, transport)

@@ -14,8 +14,8 @@ class Sender(AckSender):
     """Sends up to 1,000 of a number of acks; an application adds some in each turn."""
 
     def __init__(self, waiting: int, added: int, sends: int = 1_000) -> None:
-        self.sources = SimpleNamespace(unsent_acks=waiting)
-        self._topic_states = cast(Any, self.sources)
+        self.topic_states = SimpleNamespace(unsent_acks=waiting)
+        self._topic_states = cast(Any, self.topic_states)
         self._refused = set()
         self.sent = 0
         self._sends = sends
@@ -24,23 +24,23 @@ class Sender(AckSender):
         self._loop.call_soon(self._ack_more)
 
     def _ack_more(self) -> None:
-        self.sources.unsent_acks += self._added
+        self.topic_states.unsent_acks += self._added
         if self.sent < 50_000:
             self._loop.call_soon(self._ack_more)
 
     def _flush_ready(self, most: int) -> None:
-        sent = min(most, self._sends, self.sources.unsent_acks)
-        self.sources.unsent_acks -= sent
+        sent = min(most, self._sends, self.topic_states.unsent_acks)
+        self.topic_states.unsent_acks -= sent
         self.sent += sent
 
 
-async def test_all_acks_that_wait_are_sent_beside_an_application_that_acks_as_many() -> None:
+async def test_a_flush_sends_all_pending_acks_while_the_application_adds_as_many() -> None:
     sender = Sender(5_000, added=1_000)
     await sender.flush_in_turns()
     assert sender.sent == 5_000
 
 
-async def test_acks_that_are_added_meanwhile_do_not_prolong_the_flush() -> None:
+async def test_acks_added_during_a_flush_do_not_prolong_it() -> None:
     sender = Sender(3_000, added=10_000)
     await sender.flush_in_turns()
     assert sender.sent == 3_000
@@ -52,7 +52,7 @@ async def test_a_flush_ends_when_no_ack_can_be_sent() -> None:
     assert sender.sent == 0
 
 
-async def test_a_list_is_acked_to_its_end_while_one_of_two_settling_calls_has_ended() -> None:
+async def test_an_ack_of_a_list_completes_after_one_of_two_settle_calls_has_ended() -> None:
     """A seek and a close settle at the same time; the call that ends first must not end the other's
     permission to finish the lists."""
     calls: Any = SettlementCalls.__new__(SettlementCalls)

@@ -42,7 +42,7 @@ async def receive_the_rest(consumer: Consumer) -> list[Message]:
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("ack", [ack_each, ack_list, ack_cumulative])
 @pytest.mark.parametrize("when", ["at once", "queued", "held"])
-async def test_each_message_from_before_a_seek_comes_again_or_is_settled_by_its_late_ack(
+async def test_each_message_from_before_a_seek_is_redelivered_or_settled_by_its_late_ack(
     transport: MemoryTransport, subscribe: Subscribe, ack: Ack, batch: int, when: str
 ) -> None:
     for start in range(0, 20, batch):

@@ -65,7 +65,7 @@ async def test_a_pop_takes_from_the_topic_it_names(
 
 
 @pytest.mark.parametrize("name", [TOPIC, "t", "public/default/t"])
-async def test_a_topic_is_named_short_or_full(
+async def test_a_pop_accepts_a_short_or_full_topic_name(
     transport: MemoryTransport, subscribe: Subscribe, name: str
 ) -> None:
     put(transport, TOPIC, 1)
@@ -74,7 +74,7 @@ async def test_a_topic_is_named_short_or_full(
     assert texts(await consumer.pop(wait=1, topic=name)) == ["t:1"]
 
 
-async def test_a_partitioned_topic_is_all_its_partitions(
+async def test_a_pop_of_a_partitioned_topic_takes_from_all_its_partitions(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     transport.catalogue.create_partitioned(TOPIC, 3)
@@ -108,7 +108,7 @@ async def test_pops_of_a_partitioned_topic_take_from_its_partitions_in_turn(
 
 
 @pytest.mark.parametrize("name", ["persistent://public/default/none", "none", f"{TOPIC}3"])
-async def test_a_topic_that_is_not_read_is_refused_with_those_that_are(
+async def test_the_error_for_an_unread_topic_names_the_topics_that_are_read(
     subscribe: Subscribe, name: str
 ) -> None:
     consumer = await consumer_of(subscribe)
@@ -117,14 +117,14 @@ async def test_a_topic_that_is_not_read_is_refused_with_those_that_are(
 
 
 @pytest.mark.parametrize("name", ["", 3, b"t", [TOPIC]])
-async def test_a_topic_is_a_name(subscribe: Subscribe, name: Any) -> None:
+async def test_a_topic_that_is_no_name_is_refused(subscribe: Subscribe, name: Any) -> None:
     consumer = await consumer_of(subscribe)
     with pytest.raises(ConfigurationError, match="topic"):
         await consumer.pop(topic=name)
 
 
 @ORDER
-async def test_a_pop_that_waits_for_a_topic_holds_up_no_other(
+async def test_a_pop_that_waits_for_a_topic_holds_up_no_other_pop(
     transport: MemoryTransport, subscribe: Subscribe, ordered: bool
 ) -> None:
     consumer = await consumer_of(subscribe, ordered=ordered)
@@ -144,7 +144,7 @@ async def test_a_pop_that_waits_for_a_topic_holds_up_no_other(
 
 
 @ORDER
-async def test_waiting_pops_are_served_by_their_order_over_all_topics(
+async def test_waiting_pops_are_served_in_order_across_all_topics(
     transport: MemoryTransport, subscribe: Subscribe, ordered: bool
 ) -> None:
     consumer = await consumer_of(subscribe, ordered=ordered)
@@ -165,7 +165,7 @@ async def test_waiting_pops_are_served_by_their_order_over_all_topics(
 
 
 @ORDER
-async def test_a_pop_that_is_cancelled_when_it_was_woken_takes_nothing(
+async def test_a_pop_cancelled_when_it_is_woken_takes_no_message(
     transport: MemoryTransport, subscribe: Subscribe, ordered: bool
 ) -> None:
     consumer = await consumer_of(subscribe, ordered=ordered)
@@ -214,7 +214,7 @@ async def test_capacity_goes_to_the_pop_that_waits_longest(
 
 
 @ORDER
-async def test_pops_of_topics_and_of_all_get_each_message_once(
+async def test_pops_of_single_topics_and_of_all_topics_get_each_message_once(
     transport: MemoryTransport, subscribe: Subscribe, ordered: bool
 ) -> None:
     """Random pops, cancelled at random, nacks and lost connections; receive beside them."""
@@ -268,7 +268,7 @@ async def test_pops_of_topics_and_of_all_get_each_message_once(
     assert len(parts_of(consumer).queue) == 0
 
 
-async def test_messages_that_failed_come_first_in_one_pop_of_five(
+async def test_failed_messages_are_taken_first_in_one_topic_pop_of_five(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put(transport, TOPIC, *range(100))
@@ -282,7 +282,7 @@ async def test_messages_that_failed_come_first_in_one_pop_of_five(
     assert "t:0" in got
 
 
-async def test_a_batch_receive_counts_what_is_left(
+async def test_batch_receive_counts_the_messages_left_after_a_topic_pop(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     put(transport, TOPIC, *range(10))
@@ -294,24 +294,26 @@ async def test_a_batch_receive_counts_what_is_left(
     assert len(await consumer.batch_receive()) == 10
 
 
-@pytest.mark.parametrize(("by_source", "most", "bound"), [(True, 20_000, 30), (False, 40, 70)])
-async def test_a_pop_that_waits_lets_others_pass_where_all_sources_share_the_room(
+@pytest.mark.parametrize(
+    ("queue_per_topic", "most", "bound"), [(True, 20_000, 30), (False, 40, 70)]
+)
+async def test_a_waiting_topic_pop_passes_over_other_messages_where_all_topics_share_a_queue(
     transport: MemoryTransport,
     subscribe: Subscribe,
     monkeypatch: pytest.MonkeyPatch,
-    by_source: bool,
+    queue_per_topic: bool,
     most: int,
     bound: int,
 ) -> None:
     monkeypatch.setattr(queue_module, "_MAX_PASSED", most)
     put(transport, TOPIC, *range(200))
     consumer = await consumer_of(subscribe, receiver_queue_size=10)
-    parts_of(consumer).queue.queue_per_topic = by_source
+    parts_of(consumer).queue.queue_per_topic = queue_per_topic
     await settle()
     assert len(parts_of(consumer).queue) <= 20
     assert await consumer.pop(wait=1, topic=OTHER) == []
     passed = len(parts_of(consumer).queue)
-    assert (passed >= most) is not by_source and passed <= bound
+    assert (passed >= most) is not queue_per_topic and passed <= bound
     put(transport, OTHER, 0)
     assert texts(await consumer.pop(wait=1, topic=OTHER)) == ["2:0"]
     got = []

@@ -66,10 +66,10 @@ class Listening(MemoryTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
-        self.told.append(subscription)
+        self.subscriptions.append(subscription)
         plain = Subscription(
             topics=subscription.topics,
             pattern=subscription.pattern,
@@ -82,33 +82,39 @@ async def subscribed(**options: Any) -> list[Subscription]:
     checked = ConsumerOptions(**{"topics": ("t",), "pattern": None, **options})
     transport = Listening()
     await open_transport_consumer(transport, checked)
-    return transport.told
+    return transport.subscriptions
 
 
-async def test_every_choice_reaches_the_engine() -> None:
-    [told] = await subscribed(subscription_name="s", **CHOSEN)
+async def test_every_option_reaches_the_transport() -> None:
+    [subscription] = await subscribed(subscription_name="s", **CHOSEN)
     for name, value in CHOSEN.items():
-        assert getattr(told, name.removeprefix("is_")) == value
-    assert (told.topics, told.pattern, told.subscription_name) == (("t",), None, "s")
+        assert getattr(subscription, name.removeprefix("is_")) == value
+    assert (subscription.topics, subscription.pattern, subscription.subscription_name) == (
+        ("t",),
+        None,
+        "s",
+    )
     all_fields = {each.name for each in fields(Subscription)}
-    assert differing(told) == all_fields - OF_ENGINES - {"pattern", "key_shared_policy"}
+    assert differing(subscription) == all_fields - OF_ENGINES - {"pattern", "key_shared_policy"}
 
 
-async def test_a_pattern_and_a_policy_reach_the_engine() -> None:
+async def test_a_pattern_and_a_key_shared_policy_reach_the_transport() -> None:
     policy = ConsumerKeySharedPolicy()
-    [told] = await subscribed(
+    [subscription] = await subscribed(
         topics=(),
         pattern="public/default/.*",
         subscription_name="s",
         consumer_type=ConsumerType.KeyShared,
         key_shared_policy=policy,
     )
-    assert (told.topics, told.pattern) == ((), "public/default/.*")
-    assert told.key_shared_policy is policy
+    assert (subscription.topics, subscription.pattern) == ((), "public/default/.*")
+    assert subscription.key_shared_policy is policy
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_letters_are_read_shared_and_as_the_consumer_otherwise(named: bool) -> None:
+async def test_the_retry_letter_subscription_is_shared_and_otherwise_like_the_main_one(
+    named: bool,
+) -> None:
     chosen = CHOSEN if named else CHOSEN | {"consumer_name": None}
     policy = DeadLetterPolicy(3, retry_letter_topic="again")
     main, letters = await subscribed(
@@ -137,14 +143,14 @@ def test_a_reader_is_a_subscription_that_is_not_durable() -> None:
         is_read_compacted=True,
         start_message_id_inclusive=True,
     )
-    told = subscription_of(options)
-    assert (told.durable, told.topics, told.start_message_id) == (
+    subscription = subscription_of(options)
+    assert (subscription.durable, subscription.topics, subscription.start_message_id) == (
         False,
         ("t",),
         MessageId(-1, 4, 2),
     )
-    assert told.subscription_name.startswith("role-reader-")
-    assert (told.consumer_name, told.receiver_queue_size) == ("me", 1)
-    assert told.read_compacted and told.start_message_id_inclusive
+    assert subscription.subscription_name.startswith("role-reader-")
+    assert (subscription.consumer_name, subscription.receiver_queue_size) == ("me", 1)
+    assert subscription.read_compacted and subscription.start_message_id_inclusive
     another = subscription_of(options)
-    assert another.subscription_name != told.subscription_name
+    assert another.subscription_name != subscription.subscription_name

@@ -17,7 +17,7 @@ from pulsar_encore.core.topic_state import TopicState
 TOPIC = "persistent://public/default/t"
 
 
-def source_state(*, shared: bool = True, number: int = 0, lead_ms: int = 0) -> TopicState:
+def make_topic_state(*, shared: bool = True, number: int = 0, lead_ms: int = 0) -> TopicState:
     return TopicState(
         object(),
         number,
@@ -37,22 +37,24 @@ class Settling:
         now: The time in ms.
     """
 
-    def __init__(self, source: TopicState, now: Callable[[], int]) -> None:
-        sources: Any = SimpleNamespace(by_number={0: source})
-        source.owner = sources
+    def __init__(self, topic_state: TopicState, now: Callable[[], int]) -> None:
+        topic_states: Any = SimpleNamespace(by_number={0: topic_state})
+        topic_state.owner = topic_states
         capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
-        link: Any = SimpleNamespace(capabilities=capabilities, topic_number_of=lambda *_: 0)
+        transport_consumer: Any = SimpleNamespace(
+            capabilities=capabilities, topic_number_of=lambda *_: 0
+        )
         self.added = 0
         acks: Any = SimpleNamespace(added=self._add)
         redelivery: Any = Waiting(now)
-        ownership = Ownership(sources, link)
-        settlement = Settlement(ownership, link, acks, redelivery)
+        ownership = Ownership(topic_states, transport_consumer)
+        settlement = Settlement(ownership, transport_consumer, acks, redelivery)
         self.ack = settlement.ack
         self.ack_row = settlement.ack_row
         self.ack_cumulative = settlement.ack_cumulative
         loop: Any = None
         self.nack = NackHandler(
-            ownership, Verdicts(lambda failed: 0), redelivery, sources, loop
+            ownership, Verdicts(lambda failed: 0), redelivery, topic_states, loop
         ).nack
 
     def _add(self, _: TopicState, messages: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from core_kit import Settling, source_state
+from core_kit import Settling, make_topic_state
 
 from pulsar_encore.consumer.settlement import settlement
 from pulsar_encore.core.entry import Entry
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         dice = Random(seed)
-        self.state: TopicState = source_state(shared=dice.random() < 0.7)
+        self.state: TopicState = make_topic_state(shared=dice.random() < 0.7)
         self.settling = Settling(self.state, lambda: 0)
         self.entries: list[Entry] = []
         for number in range(dice.randint(1, 12)):
@@ -30,11 +30,10 @@ class World:
             entry, _ = self.state.arrive((1, number), size, 0, range(size))
             assert entry is not None
             self.entries.append(entry)
-        self.messages = [
-            self.message(entry, at) for entry in self.entries for at in range(entry.size)
-        ]
-        for message in self.messages:
-            self.begin(message, dice.random())
+        parts = [(entry, at) for entry in self.entries for at in range(entry.size)]
+        self.messages = [self.message(entry, at) for entry, at in parts]
+        for message, (entry, at) in zip(self.messages, parts, strict=True):
+            self.begin(message, entry, at, dice.random())
         if dice.random() < 0.2:
             self.state.disconnected()
         self.items = self.list_of(dice)
@@ -43,9 +42,8 @@ class World:
         raw: object = object()
         return Message(raw, None, entry, index, 0)  # type: ignore[arg-type]
 
-    def begin(self, message: Message, chance: float) -> None:
-        entry, index = message._entry, message._index
-        if entry is None or chance < 0.05 or not entry.live:
+    def begin(self, message: Message, entry: Entry, index: int, chance: float) -> None:
+        if chance < 0.05 or not entry.live:
             return
         assert entry.state[index] == QUEUED
         entry.deliver(index)
@@ -78,7 +76,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_in_rows_and_one_by_one_it_is_the_same(seed: int) -> None:
+def test_acking_a_list_in_rows_equals_acking_its_messages_one_by_one(seed: int) -> None:
     each, rows = World(seed), World(seed)
     for item in each.items:
         each.settling.ack(item)
@@ -93,7 +91,7 @@ def test_in_rows_and_one_by_one_it_is_the_same(seed: int) -> None:
     assert (rows.settling.added > 0) == (each.settling.added > 0)
 
 
-def test_what_precedes_a_strangers_message_is_acked_and_no_more() -> None:
+def test_a_row_of_acks_ends_before_a_message_of_another_consumer() -> None:
     here, there = World(1), World(2)
     here.items = [here.messages[0], there.messages[0], here.messages[-1]]
     _, at = here.settling.ack_row(here.items, 0)

@@ -76,9 +76,9 @@ class AgainstModel(RuleBasedStateMachine):
         for each in [(ledger, entry) for ledger in range(2) for entry in range(5)]:
             if each < key or (each == key and whole):
                 self.acked[each] = FULL
-                gone = self.entries.pop(each, None)
-                if gone is not None:
-                    self.acks.drop_part(gone)
+                dropped = self.entries.pop(each, None)
+                if dropped is not None:
+                    self.acks.drop_part(dropped)
             elif each == key:
                 self.acked[key] = self.bits(key) | (FULL & ~mask)
                 self.partly(key)
@@ -157,13 +157,13 @@ class AgainstModel(RuleBasedStateMachine):
     def time_passes(self, passed: int) -> None:
         self.now += passed
 
-    @rule(lost=st.booleans(), sets_lost=st.booleans(), told=st.booleans())
-    def connection_lost(self, lost: bool, sets_lost: bool, told: bool) -> None:
+    @rule(lost=st.booleans(), sets_lost=st.booleans(), reported=st.booleans())
+    def connection_lost(self, lost: bool, sets_lost: bool, reported: bool) -> None:
         if lost:
             since = self.now - UNCERTAIN_MS
             self.lose([each for each in self.sent if each[0].at_ms >= since])
         self.acks.disconnected(self.now)
-        if told:  # otherwise it is sent after the reconnect
+        if reported:  # otherwise the receipts fail after the reconnect
             self.receipts_failed(False)
         if sets_lost:
             self.known = {key: bits for key, bits in self.known.items() if bits == FULL}
@@ -208,15 +208,15 @@ class AgainstModel(RuleBasedStateMachine):
             if self.known.get(key, 0) & bits == bits:
                 continue
             cumulative = unsent.cumulative
-            told = (
+            kept = (
                 key in whole
                 or self.entries.get(key) in parts
                 or (cumulative is not None and key <= cumulative.key)
             )
-            assert told, (key, bin(bits), bin(self.known.get(key, 0)))
+            assert kept, (key, bin(bits), bin(self.known.get(key, 0)))
 
 
-def test_agrees_with_the_model() -> None:
+def test_acks_agree_with_the_model() -> None:
     run_state_machine_as_test(
         AgainstModel,
         settings=settings(
@@ -270,7 +270,7 @@ def test_an_unconfirmed_ack_is_suspect_at_any_age() -> None:
     assert (again.whole, again.cumulative) == ([(1, 2)], ((0, 2), 1, -1))
 
 
-def test_more_than_a_window_stays_in_doubt_when_somebody_waits_for_it() -> None:
+def test_all_unconfirmed_acks_are_sent_again_however_many_they_are() -> None:
     acks = Acks(DuplicateWindow())
     for entry in range(150_000):
         acks.add_whole((1, entry))
@@ -290,7 +290,7 @@ def test_the_ack_set_has_a_bit_for_each_unacked_index(size: int) -> None:
     assert entry.remaining() == sum(1 << index for index in range(size) if index % 3)
 
 
-def test_what_is_acked_after_a_seek_while_the_connection_is_away_is_recognised() -> None:
+def test_an_ack_made_after_a_seek_while_disconnected_is_recognised_and_sent_again() -> None:
     """As without the seek: it may be lost with the connection, and is sent again."""
     window = DuplicateWindow()
     acks = Acks(window)

@@ -6,7 +6,7 @@ import time
 import tracemalloc
 
 import pytest
-from core_kit import source_state
+from core_kit import make_topic_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ def counted(attempts: Attempts, key: MessageKey) -> int:
     return 0 if failures is None else failures.attempts
 
 
-def test_counts_in_a_batch_are_by_message_and_of_failures_only() -> None:
+def test_counts_in_a_batch_are_per_message_and_include_only_failures() -> None:
     attempts = Attempts()
     entry = Entry(None, (1, 2), 3, True)
     assert [attempts.count(entry, index) for index in range(3)] == [0, 0, 0]
@@ -35,17 +35,17 @@ def test_counts_in_a_batch_are_by_message_and_of_failures_only() -> None:
     assert [attempts.count(entry, index) for index in range(3)] == [0, 2, 1]
 
 
-def test_the_broker_counts_attempts_at_an_unbatched_message() -> None:
-    source = source_state()
-    entry, _ = source.arrive((1, 2), 0, 4, (0,))
+def test_attempts_of_an_unbatched_message_are_the_count_of_the_broker() -> None:
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 2), 0, 4, (0,))
     assert entry is not None
-    source.attempts.failed(entry, 1)
-    assert source.attempts.count(entry, 0) == 4
-    source.arrive((1, 2), 0, 6, (0,))
-    assert source.attempts.count(entry, 0) == 6
+    topic_state.attempts.failed(entry, 1)
+    assert topic_state.attempts.count(entry, 0) == 4
+    topic_state.arrive((1, 2), 0, 6, (0,))
+    assert topic_state.attempts.count(entry, 0) == 6
 
 
-def test_what_the_broker_forgot_is_remembered_for_a_dead_letter_policy() -> None:
+def test_failures_that_the_broker_forgot_are_remembered_with_a_dead_letter_policy() -> None:
     attempts, forgetful = Attempts(remembers=True), Attempts()
     for each in (attempts, forgetful):
         each.remember((1, 2, -1), 0, None)
@@ -65,8 +65,8 @@ def test_failures_add_up_and_keep_the_first_time_and_the_last_evidence(
         attempts.remember((1, entry, -1), now, None if reason is None else Evidence(reason=reason))
         model.setdefault(entry, []).append((now, reason))
     for entry, failures in model.items():
-        said = [reason for _, reason in failures if reason is not None]
-        last = Evidence(reason=said[-1]) if said else None
+        reasons = [reason for _, reason in failures if reason is not None]
+        last = Evidence(reason=reasons[-1]) if reasons else None
         expected = (len(failures), failures[0][0], last)
         assert counted(attempts, (1, entry, -1)) == len(failures)
         assert attempts.of((1, entry, -1)) == expected
@@ -75,7 +75,9 @@ def test_failures_add_up_and_keep_the_first_time_and_the_last_evidence(
     assert counted(attempts, (9, 9, -1)) == 0 and not attempts.failures
 
 
-def test_the_oldest_message_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_the_oldest_message_are_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "MOST_FAILURES", 3)
     attempts = Attempts(remembers=True)
     for entry in (1, 2, 3, 1, 4):
@@ -83,7 +85,7 @@ def test_the_oldest_message_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) 
     assert [counted(attempts, (1, entry, -1)) for entry in (1, 2, 3, 4)] == [2, 0, 1, 1]
 
 
-def test_forgetting_the_oldest_walks_over_no_forgotten_messages() -> None:
+def test_forgetting_the_oldest_message_takes_constant_time() -> None:
     attempts = Attempts(remembers=True)
 
     def cost(first: int, count: int) -> float:
@@ -98,7 +100,7 @@ def test_forgetting_the_oldest_walks_over_no_forgotten_messages() -> None:
     assert full < 5 * below
 
 
-def test_evidence_is_bounded_in_bytes_and_counts_stay() -> None:
+def test_evidence_is_bounded_in_bytes_and_counts_are_kept() -> None:
     """Each stack is a separate text. Without the bound they would take 160 MB."""
     attempts = Attempts(remembers=True)
     failures = 40_000
@@ -132,7 +134,7 @@ def test_settled_messages_free_bytes_for_evidence(monkeypatch: pytest.MonkeyPatc
     assert attempts.of((1, 3, -1)) == (1, 0, failure(3))
 
 
-def test_a_reason_without_a_text_weighs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_without_a_text_takes_none_of_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EVIDENCE_BYTES", 0)
     attempts = Attempts(remembers=True)
     attempts.remember((1, 1, -1), 0, Evidence("ack timeout", fingerprint="abc"))

@@ -7,7 +7,7 @@ adds the redeliveries that others requested to its own failed attempts.
 from __future__ import annotations
 
 import pytest
-from core_kit import source_state
+from core_kit import make_topic_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,24 +36,24 @@ def test_redeliveries_that_this_consumer_requested_are_not_counted() -> None:
     assert elsewhere(0, 1, 2, 3) == 0
 
 
-def test_the_redeliveries_between_two_deliveries_here_are_counted() -> None:
+def test_redeliveries_by_others_between_two_deliveries_are_counted() -> None:
     assert elsewhere(0, 3) == 2
     assert elsewhere(0, 3, 6) == 4
     assert elsewhere(2) == 2
     assert elsewhere(2, 2, 3, asks=False) == 3
 
 
-def test_the_count_stays_when_the_broker_counts_from_0_again() -> None:
+def test_the_count_is_kept_when_the_broker_counts_from_0_again() -> None:
     assert elsewhere(4, 0) == 4
     assert elsewhere(4, 1) == 4, "the one may be the request of this consumer"
     assert elsewhere(4, 3) == 6
 
 
-def test_a_request_that_was_lost_with_its_connection_is_not_a_new_beginning() -> None:
+def test_a_request_lost_with_its_connection_does_not_restart_the_count() -> None:
     assert elsewhere(0, 1, 2, 2, 3) == 0
 
 
-def test_a_request_during_a_delivery_is_this_consumer_s() -> None:
+def test_a_request_made_during_a_delivery_is_not_counted_as_by_others() -> None:
     attempts = Attempts()
     attempts.batch_requested(KEY)  # the broker counts 1 and sends the batch
     attempts.batch_requested(KEY)  # the broker counts 2 and sends it again
@@ -61,7 +61,7 @@ def test_a_request_during_a_delivery_is_this_consumer_s() -> None:
     assert attempts.batch_delivered(KEY, 2) == 0
 
 
-def test_a_delivery_may_count_a_request_that_was_made_before_it_came() -> None:
+def test_a_delivery_may_count_a_request_that_was_made_before_it_arrived() -> None:
     attempts = Attempts()
     attempts.batch_requested(KEY)  # the broker counts 1 and is about to send the batch
     attempts.batch_requested(KEY)  # the broker counts 2, and reads the count as it sends the batch
@@ -69,7 +69,7 @@ def test_a_delivery_may_count_a_request_that_was_made_before_it_came() -> None:
     assert attempts.batch_delivered(KEY, 2) == 0
 
 
-def test_of_many_requests_the_broker_counts_one_for_each_delivery() -> None:
+def test_requests_of_this_consumer_cover_at_most_one_redelivery_for_each_delivery() -> None:
     attempts = Attempts()
     for _ in range(4):
         attempts.batch_requested(KEY)
@@ -77,7 +77,9 @@ def test_of_many_requests_the_broker_counts_one_for_each_delivery() -> None:
 
 
 @given(st.lists(st.sampled_from(["ask", "ack", "unload", "reconnect"]), max_size=30))
-def test_alone_on_the_subscription_nothing_is_counted_as_elsewhere(events: list[str]) -> None:
+def test_a_consumer_alone_on_its_subscription_counts_no_redelivery_by_others(
+    events: list[str],
+) -> None:
     attempts = Attempts()
     count, with_broker = 0, False
     for event in events:
@@ -106,7 +108,7 @@ def test_a_message_counts_its_own_failures_and_the_redeliveries_by_others() -> N
     assert [attempts.tried_here(entry, index) for index in range(3)] == [False, True, True]
 
 
-def test_the_count_of_another_process_is_not_added_to_the_broker_s_count() -> None:
+def test_the_count_of_an_earlier_process_is_not_added_to_the_brokers_count() -> None:
     attempts = Attempts()
     entry = Entry(None, KEY, 3, True, attempts.batch_delivered(KEY, 2))
     attempts.recalled(entry, {0: 1, 1: 2, 2: 5})
@@ -125,7 +127,7 @@ def test_the_oldest_batch_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) ->
     assert not attempts.batches
 
 
-def test_on_exclusive_and_failover_nothing_is_counted() -> None:
+def test_on_exclusive_and_failover_no_redelivery_is_counted() -> None:
     attempts = Attempts(counts_redeliveries=False)
     attempts.batch_requested(KEY)
     assert attempts.batch_delivered(KEY, 5) == 0
@@ -135,14 +137,14 @@ def test_on_exclusive_and_failover_nothing_is_counted() -> None:
 # Verdicts
 
 
-def test_a_message_without_a_known_attempt_is_delivered() -> None:
+def test_a_message_without_a_known_attempt_here_is_delivered_whatever_its_count() -> None:
     verdicts = Verdicts(lambda failed: 0, 2)
     assert verdicts.on_arrival(9, tried_here=False) is None
     assert verdicts.on_arrival(2) is None
     assert isinstance(verdicts.on_arrival(3), DeadLetter)
 
 
-def test_a_message_is_dead_lettered_when_it_fails_and_its_entry_was_redelivered_m_times() -> None:
+def test_a_message_is_dead_lettered_when_it_fails_after_the_maximum_of_redeliveries() -> None:
     verdicts = Verdicts(lambda failed: 0, 2)
     assert isinstance(verdicts.on_nack(2, None, 0), DeadLetter)
     assert not isinstance(verdicts.on_nack(1, None, 0), DeadLetter)
@@ -150,28 +152,28 @@ def test_a_message_is_dead_lettered_when_it_fails_and_its_entry_was_redelivered_
     assert not Verdicts(lambda failed: 0).is_last(9), "there is no dead-letter policy"
 
 
-# Through the state of a source
+# Through a topic state
 
 
 def arrive(state: TopicState, count: int, ack_set: int = -1) -> Entry:
     left = [index for index in range(3) if ack_set >> index & 1]
-    entry, wanted = state.arrive(KEY, 3, count, left, ack_set)
+    entry, positions = state.arrive(KEY, 3, count, left, ack_set)
     assert entry is not None
-    for position in wanted:
+    for position in positions:
         entry.deliver(left[position])
     return entry
 
 
-def test_a_release_of_several_messages_is_one_request() -> None:
-    state = source_state()
+def test_releasing_several_messages_of_a_batch_counts_one_request() -> None:
+    state = make_topic_state()
     arrive(state, 0)
     state.release(DueBatch([], [(*KEY, 0b111)]))
     entry = arrive(state, 2)
     assert [state.attempts.count(entry, index) for index in range(3)] == [2, 2, 2]
 
 
-def test_a_batch_that_only_waits_keeps_the_count_while_it_is_packed() -> None:
-    state = source_state()
+def test_a_packed_batch_keeps_its_redelivery_count() -> None:
+    state = make_topic_state()
     entry = arrive(state, 2)
     for index in range(3):
         state.nack(entry, index, 1_000, 0)
@@ -181,8 +183,8 @@ def test_a_batch_that_only_waits_keeps_the_count_while_it_is_packed() -> None:
     assert again is not None and state.attempts.count(again, 0) == 2
 
 
-def test_a_batch_that_is_done_is_forgotten() -> None:
-    state = source_state()
+def test_the_redeliveries_of_an_acked_batch_are_forgotten() -> None:
+    state = make_topic_state()
     entry = arrive(state, 2)
     assert state.attempts.batches
     for index in range(3):

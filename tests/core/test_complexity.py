@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from core_kit import TOPIC, source_state
+from core_kit import TOPIC, make_topic_state
 
 from pulsar_encore import ClosedError
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
@@ -66,60 +66,60 @@ class Walked(dict[Any, Any]):
         return ((key, self[key]) for key in self)
 
 
-def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[TopicState, list[Entry]]:
+def topic_state_with(held: int, *, shared: bool, batch: int = 0) -> tuple[TopicState, list[Entry]]:
     """Return a topic state with the given number of held entries."""
-    source = source_state(shared=shared)
+    topic_state = make_topic_state(shared=shared)
     entries = []
     for number in range(held):
-        if source.rewind is not None:
-            source.rewind.judge((1, number), 0)
-        entry, _ = source.arrive((1, number), batch, 0, range(batch or 1))
+        if topic_state.rewind is not None:
+            topic_state.rewind.judge((1, number), 0)
+        entry, _ = topic_state.arrive((1, number), batch, 0, range(batch or 1))
         assert entry is not None
         for index in range(entry.size):
             entry.deliver(index)
         entries.append(entry)
-    return source, entries
+    return topic_state, entries
 
 
-async def sender_that_cannot_send(source: TopicState) -> AckSender:
+async def sender_that_cannot_send(topic_state: TopicState) -> AckSender:
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
-    link: Any = SimpleNamespace(can_ack=lambda source: False)
+    transport_consumer: Any = SimpleNamespace(can_ack=lambda topic_state: False)
     queue: Any = []
-    sources: Any = [source]
-    return AckSender(link, sources, options, asyncio.get_running_loop(), queue)
+    topic_states: Any = [topic_state]
+    return AckSender(transport_consumer, topic_states, options, asyncio.get_running_loop(), queue)
 
 
 async def acking_while_away(count: int, batch: int) -> int:
-    source, entries = source_with(count, shared=True, batch=batch)
-    sender = await sender_that_cannot_send(source)
+    topic_state, entries = topic_state_with(count, shared=True, batch=batch)
+    sender = await sender_that_cannot_send(topic_state)
     steps = Steps()
-    source.acks._whole = Walked(steps)
-    source.acks._parts = Walked(steps)
+    topic_state.acks._whole = Walked(steps)
+    topic_state.acks._parts = Walked(steps)
     with steps:
         for entry in entries:
-            sender.added(source, source.ack(entry, 0))
-    assert len(source.acks) == count, "nothing is lost for it"
+            sender.added(topic_state, topic_state.ack(entry, 0))
+    assert len(topic_state.acks) == count, "nothing is lost for it"
     sender.close(ClosedError())
     return steps.count
 
 
 @pytest.mark.parametrize("batch", [0, 2], ids=["whole entries", "parts"])
-async def test_an_ack_while_disconnected_is_one_step(batch: int) -> None:
+async def test_an_ack_while_disconnected_takes_constant_steps(batch: int) -> None:
     few, many = await acking_while_away(FEW, batch), await acking_while_away(MANY, batch)
     assert many <= LINEAR * few
     assert many <= 40 * MANY, "steps for an ack"
 
 
-async def test_pending_acks_are_sent_in_one_walk() -> None:
+async def test_taking_pending_acks_is_linear() -> None:
     def sent(count: int) -> int:
-        source, entries = source_with(count, shared=True)
+        topic_state, entries = topic_state_with(count, shared=True)
         for entry in entries:
-            source.ack(entry, 0)
+            topic_state.ack(entry, 0)
         steps = Steps()
-        source.acks._whole, waiting = Walked(steps), source.acks._whole
-        source.acks._whole.update(waiting)
+        topic_state.acks._whole, waiting = Walked(steps), topic_state.acks._whole
+        topic_state.acks._whole.update(waiting)
         with steps:
-            unsent = source.acks.take(0)
+            unsent = topic_state.acks.take(0)
         assert len(unsent.whole) == count
         return steps.count
 
@@ -136,15 +136,15 @@ def counted(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize("batch", [0, 3], ids=["plain", "batches"])
 def test_releasing_all_messages_is_linear(shared: bool, batch: int) -> None:
     def given_back(count: int) -> int:
-        source, _ = source_with(count, shared=shared, batch=batch)
-        return counted(source.release_all)
+        topic_state, _ = topic_state_with(count, shared=shared, batch=batch)
+        return counted(topic_state.release_all)
 
     few, many = given_back(FEW), given_back(MANY)
     assert many <= LINEAR * few
     assert many <= 60 * MANY, "steps for an entry"
 
 
-def test_a_rewind_begins_with_a_step_for_each_entry() -> None:
+def test_beginning_a_rewind_is_linear() -> None:
     def begun(count: int) -> int:
         rewind = Rewind()
         given_back: list[tuple[EntryKey, int]] = [((1, number), 0) for number in range(count)]
@@ -167,7 +167,7 @@ def judging(owed: int, numbers: range) -> int:
     return counted(judge)
 
 
-def test_a_delivery_costs_the_same_however_much_is_owed() -> None:
+def test_judging_a_delivery_takes_constant_steps_however_much_is_owed() -> None:
     comes_again = range(1_000)
     few, many = judging(FEW, comes_again), judging(MANY, comes_again)
     assert many <= 1.5 * few, "of what is owed"
@@ -177,7 +177,7 @@ def test_a_delivery_costs_the_same_however_much_is_owed() -> None:
     assert many <= 40 * 1_000
 
 
-def test_giving_up_what_is_gone_is_linear() -> None:
+def test_giving_up_missing_entries_is_linear() -> None:
     def given_up(count: int) -> int:
         rewind = Rewind()
         for number in range(count):
@@ -193,7 +193,7 @@ def test_giving_up_what_is_gone_is_linear() -> None:
     assert given_up(MANY) <= LINEAR * given_up(FEW)
 
 
-def test_settling_what_is_owed_costs_the_same_for_each() -> None:
+def test_settling_owed_entries_is_linear() -> None:
     def settled(count: int) -> int:
         rewind = Rewind()
         rewind.begin(((1, number), 0) for number in range(count))
@@ -207,17 +207,17 @@ def test_settling_what_is_owed_costs_the_same_for_each() -> None:
     assert settled(MANY) <= LINEAR * settled(FEW)
 
 
-def test_acking_each_message_cumulatively_is_linear_in_what_it_settles() -> None:
+def test_a_cumulative_ack_takes_steps_only_for_the_messages_it_settles() -> None:
     """However much is queued behind it."""
 
     def acked(count: int) -> int:
-        source, entries = source_with(count, shared=False)
+        topic_state, entries = topic_state_with(count, shared=False)
         steps = Steps()
-        source.table.entries, before = Walked(steps), source.table.entries
-        source.table.entries.update(before)
+        topic_state.table.entries, before = Walked(steps), topic_state.table.entries
+        topic_state.table.entries.update(before)
         with steps:
             for entry in entries[:100]:
-                source.ack_cumulative(entry.key, 0, 1)
+                topic_state.ack_cumulative(entry.key, 0, 1)
         return steps.count
 
     assert acked(MANY) <= acked(FEW) * 1.5

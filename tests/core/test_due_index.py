@@ -29,7 +29,7 @@ def index(request: pytest.FixtureRequest) -> DueIndex:
     return make()
 
 
-def test_never_early_and_late_by_less_than_a_bucket(index: DueIndex) -> None:
+def test_a_key_is_due_never_early_and_late_by_less_than_a_bucket(index: DueIndex) -> None:
     index.add((1, 1, -1), 1001, 6)
     due = index.next_due()
     assert due is not None and 1001 <= due < 1001 + 64
@@ -38,7 +38,7 @@ def test_never_early_and_late_by_less_than_a_bucket(index: DueIndex) -> None:
     assert index.next_due() is None
 
 
-def test_a_stream_of_adds_postpones_nothing(index: DueIndex) -> None:
+def test_a_stream_of_adds_does_not_postpone_earlier_keys(index: DueIndex) -> None:
     """The stock client re-arms one timer for all, so a nack each 100 ms starves the first."""
     seen: dict[MessageKey, int] = {}
     for now_ms in range(0, 12_000, 20):
@@ -59,14 +59,14 @@ def test_a_shorter_delay_is_not_held_up_by_a_longer_one(index: DueIndex) -> None
     assert index.next_due() == 4000
 
 
-def test_widths_that_meet_at_an_edge_share_a_bucket(index: DueIndex) -> None:
+def test_buckets_of_different_widths_with_one_edge_are_shared(index: DueIndex) -> None:
     index.add((1, 2, -1), 60, 6)
     index.add((1, 1, -1), 63, 3)
     batch = index.pop_due(64)
     assert [(ledger, list(entries)) for ledger, entries in batch.entries] == [(1, [1, 2])]
 
 
-def test_added_twice_counts_once_and_stays_where_it_was(index: DueIndex) -> None:
+def test_a_key_added_twice_counts_once_and_keeps_its_due_time(index: DueIndex) -> None:
     assert index.add((1, 1, 0), 100, 0)
     assert not index.add((1, 1, 0), 50, 0)
     assert not index.add((1, 1, 0), 500, 0)
@@ -75,7 +75,7 @@ def test_added_twice_counts_once_and_stays_where_it_was(index: DueIndex) -> None
     assert list(index.pop_due(1000)) == [(1, 1, 0)]
 
 
-def test_move_goes_both_ways_and_leaves_nothing_behind(index: DueIndex) -> None:
+def test_move_sets_a_later_or_earlier_due_time_and_adds_a_missing_key(index: DueIndex) -> None:
     index.add((1, 1, -1), 100, 0)
     assert index.move((1, 1, -1), 500, 0)
     assert not index.pop_due(499)
@@ -93,7 +93,7 @@ def test_a_discarded_key_does_not_come_due(index: DueIndex) -> None:
     assert not index.pop_due(1000)
 
 
-def test_order_inside_a_bucket_is_that_of_message_ids(index: DueIndex) -> None:
+def test_keys_of_a_bucket_are_popped_in_the_order_of_message_ids(index: DueIndex) -> None:
     keys = [(ledger, entry, -1) for ledger in (3, 5, 7) for entry in range(40)]
     for key in random.Random(4).sample(keys, len(keys)):
         index.add(key, 10, 0)
@@ -101,7 +101,7 @@ def test_order_inside_a_bucket_is_that_of_message_ids(index: DueIndex) -> None:
     assert list(index.pop_due(11)) == [*keys, (1, 0, -1)]
 
 
-def test_one_group_for_each_ledger_of_a_bucket(index: DueIndex) -> None:
+def test_pop_due_returns_one_group_for_each_ledger(index: DueIndex) -> None:
     entries = [*range(0, 50), *range(60, 90, 3)]
     for entry in entries:
         index.add((8, entry, -1), 10, 0)
@@ -109,7 +109,7 @@ def test_one_group_for_each_ledger_of_a_bucket(index: DueIndex) -> None:
     assert (ledger, list(group)) == (8, entries)
 
 
-def test_a_partial_drain_leaves_the_rest_due(index: DueIndex) -> None:
+def test_pop_due_with_a_limit_leaves_the_rest_due(index: DueIndex) -> None:
     keys = [(1, entry, -1) for entry in range(10)]
     for key in reversed(keys):
         index.add(key, 10, 0)
@@ -121,7 +121,7 @@ def test_a_partial_drain_leaves_the_rest_due(index: DueIndex) -> None:
     assert list(index.pop_due(10, 100)) == [key for key in keys if key not in first[1:]]
 
 
-def test_messages_of_a_batch_come_as_one_mask(index: DueIndex) -> None:
+def test_pop_due_returns_messages_of_a_batch_as_one_mask(index: DueIndex) -> None:
     for batch_index in (0, 3, 999):
         index.add((2, 6, batch_index), 10, 0)
     index.add((2, 5, 1), 10, 0)
@@ -132,7 +132,7 @@ def test_messages_of_a_batch_come_as_one_mask(index: DueIndex) -> None:
     assert list(batch) == [(2, 6, -1), (2, 5, 1), (2, 6, 0), (2, 6, 3), (2, 6, 999)]
 
 
-def test_entries_of_batches_come_in_order_whatever_their_size(index: DueIndex) -> None:
+def test_pop_due_returns_entries_of_batches_in_order_whatever_their_size(index: DueIndex) -> None:
     for key in ((2, 7, 0), (2, 6, 700), (2, 7, 700), (1, 9, 1)):
         index.add(key, 10, 0)
     assert [(ledger, entry) for ledger, entry, _ in index.pop_due(10).indexes] == [
@@ -143,7 +143,7 @@ def test_entries_of_batches_come_in_order_whatever_their_size(index: DueIndex) -
 
 
 @pytest.mark.parametrize("emptied_by", ["drain", "discard"])
-def test_a_bucket_may_come_again(index: DueIndex, emptied_by: str) -> None:
+def test_a_bucket_can_be_used_again_after_it_was_emptied(index: DueIndex, emptied_by: str) -> None:
     index.add((1, 9, -1), 10, 0)
     index.add((1, 8, -1), 10, 0)
     index.add((1, 1, -1), 5, 0)
@@ -165,7 +165,7 @@ def test_two_messages_of_one_entry_keep_their_own_times(index: DueIndex) -> None
     assert list(index.pop_due(3000)) == [(1, 1, 1)]
 
 
-def test_discarding_an_entry_takes_all_of_it_and_nothing_else(index: DueIndex) -> None:
+def test_discard_entry_removes_all_keys_of_the_entry_and_no_other(index: DueIndex) -> None:
     for key in ((1, 4, -1), (1, 5, -1), (1, 5, 0), (1, 5, 700), (1, 6, 0), (2, 5, 0)):
         index.add(key, 10 + key[2] % 7, 0)
     assert index.discard_entry(1, 5) == 3
@@ -182,7 +182,7 @@ def test_discard_through_is_cumulative(index: DueIndex) -> None:
     assert min((key[0], key[1]) for key in index.pop_due(100)) == (2, 10)
 
 
-def test_the_largest_ids_and_times(index: DueIndex) -> None:
+def test_the_largest_ids_and_due_times_are_accepted(index: DueIndex) -> None:
     largest = 2**63 - 1
     keys = [(largest, largest, -1), (largest, largest, MAX_BATCH_INDEX), (0, 0, 0), (0, largest, 5)]
     for key in keys:
@@ -198,7 +198,7 @@ def test_the_largest_ids_and_times(index: DueIndex) -> None:
     [(-1, 0, -1), (0, -1, -1), (0, 0, -2), (2**63, 0, -1), (0, 2**63, -1), (0, 0, 2**20)],
     ids=str,
 )
-def test_keys_out_of_range_are_refused_by_name(index: DueIndex, key: MessageKey) -> None:
+def test_the_error_names_a_message_key_out_of_range(index: DueIndex, key: MessageKey) -> None:
     index.add((1, 1, -1), 5, 0)
     for call in (
         lambda: index.add(key, 10, 0),
@@ -211,7 +211,7 @@ def test_keys_out_of_range_are_refused_by_name(index: DueIndex, key: MessageKey)
     assert list(index.pop_due(10)) == [(1, 1, -1)]
 
 
-def test_times_and_limits_out_of_range_are_refused_by_name(index: DueIndex) -> None:
+def test_the_error_names_a_due_time_or_limit_out_of_range(index: DueIndex) -> None:
     for due_ms, bits in ((-1, 0), (2**63, 0), (0, -1), (0, 41)):
         with pytest.raises(ConfigurationError, match="due time"):
             index.add((1, 1, -1), due_ms, bits)
@@ -241,11 +241,11 @@ def test_an_emptied_index_can_be_reused(index: DueIndex) -> None:
     ("delay_ms", "width_ms"),
     [(0, 64), (100, 64), (2000, 64), (8191, 64), (8192, 128), (60_000, 512), (3_600_000, 32768)],
 )
-def test_the_bucket_follows_the_delay(delay_ms: int, width_ms: int) -> None:
+def test_the_width_of_a_bucket_follows_the_delay(delay_ms: int, width_ms: int) -> None:
     assert 2 ** precision_bits(delay_ms) == width_ms
 
 
-def test_fixed_precision_wins_and_is_checked() -> None:
+def test_fixed_precision_bits_replace_the_computed_ones_and_are_checked() -> None:
     assert precision_bits(3_600_000, 8) == 8
     assert precision_bits(0, 0) == 0
     for bits in (-1, 41):
@@ -256,7 +256,7 @@ def test_fixed_precision_wins_and_is_checked() -> None:
 
 
 @given(due_ms=st.integers(0, 2**62), bits=st.integers(0, 40))
-def test_rounding_is_up_and_bounded(due_ms: int, bits: int) -> None:
+def test_a_due_time_is_rounded_up_by_less_than_a_bucket(due_ms: int, bits: int) -> None:
     edge = bucket_edge(due_ms, bits)
     assert 0 <= edge - due_ms < 2**bits
     assert edge % 2**bits == 0
@@ -290,17 +290,17 @@ def test_a_sealed_bucket_opens_to_the_same_ids(ids: set[int], tag: int) -> None:
         st.tuples(st.integers(0, 3100), st.sampled_from([1, 1, 2, 40, 255, 600])), max_size=12
     ),
 )
-def test_ids_leave_a_sealed_bucket_without_opening_it(
+def test_ids_are_removed_from_a_sealed_bucket_without_opening_it(
     ids: set[int], cuts: list[tuple[int, int]]
 ) -> None:
     held: BitMap64 | bytes | None = seal(BitMap64(ids), 7)
     for start, size in cuts:
         if not isinstance(held, bytes) or not held:
             break
-        gone = {each for each in ids if start <= each < start + size}
-        ids -= gone
+        removed = {each for each in ids if start <= each < start + size}
+        ids -= removed
         held, count = without(held, start, start + size)
-        assert count == len(gone)
+        assert count == len(removed)
         left = held
         if isinstance(held, bytes) and held:
             assert tag_of(held) == 7
@@ -308,7 +308,7 @@ def test_ids_leave_a_sealed_bucket_without_opening_it(
         assert set(left) == ids
 
 
-def test_buckets_that_stopped_growing_are_sealed_and_still_change() -> None:
+def test_buckets_that_stopped_growing_are_sealed_and_can_still_change() -> None:
     index = TimeBucketIndex()
     for entry in range(20_000):
         index.add((1, entry, -1), entry, 10)
@@ -328,7 +328,7 @@ def weight(ids: BitMap64) -> int:
     return len(sealed)
 
 
-def test_sealing_takes_the_smaller_form() -> None:
+def test_sealing_chooses_the_smaller_form() -> None:
     assert weight(BitMap64(range(5000, 55_000))) < 64
     assert weight(BitMap64(random.Random(1).sample(range(10_000), 1_000))) < 1.1 * 1_000
     far_apart = BitMap64(range(0, 10 * 2**40, 2**40))

@@ -93,15 +93,15 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(ledger=ledgers, entry=entries)
     def discard_entry(self, ledger: int, entry: int) -> None:
-        gone = [key for key in self.model if key[:2] == (ledger, entry)]
-        assert self.index.discard_entry(ledger, entry) == len(gone)
-        self.forget(gone)
+        removed = [key for key in self.model if key[:2] == (ledger, entry)]
+        assert self.index.discard_entry(ledger, entry) == len(removed)
+        self.forget(removed)
 
     @rule(ledger=ledgers, entry=entries)
     def discard_through(self, ledger: int, entry: int) -> None:
-        gone = [key for key in self.model if key[:2] <= (ledger, entry)]
-        assert self.index.discard_through(ledger, entry) == len(gone)
-        self.forget(gone)
+        removed = [key for key in self.model if key[:2] <= (ledger, entry)]
+        assert self.index.discard_through(ledger, entry) == len(removed)
+        self.forget(removed)
 
     @rule(now_ms=dues)
     def pop_all(self, now_ms: int) -> None:
@@ -136,8 +136,8 @@ class AgainstModel(RuleBasedStateMachine):
         assert len(self.index) == len(self.model)
         assert self.index.next_due() == min(self.model.values(), default=None)
 
-    def forget(self, gone: list[MessageKey]) -> None:
-        for key in gone:
+    def forget(self, removed: list[MessageKey]) -> None:
+        for key in removed:
             del self.model[key]
 
 
@@ -147,7 +147,7 @@ def edge(due_ms: int, bits: int) -> int:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_agrees_with_a_dict(engine: str) -> None:
+def test_a_due_index_agrees_with_a_dict(engine: str) -> None:
     machine = type("Machine", (AgainstModel,), {"make": staticmethod(ENGINES[engine])})
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,

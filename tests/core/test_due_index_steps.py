@@ -79,7 +79,9 @@ def many_buckets(rng: random.Random) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("spread", ["one bucket", "1000 buckets"])
-def test_a_key_among_50_000_scattered_ones(steps: Steps, spread: str) -> None:
+def test_calls_for_a_key_among_50_000_scattered_ones_take_few_steps(
+    steps: Steps, spread: str
+) -> None:
     rng = random.Random(7)
     index, entries = scattered(50_000, one_bucket if spread == "one bucket" else many_buckets(rng))
     worst: dict[str, int] = {}
@@ -98,7 +100,7 @@ def test_a_key_among_50_000_scattered_ones(steps: Steps, spread: str) -> None:
     index._check()
 
 
-def test_the_first_question_of_a_ledger(steps: Steps) -> None:
+def test_the_first_lookup_in_a_ledger_takes_few_steps(steps: Steps) -> None:
     index = TimeBucketIndex()
     for entry in range(20_000):
         for ledger in (1, 2, 3):
@@ -106,7 +108,7 @@ def test_the_first_question_of_a_ledger(steps: Steps) -> None:
     assert steps(lambda: (2, 30_000, -1) in index) <= FEW
 
 
-def test_a_cumulative_ack_costs_what_it_settles(steps: Steps) -> None:
+def test_a_cumulative_discard_takes_steps_only_for_the_keys_it_removes(steps: Steps) -> None:
     """Acks in small steps over a long ledger do not visit entries that earlier acks settled."""
     index = TimeBucketIndex()
     entries = 20_000
@@ -119,7 +121,7 @@ def test_a_cumulative_ack_costs_what_it_settles(steps: Steps) -> None:
     assert sum(taken[-500:]) <= 1.5 * sum(taken[:500])
 
 
-def test_a_burst_costs_what_it_hands_over(steps: Steps) -> None:
+def test_pop_due_takes_steps_in_proportion_to_the_keys_it_returns(steps: Steps) -> None:
     index = TimeBucketIndex()
     rng = random.Random(3)
     for entry in range(40_000):
@@ -134,7 +136,7 @@ def test_a_burst_costs_what_it_hands_over(steps: Steps) -> None:
     assert bursts[0] <= 8 * 1000 + 2 * 5_100
 
 
-def test_nothing_is_sealed_that_takes_long_to_open() -> None:
+def test_sealed_buckets_are_small_enough_to_open_quickly() -> None:
     index, _ = scattered(50_000, one_bucket)
     sealed = [held for held in index._buckets.values() if isinstance(held, bytes)]
     assert len(sealed) > 100

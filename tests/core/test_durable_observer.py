@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from core_kit import source_state
+from core_kit import make_topic_state
 
 from pulsar_encore.core.durable_observer import DurableObserver, Observer
 
@@ -28,7 +28,7 @@ def test_null_object_and_observer_have_the_same_methods() -> None:
 def test_plain_messages_call_no_observer(
     monkeypatch: pytest.MonkeyPatch, shared: bool, batch_size: int
 ) -> None:
-    source = source_state(shared=shared)
+    topic_state = make_topic_state(shared=shared)
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("the observer was called")
@@ -36,13 +36,13 @@ def test_plain_messages_call_no_observer(
     for name in METHODS:
         monkeypatch.setattr(Observer, name, fail)
     monkeypatch.setattr(Observer, "has_records", property(fail))
-    entries = [] if batch_size else source.arrive_first([(1, 0), (1, 1)])
+    entries = [] if batch_size else topic_state.arrive_first([(1, 0), (1, 1)])
     for number in (2, 3):
-        entry, wanted = source.arrive((1, number), batch_size, 0, range(batch_size or 1))
-        assert entry is not None and len(wanted) == (batch_size or 1)
+        entry, positions = topic_state.arrive((1, number), batch_size, 0, range(batch_size or 1))
+        assert entry is not None and len(positions) == (batch_size or 1)
         entries.append(entry)
     for entry in entries:
         for index in range(entry.size):
             assert entry.deliver(index)
-            source.ack(entry, index)
-    assert source.unacked == 0
+            topic_state.ack(entry, index)
+    assert topic_state.unacked == 0

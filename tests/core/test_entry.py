@@ -17,6 +17,6 @@ def test_remaining_is_the_unacked_indexes(acked: list[bool]) -> None:
     assert entry.remaining() == sum(1 << at for at, each in enumerate(acked) if not each)
 
 
-def test_a_batch_of_one_waits_as_its_entry() -> None:
+def test_the_due_key_of_a_batch_of_one_names_its_entry() -> None:
     assert Entry(None, (1, 2), 1, True).due_key(0) == (1, 2, -1)
     assert Entry(None, (1, 2), 2, True).due_key(0) == (1, 2, 0)

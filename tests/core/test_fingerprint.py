@@ -9,7 +9,7 @@ import pytest
 from pulsar_encore.core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of, fuller
 
 
-class Came(NamedTuple):
+class StoredEntry(NamedTuple):
     published: int = 1_800_000_000_000
     producer: str = "standalone-0-1"
     number: int | None = 7
@@ -24,44 +24,50 @@ class Came(NamedTuple):
         return self.number
 
 
-class Unreadable(Came):
+class Unreadable(StoredEntry):
     def producer_name(self) -> str:
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
 @pytest.mark.parametrize(
     "other",
-    [Came(published=1_800_000_000_001), Came(producer="standalone-0-2"), Came(number=8)],
+    [
+        StoredEntry(published=1_800_000_000_001),
+        StoredEntry(producer="standalone-0-2"),
+        StoredEntry(number=8),
+    ],
     ids=str,
 )
-def test_other_entries_differ(other: Came) -> None:
-    assert differ(fingerprint_of(Came()), fingerprint_of(other))
+def test_fingerprints_of_different_entries_differ(other: StoredEntry) -> None:
+    assert differ(fingerprint_of(StoredEntry()), fingerprint_of(other))
 
 
-def test_an_entry_does_not_differ_from_itself() -> None:
-    assert fingerprint_of(Came()) == fingerprint_of(Came())
-    assert fingerprint_of(Came()) < 2**64
-    assert not differ(fingerprint_of(Came()), fingerprint_of(Came()))
+def test_the_fingerprint_of_an_entry_equals_itself() -> None:
+    assert fingerprint_of(StoredEntry()) == fingerprint_of(StoredEntry())
+    assert fingerprint_of(StoredEntry()) < 2**64
+    assert not differ(fingerprint_of(StoredEntry()), fingerprint_of(StoredEntry()))
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_directory_can_move_between_transports(turned: bool) -> None:
-    native, stock = fingerprint_of(Came()), fingerprint_of(Came(number=None))
-    other = fingerprint_of(Came(published=1, number=None))
+def test_fingerprints_of_one_entry_by_both_transports_match(turned: bool) -> None:
+    native, stock = fingerprint_of(StoredEntry()), fingerprint_of(StoredEntry(number=None))
+    other = fingerprint_of(StoredEntry(published=1, number=None))
     pair = (stock, native) if turned else (native, stock)
     assert not differ(*pair)
     assert differ(native, other) and differ(other, native)
     assert fuller(*pair) == native
 
 
-def test_an_unknown_fingerprint_differs_from_none() -> None:
+def test_an_unknown_fingerprint_matches_every_entry() -> None:
     assert fingerprint_of(Unreadable()) == NO_FINGERPRINT
-    assert not differ(NO_FINGERPRINT, fingerprint_of(Came()))
-    assert not differ(fingerprint_of(Came()), NO_FINGERPRINT)
-    assert fuller(NO_FINGERPRINT, fingerprint_of(Came())) == fingerprint_of(Came())
+    assert not differ(NO_FINGERPRINT, fingerprint_of(StoredEntry()))
+    assert not differ(fingerprint_of(StoredEntry()), NO_FINGERPRINT)
+    assert fuller(NO_FINGERPRINT, fingerprint_of(StoredEntry())) == fingerprint_of(StoredEntry())
 
 
 @pytest.mark.parametrize("number", [0, 2**24 - 2, 2**24 - 1, 2**64 - 1])
-def test_any_sequence_id_is_told_from_none(number: int) -> None:
-    assert fingerprint_of(Came(number=number)) & 0xFFFFFF
-    assert differ(fingerprint_of(Came(number=number)), fingerprint_of(Came(number=number + 1)))
+def test_every_sequence_id_differs_from_an_absent_one_and_from_its_successor(number: int) -> None:
+    assert fingerprint_of(StoredEntry(number=number)) & 0xFFFFFF
+    assert differ(
+        fingerprint_of(StoredEntry(number=number)), fingerprint_of(StoredEntry(number=number + 1))
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core_kit import source_state
+from core_kit import make_topic_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +12,7 @@ from pulsar_encore.core.rewind_check import Admission
 from pulsar_encore.core.topic_state import TopicState
 
 steps = st.lists(
-    st.tuples(st.just("come"), st.integers(0, 30), st.integers(1, 8))
+    st.tuples(st.just("arrive"), st.integers(0, 30), st.integers(1, 8))
     | st.tuples(st.sampled_from(["ack", "nack", "up to"]), st.integers(0, 40), st.just(0))
     | st.tuples(st.sampled_from(["sent", "give back", "lost"]), st.just(0), st.just(0)),
     max_size=30,
@@ -23,20 +23,20 @@ class Twin:
     """One of two that live through the same."""
 
     def __init__(self, *, shared: bool, together: bool) -> None:
-        self.state: TopicState = source_state(shared=shared)
+        self.state: TopicState = make_topic_state(shared=shared)
         self._together = together
         self._entries: dict[EntryKey, Entry] = {}
 
-    def come(self, keys: list[EntryKey]) -> list[tuple[EntryKey, Admission]]:
+    def arrive(self, keys: list[EntryKey]) -> list[tuple[EntryKey, Admission]]:
         """Return the outcome of each message."""
         arrived = self.state.arrive_first(keys) if self._together else []
         self._entries.update((entry.key, entry) for entry in arrived)
         return [
             *((entry.key, Admission.ADMIT) for entry in arrived),
-            *(found for key in keys[len(arrived) :] if (found := self._comes(key))),
+            *(found for key in keys[len(arrived) :] if (found := self._arrive_one(key))),
         ]
 
-    def _comes(self, key: EntryKey) -> tuple[EntryKey, Admission] | None:
+    def _arrive_one(self, key: EntryKey) -> tuple[EntryKey, Admission] | None:
         rewind = self.state.rewind
         if rewind is not None:
             admission = rewind.judge(key, 0)
@@ -44,8 +44,8 @@ class Twin:
                 if admission is Admission.REWIND:
                     self.state.rewound_with_others()
                 return key, admission
-        entry, wanted = self.state.arrive(key, 0, 0, (0,))
-        if entry is None or not wanted:
+        entry, positions = self.state.arrive(key, 0, 0, (0,))
+        if entry is None or not positions:
             return None
         self._entries[key] = entry
         return key, Admission.ADMIT
@@ -79,7 +79,7 @@ class Twin:
             self.state.reconnected()
 
     @property
-    def told(self) -> tuple[object, ...]:
+    def outcome(self) -> tuple[object, ...]:
         rewind = self.state.rewind
         follows = None if rewind is None else (rewind._at, rewind._edge, list(rewind._owed.items()))
         here = sorted((key, e.state[0], e.causes) for key, e in self._entries.items() if e.live)
@@ -87,23 +87,25 @@ class Twin:
 
 
 @given(steps, st.booleans())
-def test_both_have_the_same_outcome(script: list[tuple[str, int, int]], shared: bool) -> None:
+def test_entries_arriving_together_and_singly_have_the_same_outcome(
+    script: list[tuple[str, int, int]], shared: bool
+) -> None:
     together, singly = (Twin(shared=shared, together=each) for each in (True, False))
     for what, first, second in script:
-        if what == "come":
+        if what == "arrive":
             keys = [(1, number) for number in range(first, first + second)]
-            assert together.come(keys) == singly.come(keys)
+            assert together.arrive(keys) == singly.arrive(keys)
         elif what in ("ack", "nack", "up to"):
             for twin in (together, singly):
                 twin.settle(what, first)
         else:
             for twin in (together, singly):
                 twin.happens(what)
-        assert together.told == singly.told
+        assert together.outcome == singly.outcome
 
 
-def test_on_an_ordered_subscription_they_arrive_together_while_nothing_is_owed() -> None:
-    state = source_state(shared=False)
+def test_on_exclusive_entries_arrive_together_while_none_is_owed() -> None:
+    state = make_topic_state(shared=False)
     keys = [(1, number) for number in range(5)]
     assert [entry.key for entry in state.arrive_first(keys)] == keys
     state.release_all()

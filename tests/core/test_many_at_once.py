@@ -1,7 +1,7 @@
 """Ending many records in one step has the same result as ending each of them.
 
-Two sources play every history: one ends records one by one, the other in bulk. The tests compare
-their observable state after each step.
+Two topic states play every history: one ends records one by one, the other in bulk. The tests
+compare their observable state after each step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_kit import source_state
+from core_kit import make_topic_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,14 +44,14 @@ STEPS = st.lists(
 
 
 def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[Any]:
-    source = source_state(shared=shared)
+    topic_state = make_topic_state(shared=shared)
     messages: list[tuple[Entry, int]] = []
     seen: list[Any] = []
 
     def arrive(number: int, batch: int = 0) -> None:
-        if source.rewind is not None:
-            source.rewind.forget()
-        entry, positions = source.arrive((1, number), batch, 0, range(batch or 1))
+        if topic_state.rewind is not None:
+            topic_state.rewind.forget()
+        entry, positions = topic_state.arrive((1, number), batch, 0, range(batch or 1))
         if entry is not None:
             messages.extend((entry, position) for position in positions)
 
@@ -61,13 +61,13 @@ def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[A
         result: Any = None
         if step == "cumulative":
             if not shared:
-                result = source.ack_cumulative((1, at), -1, 1)
+                result = topic_state.ack_cumulative((1, at), -1, 1)
         elif step == "release":
-            source.release_all()
+            topic_state.release_all()
         elif step == "lose":
-            source.disconnected()
+            topic_state.disconnected()
         elif step == "seek":
-            source.reset()
+            topic_state.reset()
         elif step == "come_again":
             for number in order:
                 arrive(number)
@@ -78,32 +78,34 @@ def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[A
             if step == "deliver":
                 result = entry.deliver(index)
             elif step == "begin_forwarding":
-                result = source.begin_forwarding(entry, index)
+                result = topic_state.begin_forwarding(entry, index)
             elif step == "nack":
-                result = source.is_latest_delivery(entry, index, 0) and source.nack(
+                result = topic_state.is_latest_delivery(entry, index, 0) and topic_state.nack(
                     entry, index, 1_000, 0
                 )
             elif entry.live:
-                result = source.ack(entry, index)
-        source._check()
-        seen.append((step, result, observed(source), [bool(each.live) for each, _ in messages]))
+                result = topic_state.ack(entry, index)
+        topic_state._check()
+        seen.append(
+            (step, result, observed(topic_state), [bool(each.live) for each, _ in messages])
+        )
     return seen
 
 
-def observed(source: TopicState) -> Any:
-    rewind = source.rewind
+def observed(topic_state: TopicState) -> Any:
+    rewind = topic_state.rewind
     return (
-        source.unacked,
-        source.snapshot()["entries"],
-        len(source.nacks),
-        len(source.acks),
-        dict(source.window.unattempted),
+        topic_state.unacked,
+        topic_state.snapshot()["entries"],
+        len(topic_state.nacks),
+        len(topic_state.acks),
+        dict(topic_state.window.unattempted),
         None if rewind is None else rewind._owed.items(),
     )
 
 
 @given(st.booleans(), st.booleans(), STEPS)
-def test_ending_them_together_is_ending_each(
+def test_ending_many_entries_together_equals_ending_each(
     shared: bool, rising: bool, steps: list[tuple[str, int]]
 ) -> None:
     order = list(range(COUNT)) if rising else [*range(COUNT // 2, COUNT), *range(COUNT // 2)]
@@ -142,7 +144,7 @@ def alone(state: int) -> Entry:
         ("drop_queued", lambda entry: drop_queued_alone([entry])),
     ],
 )
-def test_a_step_of_many_is_the_row_of_the_table(
+def test_a_bulk_step_follows_its_row_of_the_transition_table(
     state: int, row: str, step: Callable[[Entry], list[Entry]]
 ) -> None:
     entry = alone(state)
@@ -173,35 +175,35 @@ def calls(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("end", ["cumulative", "release", "seek", "lose"])
 @pytest.mark.parametrize("state", [QUEUED, HELD])
-def test_no_step_of_many_makes_a_call_for_each(end: str, state: int) -> None:
-    source = source_state(shared=False)
-    arrived = source.arrive_first([(1, number) for number in range(20_000)])
+def test_no_bulk_step_makes_a_call_for_each_entry(end: str, state: int) -> None:
+    topic_state = make_topic_state(shared=False)
+    arrived = topic_state.arrive_first([(1, number) for number in range(20_000)])
     if state == HELD:
         for entry in arrived:
             entry.deliver(0)
     work: dict[str, Callable[[], object]] = {
-        "cumulative": lambda: source.ack_cumulative((1, 19_990), -1, 1),
-        "release": source.release_all,
-        "seek": source.reset,
-        "lose": source.disconnected,
+        "cumulative": lambda: topic_state.ack_cumulative((1, 19_990), -1, 1),
+        "release": topic_state.release_all,
+        "seek": topic_state.reset,
+        "lose": topic_state.disconnected,
     }
     assert calls(work[end]) < 2_000
-    source._check()
+    topic_state._check()
 
 
 def test_unused_containers_are_passed_to_the_disposal() -> None:
     freed: list[Any] = []
-    source = TopicState(
+    topic_state = TopicState(
         object(),
         0,
         "persistent://public/default/t",
         -1,
         shared=False,
-        nacks=source_state().nacks,
-        timeouts=source_state().timeouts,
+        nacks=make_topic_state().nacks,
+        timeouts=make_topic_state().timeouts,
         dispose=freed.append,
     )
-    source.arrive_first([(1, number) for number in range(5_000)])
-    source.ack_cumulative((1, 4_999), -1, 1)
+    topic_state.arrive_first([(1, number) for number in range(5_000)])
+    topic_state.ack_cumulative((1, 4_999), -1, 1)
     assert sum(len(each) for each in freed) == 5_000
-    assert source.unacked == 0
+    assert topic_state.unacked == 0

@@ -29,7 +29,7 @@ def records(draw: st.DrawFn) -> Packed:
 
 
 @given(records())
-def test_a_record_comes_back_as_it_went_in(record: Packed) -> None:
+def test_a_packed_record_is_read_back_unchanged(record: Packed) -> None:
     packed = PackedEntries()
     packed.put((1, 2), record)
     assert packed.get((1, 2)) == record
@@ -51,7 +51,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_agrees_with_a_dict(script: list[tuple[str, EntryKey]]) -> None:
+def test_packed_entries_agree_with_a_dict(script: list[tuple[str, EntryKey]]) -> None:
     packed = PackedEntries()
     model: dict[EntryKey, Packed] = {}
     for step, (what, key) in enumerate(script):
@@ -92,7 +92,7 @@ def one_of_a_thousand(number: int) -> Packed:
 
 @pytest.mark.parametrize("make", [one_of_ten, all_ten, one_of_a_thousand])
 @pytest.mark.parametrize("order", ["rising", "random", "one in a hundred"])
-def test_a_record_weighs_under_25_bytes(make: Callable[[int], Packed], order: str) -> None:
+def test_a_packed_record_takes_under_25_bytes(make: Callable[[int], Packed], order: str) -> None:
     count = 5_000
     numbers = list(range(0, count * 100, 100) if order == "one in a hundred" else range(count))
     if order == "random":

@@ -19,7 +19,7 @@ def judged(rewind: Rewind, numbers: Iterable[int]) -> list[Admission]:
 
 
 def rewound(numbers: Iterable[int]) -> Rewind:
-    """A source that was delivered some entries and gave all of them back."""
+    """Return the rewind of a topic that received some entries and released all of them."""
     rewind = Rewind()
     numbers = list(numbers)
     assert set(judged(rewind, numbers)) <= {ADMIT}
@@ -27,7 +27,7 @@ def rewound(numbers: Iterable[int]) -> Rewind:
     return rewind
 
 
-def test_a_second_rewind_for_a_hole_brings_what_the_first_had_skipped() -> None:
+def test_a_second_rewind_for_a_hole_redelivers_the_entries_that_the_first_skipped() -> None:
     """Also when all before the hole was acked meanwhile, so that it comes first."""
     rewind = rewound(range(3))
     assert judged(rewind, [0]) == [ADMIT]
@@ -37,7 +37,7 @@ def test_a_second_rewind_for_a_hole_brings_what_the_first_had_skipped() -> None:
     assert rewind.outstanding == 0
 
 
-def test_without_a_rewind_everything_is_handed_out() -> None:
+def test_without_a_rewind_every_entry_is_admitted() -> None:
     rewind = Rewind()
     assert set(judged(rewind, [0, 1, 5, 4, 4, 9])) == {ADMIT}, "nobody waits for anything"
 
@@ -49,21 +49,21 @@ def test_leftovers_are_dropped_until_the_stream_goes_back() -> None:
     assert rewind.outstanding == 0
 
 
-def test_a_leftover_is_owed_as_well() -> None:
+def test_a_dropped_leftover_is_owed_as_well() -> None:
     rewind = rewound(range(2))
     assert judged(rewind, [2]) == [DROP]
     assert judged(rewind, [0, 1, 3]) == [ADMIT, ADMIT, REWIND]
     assert judged(rewind, [0, 1, 2, 3]) == [ADMIT] * 4
 
 
-def test_past_something_owed_nothing_is_handed_out() -> None:
+def test_no_entry_is_admitted_past_an_owed_one() -> None:
     rewind = rewound(range(4))
     assert judged(rewind, [0, 2, 3]) == [ADMIT, REWIND, DROP]
     assert rewind.outstanding == 3
     assert judged(rewind, [0, 1, 2, 3]) == [ADMIT] * 4
 
 
-def test_a_rewind_may_begin_before_all_that_is_owed() -> None:
+def test_a_rewind_may_begin_before_the_first_owed_entry() -> None:
     """Messages that are held and were not returned are redelivered too."""
     rewind = Rewind()
     judged(rewind, range(3))
@@ -85,7 +85,7 @@ def test_a_hole_past_the_edge_is_suspect_after_a_rewind() -> None:
     assert judged(rewind, range(6)) == [ADMIT] * 6
 
 
-def test_a_hole_is_also_found_between_leftovers() -> None:
+def test_a_hole_between_leftovers_is_suspect_too() -> None:
     """An earlier rewind's skip: the next one may skip the same."""
     rewind = rewound(range(2))
     assert judged(rewind, [4]) == [DROP]
@@ -93,7 +93,7 @@ def test_a_hole_is_also_found_between_leftovers() -> None:
     assert judged(rewind, range(5)) == [ADMIT] * 5
 
 
-def test_at_the_end_of_a_ledger_something_may_be_missing() -> None:
+def test_entries_may_be_missing_at_the_end_of_a_ledger() -> None:
     """The number of its entries is unknown, so it gets two rewinds, as every hole does."""
     rewind = rewound(range(2))
     assert judged(rewind, range(2)) == [ADMIT, ADMIT]
@@ -106,7 +106,7 @@ def test_at_the_end_of_a_ledger_something_may_be_missing() -> None:
     assert rewind.judge((3, 2), 0) is REWIND, "a ledger's end says nothing of holes inside"
 
 
-def test_a_source_where_three_holes_stay_is_trusted_from_then_on() -> None:
+def test_a_topic_with_three_permanent_holes_is_trusted_from_then_on() -> None:
     """Markers and compaction: two rewinds for each of three, and none for the holes that follow."""
     rewind = rewound(range(2))
     assert judged(rewind, [0, 1, 5]) == [ADMIT, ADMIT, REWIND]
@@ -130,7 +130,7 @@ def test_gaps_are_no_holes_without_consecutive_ids() -> None:
     assert judged(rewind, [5, 9]) == [ADMIT, ADMIT]
 
 
-def test_holes_are_not_suspect_for_ever() -> None:
+def test_holes_far_behind_the_rewind_are_not_suspect() -> None:
     """The race reaches a few broker reads past the last entry sent."""
     rewind = rewound([0])
     assert set(judged(rewind, range(10_000))) == {ADMIT}
@@ -180,7 +180,7 @@ def test_the_tail_of_a_batch_waits_for_its_head() -> None:
     assert rewind.judge((1, 0), 3) is ADMIT
 
 
-def test_a_batch_may_begin_where_its_acked_messages_end() -> None:
+def test_a_redelivered_batch_may_begin_after_its_acked_messages() -> None:
     rewind = Rewind()
     assert rewind.judge((1, 0), 0) is ADMIT
     rewind.begin([((1, 0), 0)])
@@ -190,7 +190,7 @@ def test_a_batch_may_begin_where_its_acked_messages_end() -> None:
     assert rewind.outstanding == 0, "only what is owed changes"
 
 
-def test_a_second_rewind_during_the_first() -> None:
+def test_entries_of_a_first_rewind_are_dropped_when_a_second_begins() -> None:
     rewind = rewound(range(3))
     assert judged(rewind, [0, 1]) == [ADMIT, ADMIT]
     rewind.begin([((1, 0), 0), ((1, 1), 0)])
@@ -211,7 +211,7 @@ def test_an_entry_that_was_given_up_is_no_longer_awaited() -> None:
     assert judged(rewind, [3, 4]) == [ADMIT, ADMIT]
 
 
-def test_progress_counts_owed_entries_that_came() -> None:
+def test_progress_counts_owed_entries_that_arrived() -> None:
     rewind = rewound(range(3))
     assert rewind.came == 0
     judged(rewind, [3])

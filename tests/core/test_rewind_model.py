@@ -14,7 +14,7 @@ from random import Random
 from typing import TypeAlias
 
 import pytest
-from core_kit import source_state
+from core_kit import make_topic_state
 
 from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.core.message_states import HELD
@@ -22,9 +22,9 @@ from pulsar_encore.core.rewind_check import Admission
 
 SEEDS = 250
 STEPS = 150
-# As often in a row may one entry be skipped: a third time it is taken for gone.
+# How often in a row one entry may be skipped: a third time it is taken for trimmed.
 SKIPS = 2
-PATIENCE = 6  # rewinds of a silent source, as the shell has it
+PATIENCE = 6  # rewinds of a silent topic, as in the consumer
 ROUNDS = 200
 
 Spot: TypeAlias = tuple[EntryKey, int]
@@ -49,7 +49,7 @@ WEIGHTS = {
 
 
 class Story:
-    """One source and its broker.
+    """One topic state and its broker.
 
     Args:
         markers: The log has ids that are never sent.
@@ -60,13 +60,13 @@ class Story:
         # Holes that nothing on this connection explains: those of markers, and what was acked
         # before. Where there are some, only what came on this connection may be skipped.
         self.unexplained = markers
-        self.source = source_state(shared=False)
-        assert self.source.rewind is not None
-        self.rewind = self.source.rewind
+        self.topic_state = make_topic_state(shared=False)
+        assert self.topic_state.rewind is not None
+        self.rewind = self.topic_state.rewind
         self.log: list[tuple[EntryKey, int]] = []  # messages in the entry, 0 for a marker
         self.acked: set[Spot] = set()  # here
         self.arrived: set[Spot] = set()  # of those, at the broker
-        self.gone: set[EntryKey] = set()
+        self.trimmed: set[EntryKey] = set()
         self.held: set[Spot] = set()
         self.ever: set[Spot] = set()
         self.position = 0
@@ -80,7 +80,7 @@ class Story:
 
     def step(self, what: str, seed: int) -> None:
         getattr(self, what)(Random(seed))
-        self.source._check()
+        self.topic_state._check()
         self.rewind._check()
         assert self.rewinds <= SKIPS * self.causes, "too many rewinds"
 
@@ -102,7 +102,7 @@ class Story:
 
     def unsettled(self, at: int) -> list[int]:
         key, size = self.log[at]
-        if key in self.gone:
+        if key in self.trimmed:
             return []
         return [index for index in range(size) if (key, index) not in self.arrived]
 
@@ -132,7 +132,7 @@ class Story:
 
     def skip(self, rng: Random) -> None:
         """Skip entries, but not past the last one sent: no later entry would reveal that."""
-        if not self.racing or not self.skips_left or self.gone:
+        if not self.racing or not self.skips_left or self.trimmed:
             return
         last = max((at for at in range(len(self.log)) if self.unsettled(at)), default=0)
         end = self.edge if self.unexplained else max(last, self.edge)
@@ -146,7 +146,7 @@ class Story:
         """The oldest of the backlog expire."""
         if self.skips_left == SKIPS:
             left = [at for at in range(len(self.log)) if self.unsettled(at)]
-            self.gone.update(self.log[at][0] for at in left[: rng.randint(1, 3)])
+            self.trimmed.update(self.log[at][0] for at in left[: rng.randint(1, 3)])
             self.causes += 1
 
     # The consumer
@@ -160,13 +160,13 @@ class Story:
             verdict = self.rewind.judge(key, indexes[0])
             if verdict is Admission.REWIND:
                 self.rewinds += 1
-                self.source.rewound_with_others()
+                self.topic_state.rewound_with_others()
                 self.asked += 1
             elif verdict is Admission.ADMIT:
                 self.arrive(key, size, indexes)
 
     def arrive(self, key: EntryKey, size: int, indexes: list[int]) -> None:
-        entry, positions = self.source.arrive(key, size if size > 1 else 0, 0, indexes)
+        entry, positions = self.topic_state.arrive(key, size if size > 1 else 0, 0, indexes)
         for at in positions:
             assert entry is not None
             index = indexes[at]
@@ -182,7 +182,7 @@ class Story:
         return [
             (key, index)
             for key, size in self.log
-            if key not in self.gone
+            if key not in self.trimmed
             for index in range(size)
             if (key, index) not in self.held and (key, index) not in self.acked
         ]
@@ -190,9 +190,9 @@ class Story:
     def ack(self, rng: Random) -> None:
         if self.held:
             key, index = rng.choice(sorted(self.held))
-            entry = self.source.find(key)
+            entry = self.topic_state.find(key)
             assert entry is not None
-            self.source.ack(entry, index)
+            self.topic_state.ack(entry, index)
             self.settled({(key, index)}, rng)
 
     def ack_all_up_to(self, rng: Random) -> None:
@@ -205,9 +205,9 @@ class Story:
             for each in range(size)
             if (at, each) <= (key, index)
         }
-        lost = {spot for spot in covered - self.ever - self.acked if spot[0] not in self.gone}
+        lost = {spot for spot in covered - self.ever - self.acked if spot[0] not in self.trimmed}
         assert not lost, f"{sorted(lost)} are acked, and were never handed out"
-        self.source.ack_cumulative(key, index, dict(self.log)[key])
+        self.topic_state.ack_cumulative(key, index, dict(self.log)[key])
         self.settled(covered, rng)
 
     def settled(self, spots: set[Spot], rng: Random) -> None:
@@ -217,24 +217,24 @@ class Story:
             self.flush()
 
     def flush(self, rng: Random | None = None) -> None:
-        self.source.acks.take(0)
+        self.topic_state.acks.take(0)
         self.arrived |= self.acked
 
     def redeliver_all(self, rng: Random) -> None:
         self.flush()
-        self.source.release_all()
+        self.topic_state.release_all()
         self.held.clear()
         self.asked += 1
         self.causes += 1
 
     def reconnect(self, rng: Random) -> None:
-        self.source.disconnected()
-        self.source.acks.disconnected(0)
+        self.topic_state.disconnected()
+        self.topic_state.acks.disconnected(0)
         self.pipe.clear()
         self.asked = self.position = self.edge = 0
         self.fresh = self.racing = False
         self.flush()
-        self.source.reconnected()
+        self.topic_state.reconnected()
         left = [at for at in range(len(self.log)) if self.unsettled(at)]
         self.unexplained = self.unexplained or left != list(range(len(self.log)))[-len(left) :]
 
@@ -246,11 +246,11 @@ class Story:
         if not self.is_silent() or not self.rewind.outstanding:
             return
         if self.impatient == PATIENCE:
-            assert self.gone, "given up, though it is there"
+            assert self.trimmed, "given up, though it is there"
             self.rewind.give_up()
             return
         self.impatient += 1
-        self.source.rewound_with_others()
+        self.topic_state.rewound_with_others()
         self.asked += 1
 
     def calm(self, rng: Random | None = None) -> None:
@@ -305,5 +305,5 @@ def test_no_message_is_delivered_past_a_hole(markers: bool) -> None:
         steps = [(name, rng.getrandbits(32)) for name in names]
         if failure(steps, markers=markers) is not None:
             steps = shortest(steps, markers=markers)
-            told = "".join(f"\n  {what} {details}" for what, details in steps)
-            pytest.fail(f"seed {seed}: {failure(steps, markers=markers)}{told}", pytrace=False)
+            script = "".join(f"\n  {what} {details}" for what, details in steps)
+            pytest.fail(f"seed {seed}: {failure(steps, markers=markers)}{script}", pytrace=False)

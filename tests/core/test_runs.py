@@ -22,9 +22,7 @@ steps = st.lists(
 
 
 @given(steps, st.sampled_from([0, 70, 300]))
-def test_agrees_with_a_dict_where_something_is(
-    script: list[tuple[str, int, int]], others: int
-) -> None:
+def test_stored_numbers_agree_with_a_dict(script: list[tuple[str, int, int]], others: int) -> None:
     """A stored number is found. A lookup of another key may return a neighbour's number."""
     runs: Runs = new_runs()
     model: dict[int, int] = {}
@@ -45,16 +43,16 @@ def test_agrees_with_a_dict_where_something_is(
             forget(runs, first)
             model.pop(first, None)
         elif what == "cut":
-            gone = {model.pop(each) for each in range(first, second) if each in model}
-            said = cut(runs, first, max(first, second))
-            assert gone <= said <= {*range(4), *range(100, 400), *WIDE}
+            removed = {model.pop(each) for each in range(first, second) if each in model}
+            cut_numbers = cut(runs, first, max(first, second))
+            assert removed <= cut_numbers <= {*range(4), *range(100, 400), *WIDE}
             assert all(find(runs, each) == -1 for each in range(first, second))
         assert {each: find(runs, each) for each in model} == model
         assert list(runs) == sorted(runs)
         assert len(runs) <= 2 * (SIZE + others + 5) * 5 // 4
 
 
-def test_what_was_never_given_a_number_has_none() -> None:
+def test_positions_without_a_stored_number_are_not_found() -> None:
     runs = new_runs()
     assert find(runs, 0) == -1
     for position in (3, 5, 9):
@@ -62,7 +60,7 @@ def test_what_was_never_given_a_number_has_none() -> None:
     assert [find(runs, each) for each in range(11)] == [-1, -1, -1, 3, -1, 5, -1, -1, -1, 9, -1]
 
 
-def test_a_run_weighs_eight_bytes_and_a_lone_position_four() -> None:
+def test_a_run_takes_eight_bytes_and_a_lone_position_four() -> None:
     runs = append(new_runs(), 0, 8000, 7)
     assert len(runs.tobytes()) == 8
     for position in range(8001, 8191, 2):

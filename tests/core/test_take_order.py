@@ -109,7 +109,7 @@ class InOrder(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_partial_take_hands_out_the_lowest_keys(engine: str) -> None:
+def test_pop_due_with_a_limit_returns_the_lowest_keys(engine: str) -> None:
     machine = type("Machine", (InOrder,), {"make": staticmethod(ENGINES[engine])})
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
@@ -124,7 +124,7 @@ def test_a_partial_take_hands_out_the_lowest_keys(engine: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("max_num_buckets", [-1, 2])
-def test_many_keys_of_one_due_time_come_in_order_from_many_snapshots(
+def test_many_keys_of_one_due_time_are_popped_in_order_from_many_snapshots(
     seed: int, max_num_buckets: int
 ) -> None:
     """Random arrival spreads the keys over every snapshot; merges run on a thread meanwhile."""
@@ -143,15 +143,15 @@ def test_many_keys_of_one_due_time_come_in_order_from_many_snapshots(
         )
         for key in keys:
             index.add(key, 100, 0)
-        came: list[MessageKey] = []
+        popped: list[MessageKey] = []
         while batch := index.pop_due(100, rng.randrange(1, 300)):
-            came += sorted(batch)
+            popped += sorted(batch)
             index.done(batch)
-        assert came == sorted(keys), f"seed {seed}"
+        assert popped == sorted(keys), f"seed {seed}"
         index.close()
 
 
-def test_groups_of_blocks_start_where_they_are_told_to() -> None:
+def test_groups_of_blocks_start_at_the_given_position() -> None:
     blocks = [(1, 0, -1, 0), (1, 4, -1, 1), (1, 4, 0, 2), (2, 0, -1, 3)]
     assert list(groups(blocks, 2, 1, 1)) == [blocks[1:3], blocks[3:]]
     assert list(groups(blocks, 2, 1, 4)) == []

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from core_kit import TOPIC, Settling, source_state
+from core_kit import TOPIC, Settling, make_topic_state
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -52,15 +52,15 @@ class AgainstModel(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.source = source_state(shared=self.shared)
+        self.topic_state = make_topic_state(shared=self.shared)
         self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
-        self.settling = Settling(self.source, lambda: self.now)
+        self.settling = Settling(self.topic_state, lambda: self.now)
         self.now = 1_000
         self.entries: dict[EntryKey, Stored] = {}
         self.where: dict[Spot, str] = {}
         self.due: dict[Spot, int] = {}
         self.pending: set[EntryKey] = set()  # entries that the broker will send (again)
-        self.looks: list[tuple[Message, Spot]] = []
+        self.deliveries: list[tuple[Message, Spot]] = []
         self.current: dict[Spot, Message] = {}
         self.void: set[Message] = set()  # received before a seek
         self.last_sent: list[tuple[int, EntryKey, set[int]]] = []
@@ -68,8 +68,8 @@ class AgainstModel(RuleBasedStateMachine):
 
     def record(self, key: EntryKey) -> Entry | None:
         """Return the record of an entry without unpacking it."""
-        entry = self.source.table.packed.peek(key)
-        return self.source.find(key) if entry is None else entry
+        entry = self.topic_state.table.packed.peek(key)
+        return self.topic_state.find(key) if entry is None else entry
 
     # The broker
 
@@ -102,12 +102,12 @@ class AgainstModel(RuleBasedStateMachine):
         mask = -1
         if tells and stored.acked:
             mask = sum(1 << index for index in range(stored.size) if index not in stored.acked)
-        wanted = ["away"]
-        expected = [index for index in indexes if self.where[key, index] in wanted]
+        waiting = ["away"]
+        expected = [index for index in indexes if self.where[key, index] in waiting]
         if tells and stored.acked:
             expected = [index for index in expected if index not in stored.acked]
         size = stored.size if stored.batched else 0
-        entry, positions = self.source.arrive(key, size, stored.count, indexes, mask)
+        entry, positions = self.topic_state.arrive(key, size, stored.count, indexes, mask)
         admitted = [indexes[position] for position in positions]
         assert admitted == expected, (key, indexes, admitted, expected)
         if entry is not None and admitted:
@@ -121,7 +121,7 @@ class AgainstModel(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         """Acks go out and arrive."""
-        unsent = self.source.acks.take(self.now)
+        unsent = self.topic_state.acks.take(self.now)
         for key in unsent.whole:
             self.settle(key, set(range(self.entries[key].size)))
         for entry in unsent.parts:
@@ -139,7 +139,7 @@ class AgainstModel(RuleBasedStateMachine):
                 assert size == self.entries[key].size
                 acked = {index for index in acked if not mask >> index & 1}
             self.settle(key, acked)
-        self.source.sent(unsent.parts)
+        self.topic_state.sent(unsent.parts)
         if self.shared:
             self.nothing_parkable_stays(unsent.parts)
 
@@ -160,16 +160,16 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(refused=st.booleans())
     def flush_refused(self, refused: bool) -> None:
-        before = len(self.source.acks)
-        unsent = self.source.acks.take(self.now)
-        self.source.acks.put_back(unsent)
-        assert len(self.source.acks) == before
+        before = len(self.topic_state.acks)
+        unsent = self.topic_state.acks.take(self.now)
+        self.topic_state.acks.put_back(unsent)
+        assert len(self.topic_state.acks) == before
 
     # The application
 
-    def recent_look(self, data: st.DataObject) -> tuple[Message, Spot]:
+    def recent_delivery(self, data: st.DataObject) -> tuple[Message, Spot]:
         # By position: a strategy over the objects themselves would depend on their addresses.
-        recent = self.looks[-12:]
+        recent = self.deliveries[-12:]
         return recent[data.draw(st.integers(0, len(recent) - 1))]
 
     @rule(count=st.integers(1, 5))
@@ -182,13 +182,13 @@ class AgainstModel(RuleBasedStateMachine):
             raw: Any = message._raw
             assert self.where[raw] == "queued", "handed out twice, or after its ack"
             self.where[raw] = "held"
-            self.looks.append((message, raw))
+            self.deliveries.append((message, raw))
             self.current[raw] = message
 
-    @precondition(lambda self: self.looks)
+    @precondition(lambda self: self.deliveries)
     @rule(data=st.data(), by_id=st.booleans())
     def ack(self, data: st.DataObject, by_id: bool) -> None:
-        message, spot = self.recent_look(data)
+        message, spot = self.recent_delivery(data)
         if self.record(spot[0]) is None and self.settled(spot[0]):
             return  # no record is kept of it: the ack is sent again, and the broker knows better
         if by_id:
@@ -226,34 +226,34 @@ class AgainstModel(RuleBasedStateMachine):
 
     def drop_messages(self) -> None:
         """The application keeps none of them."""
-        self.looks.clear()
+        self.deliveries.clear()
         self.current.clear()
         self.void.clear()
 
-    @precondition(lambda self: self.looks)
+    @precondition(lambda self: self.deliveries)
     @rule(data=st.data())
     def ack_entry(self, data: st.DataObject) -> None:
         """By an id without an index: its sender means the whole entry."""
-        _, (key, _) = self.recent_look(data)
+        _, (key, _) = self.recent_delivery(data)
         self.settling.ack(MessageId(-1, *key, topic=TOPIC))
         for index in range(self.entries[key].size):
             self.where[key, index] = "acked"
             self.due.pop((key, index), None)
 
-    @precondition(lambda self: self.looks and not self.shared)
+    @precondition(lambda self: self.deliveries and not self.shared)
     @rule(data=st.data(), by_id=st.booleans())
     def ack_cumulative(self, data: st.DataObject, by_id: bool) -> None:
-        message, (key, index) = self.recent_look(data)
+        message, (key, index) = self.recent_delivery(data)
         self.settling.ack_cumulative(message.message_id() if by_id else message)
         for spot in self.where:
             if spot <= (key, index):
                 self.where[spot] = "acked"
                 self.due.pop(spot, None)
 
-    @precondition(lambda self: self.looks)
+    @precondition(lambda self: self.deliveries)
     @rule(data=st.data(), delay=DELAYS)
     def nack(self, data: st.DataObject, delay: float) -> None:
-        message, spot = self.recent_look(data)
+        message, spot = self.recent_delivery(data)
         key = spot[0]
         if self.shared:
             current = self.current.get(spot) is message
@@ -265,10 +265,10 @@ class AgainstModel(RuleBasedStateMachine):
             self.where[spot] = "nacked"
             self.due[spot] = self.now + round(delay * 1000)
         elif self.where[spot] == "nacked" and self.entries[key].size == 1:
-            # No record is kept of a waiting plain message, so an older look may move it as well.
+            # No record is kept of a waiting plain message, so an older delivery may move it too.
             entry = self.record(key)
             assert entry is None
-            head = self.source.nacks.next_due()
+            head = self.topic_state.nacks.next_due()
             assert head is not None
             self.resync(spot)
 
@@ -278,14 +278,14 @@ class AgainstModel(RuleBasedStateMachine):
         at = next(
             at
             for at in sorted({self.due[spot], *(self.now + d for d in (0, 50, 1000, 3000, 60000))})
-            if _leaves_by(self.source.nacks, due_key, at)
+            if _leaves_by(self.topic_state.nacks, due_key, at)
         )
         self.due[spot] = at
 
-    @precondition(lambda self: self.looks)
+    @precondition(lambda self: self.deliveries)
     @rule(data=st.data(), delay=DELAYS)
     def nack_by_id(self, data: st.DataObject, delay: float) -> None:
-        message, spot = self.recent_look(data)
+        message, spot = self.recent_delivery(data)
         if self.where[spot] not in ("queued", "held", "nacked"):
             return
         self.settling.nack(message.message_id(), delay)
@@ -299,15 +299,15 @@ class AgainstModel(RuleBasedStateMachine):
         key, index = data.draw(st.sampled_from(held))
         entry = self.record(key)
         assert entry is not None
-        self.source.timeouts.move(entry.due_key(index), self.now + round(delay * 1000), 0)
+        self.topic_state.timeouts.move(entry.due_key(index), self.now + round(delay * 1000), 0)
 
     # Time
 
     @rule(passed=st.sampled_from([1, 60, 2_000, 70_000]))
     def time_passes(self, passed: int) -> None:
         self.now += passed
-        self.release(self.source.timeouts.pop_due(self.now), timed_out=True)
-        due = self.source.nacks.pop_due(self.now)
+        self.release(self.topic_state.timeouts.pop_due(self.now), timed_out=True)
+        due = self.topic_state.nacks.pop_due(self.now)
         expected = {spot for spot, at in self.due.items() if at <= self.now}
         asked = self.release(due)
         if self.shared:
@@ -322,7 +322,7 @@ class AgainstModel(RuleBasedStateMachine):
         if timed_out:
             for spot in spots:
                 assert self.where[spot] == "held", "a timeout for what is not held"
-        groups = self.source.release(due)
+        groups = self.topic_state.release(due)
         asked = {(ledger, number) for ledger, numbers in groups for number in numbers}
         if not self.shared:
             self.rewind()
@@ -344,9 +344,9 @@ class AgainstModel(RuleBasedStateMachine):
     @rule()
     def rewind(self) -> None:
         """Everything unacked comes again."""
-        self.source.release_all()
+        self.topic_state.release_all()
         self.queue.drop()
-        self.current.clear()  # every look is over
+        self.current.clear()  # every delivery has ended
         for spot, word in self.where.items():
             if word != "acked":
                 self.where[spot] = "away"
@@ -360,8 +360,8 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(lose=st.booleans(), forget_sets=st.booleans(), forget_counts=st.booleans())
     def disconnect(self, lose: bool, forget_sets: bool, forget_counts: bool) -> None:
         self.connected = False
-        self.source.acks.disconnected(self.now)
-        self.source.disconnected()
+        self.topic_state.acks.disconnected(self.now)
+        self.topic_state.disconnected()
         self.queue.drop()
         for spot, word in self.where.items():
             if word == "queued":
@@ -383,7 +383,7 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(flushes=st.booleans())
     def reconnect(self, flushes: bool) -> None:
         self.connected = True
-        self.source.reconnected()
+        self.topic_state.reconnected()
         if flushes:
             self.flush()
 
@@ -394,7 +394,7 @@ class AgainstModel(RuleBasedStateMachine):
             return
         self.flush()
         self.now += 31_000
-        self.source.window.end_reconnect()
+        self.topic_state.window.end_reconnect()
         self.last_sent.clear()
 
     @rule()
@@ -402,7 +402,7 @@ class AgainstModel(RuleBasedStateMachine):
         """Back to the start: nothing from before counts."""
         if not self.connected:
             return
-        self.source.reset()
+        self.topic_state.reset()
         self.queue.drop()
         self.due.clear()
         self.last_sent.clear()
@@ -412,13 +412,13 @@ class AgainstModel(RuleBasedStateMachine):
             self.pending.add(key)
         self.where = dict.fromkeys(self.where, "away")
         self.current.clear()
-        self.void.update(message for message, _ in self.looks)
+        self.void.update(message for message, _ in self.deliveries)
 
     # Agreement
 
     @invariant()
     def agree(self) -> None:
-        self.source._check()
+        self.topic_state._check()
         counted = {"queued": 0, "held": 0, "nacked": 0}
         for (key, index), word in self.where.items():
             if word in counted:
@@ -427,15 +427,15 @@ class AgainstModel(RuleBasedStateMachine):
             if entry is not None:
                 assert WORDS[entry.state[index]] == word, (key, index)
             elif word == "nacked":
-                assert (*key, -1) in self.source.nacks
+                assert (*key, -1) in self.topic_state.nacks
             else:
                 assert word in ("away", "acked"), (key, index, word)
-        assert self.source.count(QUEUED) == counted["queued"]
-        assert self.source.count(HELD) == counted["held"]
-        assert len(self.source.nacks) == counted["nacked"]
-        assert self.source.unacked == sum(counted.values())
-        assert len(self.source.nacks) == len(self.due) == counted["nacked"]
-        assert self.source.nacks.next_due() == min(self.due.values(), default=None)
+        assert self.topic_state.count(QUEUED) == counted["queued"]
+        assert self.topic_state.count(HELD) == counted["held"]
+        assert len(self.topic_state.nacks) == counted["nacked"]
+        assert self.topic_state.unacked == sum(counted.values())
+        assert len(self.topic_state.nacks) == len(self.due) == counted["nacked"]
+        assert self.topic_state.nacks.next_due() == min(self.due.values(), default=None)
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -447,7 +447,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     def ack_is_kept(self, key: EntryKey, index: int) -> bool:
         """An ack that the broker lacks is pending, or is sent again at redelivery."""
-        acks = self.source.acks
+        acks = self.topic_state.acks
         entry = self.record(key)
         return (
             acks.covers(key)
@@ -461,7 +461,7 @@ def _leaves_by(index: Any, due_key: tuple[int, int, int], at: int) -> bool:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "exclusive"])
-def test_agrees_with_the_model(shared: bool) -> None:
+def test_a_topic_state_agrees_with_the_model(shared: bool) -> None:
     machine = type("Machine", (AgainstModel,), {"shared": shared})
     run_state_machine_as_test(
         machine,
@@ -475,152 +475,152 @@ def test_agrees_with_the_model(shared: bool) -> None:
 # Faults that the machine found, one test each
 
 
-def test_a_timed_out_message_leaves_the_window() -> None:
-    source = source_state()
-    entry, _ = source.arrive((1, 1), 0, 0, (0,))
+def test_a_message_with_an_expired_ack_timeout_is_not_unacked_any_more() -> None:
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
     entry.deliver(0)
-    source.timeouts.add((1, 1, -1), 5, 0)
-    assert source.unacked == 1
-    assert source.release(source.timeouts.pop_due(5)) == [(1, [1])]
-    assert source.unacked == 0
-    source._check()
+    topic_state.timeouts.add((1, 1, -1), 5, 0)
+    assert topic_state.unacked == 1
+    assert topic_state.release(topic_state.timeouts.pop_due(5)) == [(1, [1])]
+    assert topic_state.unacked == 0
+    topic_state._check()
 
 
 def test_acks_from_before_a_seek_do_not_count_after_it() -> None:
-    source = source_state()
-    entry, _ = source.arrive((1, 1), 2, 0, (0, 1))
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 1), 2, 0, (0, 1))
     assert entry is not None
-    source.ack(entry, 0)
-    source.reset()
-    assert entry.era != source.era, "its messages are void: nothing of it is told to the broker"
-    again, positions = source.arrive((1, 1), 2, 0, (0, 1))
+    topic_state.ack(entry, 0)
+    topic_state.reset()
+    assert entry.era != topic_state.era, "its messages are void: no ack of them is sent"
+    again, positions = topic_state.arrive((1, 1), 2, 0, (0, 1))
     assert again is not None and list(positions) == [0, 1]
 
 
-def test_a_part_of_what_is_acked_whole_and_unsent_opens_no_new_record() -> None:
-    source = source_state()
-    entry, _ = source.arrive((1, 1), 2, 0, (0, 1))
+def test_a_partial_ack_of_an_entry_with_an_unsent_whole_ack_opens_no_record() -> None:
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 1), 2, 0, (0, 1))
     assert entry is not None
-    source.release_all()
-    source.ack_entry((1, 1))
-    stale = Entry(source, (1, 1), 2, True)
-    source.adopt(stale)
-    source.ack(stale, 0)
-    assert source.arrive((1, 1), 2, 1, (0, 1)) == (None, ())
-    unsent = source.acks.take(0)
+    topic_state.release_all()
+    topic_state.ack_entry((1, 1))
+    stale = Entry(topic_state, (1, 1), 2, True)
+    topic_state.adopt(stale)
+    topic_state.ack(stale, 0)
+    assert topic_state.arrive((1, 1), 2, 1, (0, 1)) == (None, ())
+    unsent = topic_state.acks.take(0)
     assert (unsent.whole, unsent.parts) == ([(1, 1)], [])
 
 
-def test_what_is_gone_is_remembered_within_bounds() -> None:
-    source = source_state()
+def test_at_most_10_000_records_of_batches_that_await_redelivery_are_kept() -> None:
+    topic_state = make_topic_state()
     for number in range(10_500):
-        entry, _ = source.arrive((1, number), 2, 0, (0, 1))
+        entry, _ = topic_state.arrive((1, number), 2, 0, (0, 1))
         assert entry is not None
         entry.deliver(0)
         entry.deliver(1)
-        source.ack(entry, 0)
-        source.nack(entry, 1, 0, 0)
-        source.release(source.nacks.pop_due(1))
-    assert sum(source.find((1, number)) is not None for number in range(10_500)) == 10_000
-    assert source.find((1, 0)) is None
-    assert source.find((1, 10_499)) is not None
-    source._check()
+        topic_state.ack(entry, 0)
+        topic_state.nack(entry, 1, 0, 0)
+        topic_state.release(topic_state.nacks.pop_due(1))
+    assert sum(topic_state.find((1, number)) is not None for number in range(10_500)) == 10_000
+    assert topic_state.find((1, 0)) is None
+    assert topic_state.find((1, 10_499)) is not None
+    topic_state._check()
 
 
-def test_an_acked_index_that_comes_again_is_told_again() -> None:
+def test_the_ack_of_a_redelivered_batch_index_is_sent_again() -> None:
     """A broker that lost its partial acks sends the batch whole, without a reconnect of ours."""
-    source = source_state()
-    entry, _ = source.arrive((1, 1), 3, 0, (0, 1, 2))
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 1), 3, 0, (0, 1, 2))
     assert entry is not None
-    source.ack(entry, 1)
-    assert len(source.acks.take(0).parts) == 1
-    source.release_all()
-    again, positions = source.arrive((1, 1), 3, 1, (0, 1, 2))
+    topic_state.ack(entry, 1)
+    assert len(topic_state.acks.take(0).parts) == 1
+    topic_state.release_all()
+    again, positions = topic_state.arrive((1, 1), 3, 1, (0, 1, 2))
     assert again is entry and list(positions) == [0, 2]
-    (part,) = source.acks.take(1).parts
+    (part,) = topic_state.acks.take(1).parts
     assert part.remaining() == 0b101
 
 
-def test_a_nacked_message_that_is_acked_is_recognised_when_a_copy_comes() -> None:
+def test_a_copy_of_a_nacked_and_then_acked_message_is_recognised() -> None:
     """A reconnect sent it again. The record, which knew of that, left with the nack."""
-    source = source_state()
-    entry, _ = source.arrive((1, 1), 0, 0, (0,))
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    source.disconnected()
-    source.reconnected()
-    entry, _ = source.arrive((1, 1), 0, 0, (0,))
+    topic_state.disconnected()
+    topic_state.reconnected()
+    entry, _ = topic_state.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
     entry.deliver(0)
-    source.nack(entry, 0, 1_000, 0)
-    source.ack_entry((1, 1))
-    source.acks.take(0)
-    assert source.arrive((1, 1), 0, 0, (0,)) == (None, ())
+    topic_state.nack(entry, 0, 1_000, 0)
+    topic_state.ack_entry((1, 1))
+    topic_state.acks.take(0)
+    assert topic_state.arrive((1, 1), 0, 0, (0,)) == (None, ())
 
 
-def test_a_message_acked_before_its_delivery_is_recognised_when_it_comes() -> None:
-    """By an older look: the rest of its batch may come first, and be acked as well."""
-    source = source_state()
-    entry, _ = source.arrive((1, 1), 2, 0, (0,))
+def test_a_message_acked_before_its_delivery_is_recognised_on_arrival() -> None:
+    """By an older delivery: the rest of its batch may come first, and be acked as well."""
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 1), 2, 0, (0,))
     assert entry is not None
-    source.ack(entry, 1)
-    source.ack(entry, 0)
-    source.acks.take(0)
-    assert source.arrive((1, 1), 2, 0, (1,)) == (None, ())
+    topic_state.ack(entry, 1)
+    topic_state.ack(entry, 0)
+    topic_state.acks.take(0)
+    assert topic_state.arrive((1, 1), 2, 0, (1,)) == (None, ())
 
 
-def test_a_batch_of_which_only_acked_messages_come_is_kept_within_bounds() -> None:
-    source = source_state()
-    entry, _ = source.arrive((1, 1), 2, 0, (0, 1))
+def test_a_batch_that_arrives_with_acked_messages_only_keeps_its_record() -> None:
+    topic_state = make_topic_state()
+    entry, _ = topic_state.arrive((1, 1), 2, 0, (0, 1))
     assert entry is not None
-    source.ack(entry, 0)
-    source.release_all()
-    again, positions = source.arrive((1, 1), 2, 0, (0,))
+    topic_state.ack(entry, 0)
+    topic_state.release_all()
+    again, positions = topic_state.arrive((1, 1), 2, 0, (0,))
     assert again is entry and list(positions) == []
-    source._check()
+    topic_state._check()
 
 
-def test_a_batch_that_broker_and_consumer_acked_between_them_is_done() -> None:
-    source = source_state(shared=False)
-    source.ack_cumulative((1, 1), 0, 2)
-    entry, positions = source.arrive((1, 1), 2, 0, (0,), 0b01)
+def test_a_batch_acked_in_part_by_the_broker_and_in_part_here_is_acked_whole() -> None:
+    topic_state = make_topic_state(shared=False)
+    topic_state.ack_cumulative((1, 1), 0, 2)
+    entry, positions = topic_state.arrive((1, 1), 2, 0, (0,), 0b01)
     assert entry is not None and list(positions) == []
-    source._check()
-    assert source.acks.take(0).whole == [(1, 1)]
+    topic_state._check()
+    assert topic_state.acks.take(0).whole == [(1, 1)]
 
 
 @pytest.mark.parametrize("waits", ["nacks", "timeouts"])
-def test_what_the_transport_takes_long_to_ask_for_is_taken_earlier(waits: str) -> None:
-    source = source_state(lead_ms=100)
-    entry, _ = source.arrive((1, 1), 0, 0, (0,))
+def test_due_messages_are_taken_earlier_by_the_lead_of_the_transport(waits: str) -> None:
+    topic_state = make_topic_state(lead_ms=100)
+    entry, _ = topic_state.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    assert source.next_due() is None
+    assert topic_state.next_due() is None
     entry.deliver(0)
     if waits == "nacks":
-        source.nack(entry, 0, 1_000, 0)
+        topic_state.nack(entry, 0, 1_000, 0)
     else:
-        source.timeouts.add((1, 1, -1), 1_000, 0)
-    take = source.take_nacks if waits == "nacks" else source.take_timeouts
-    assert source.next_due() == 900
+        topic_state.timeouts.add((1, 1, -1), 1_000, 0)
+    take = topic_state.take_nacks if waits == "nacks" else topic_state.take_timeouts
+    assert topic_state.next_due() == 900
     assert not take(899, 10)
     assert list(take(900, 10)) == [(1, 1, -1)]
-    assert source.next_due() is None
+    assert topic_state.next_due() is None
 
 
-def test_what_could_not_be_asked_for_is_due_again_and_its_attempt_counts_once() -> None:
-    source = source_state()
-    plain, _ = source.arrive((1, 1), 0, 0, (0,))
-    batch, _ = source.arrive((1, 2), 3, 0, (0, 1, 2))
+def test_messages_whose_request_failed_are_due_again_and_count_one_attempt() -> None:
+    topic_state = make_topic_state()
+    plain, _ = topic_state.arrive((1, 1), 0, 0, (0,))
+    batch, _ = topic_state.arrive((1, 2), 3, 0, (0, 1, 2))
     assert plain is not None and batch is not None
     for entry in (plain, batch):
         entry.deliver(0)
-        source.nack(entry, 0, 1_000, 0)
+        topic_state.nack(entry, 0, 1_000, 0)
     for at in (1_000, 1_200, 1_400):
-        due = source.take_nacks(at, 10)
-        assert source.release(due, at) == [(1, [1]), (1, [2])]
-        source.request_failed(due, at + 200)
-        source._check()
-        assert source.unacked == 4 and len(source.nacks) == 2
-    source.release(source.take_nacks(1_600, 10), 1_600)
-    source.arrive((1, 2), 3, 1, (0, 1, 2), now_ms=1_700)
-    assert source.attempts.count(batch, 0) == 1
+        due = topic_state.take_nacks(at, 10)
+        assert topic_state.release(due, at) == [(1, [1]), (1, [2])]
+        topic_state.request_failed(due, at + 200)
+        topic_state._check()
+        assert topic_state.unacked == 4 and len(topic_state.nacks) == 2
+    topic_state.release(topic_state.take_nacks(1_600, 10), 1_600)
+    topic_state.arrive((1, 2), 3, 1, (0, 1, 2), now_ms=1_700)
+    assert topic_state.attempts.count(batch, 0) == 1

@@ -34,7 +34,7 @@ def arrived(state: TopicState, number: int, size: int = 1) -> Entry:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_times_of_what_another_consumer_got_do_not_pile_up(
+def test_held_back_times_of_messages_at_another_consumer_are_bounded(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(entry_records, "_MAX_AWAY", 50)
@@ -59,7 +59,7 @@ def test_a_nack_of_a_queued_message_delays_its_redelivery() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_a_time_has_its_entry(seed: int) -> None:
+def test_every_held_back_time_has_its_entry_whatever_happens(seed: int) -> None:
     rng, state = Random(seed), in_order()
     for _ in range(300):
         size = rng.choice([1, 1, 3])

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from core_kit import source_state
+from core_kit import make_topic_state
 
 import pulsar_encore
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
@@ -73,14 +73,14 @@ def entry_in(state: int) -> Entry:
     return entry
 
 
-def test_every_row_is_a_step_and_every_step_is_tried() -> None:
+def test_every_row_is_a_step_and_every_step_is_tested() -> None:
     assert set(STEPS) == set(TRANSITIONS)
     assert all(hasattr(Entry, step) for step in TRANSITIONS)
 
 
 @pytest.mark.parametrize("step", TRANSITIONS)
 @pytest.mark.parametrize("before", STATES)
-def test_a_step_makes_of_a_state_what_its_row_says(step: str, before: int) -> None:
+def test_a_step_changes_a_state_as_its_row_says(step: str, before: int) -> None:
     row = TRANSITIONS[step]
     if step in CALLER_HEEDS and before not in row:
         return
@@ -96,7 +96,7 @@ def test_a_step_makes_of_a_state_what_its_row_says(step: str, before: int) -> No
     "step", ["deliver", "deliver_all", "nack", "begin_forwarding", "forward_failed"]
 )
 @pytest.mark.parametrize("before", STATES)
-def test_a_step_says_whether_it_was_made(step: str, before: int) -> None:
+def test_a_step_returns_whether_it_was_made(step: str, before: int) -> None:
     assert STEPS[step](entry_in(before)) is (before in TRANSITIONS[step])
 
 
@@ -141,24 +141,26 @@ def test_no_other_code_writes_a_state() -> None:
         "core/topic_state.py": 1,
         "consumer/delivery/receive_queue.py": 3,
     }
-    assert writers["core/entry.py"] >= 10, "the look at the code finds them"
+    assert writers["core/entry.py"] >= 10, "the search finds them"
 
 
 @pytest.mark.parametrize("before", STATES)
-def test_an_ack_of_the_source_is_the_step_of_the_table(before: int) -> None:
-    source = source_state()
+def test_an_ack_of_the_topic_state_follows_the_transition_table(before: int) -> None:
+    topic_state = make_topic_state()
     entry = entry_in(before)
-    entry.topic_state = source
-    source.ack(entry, 1)
+    entry.topic_state = topic_state
+    topic_state.ack(entry, 1)
     assert entry.state[1] == TRANSITIONS["ack"].get(before, before)
     entry._check()
 
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("before", STATES)
-def test_what_the_queue_hands_over_is_the_step_of_the_table(before: int, live: bool) -> None:
+def test_taking_a_message_from_the_receive_queue_follows_the_transition_table(
+    before: int, live: bool
+) -> None:
     entry = entry_in(before)
-    entry.topic_state, entry.live = source_state(), live
+    entry.topic_state, entry.live = make_topic_state(), live
     queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
     raw: Any = b"1"
     queue.push(entry, (1,), (raw,))

@@ -127,9 +127,9 @@ async def test_an_interrupted_replay_reports_that_it_waits_for_an_unreachable_br
 async def test_a_lost_connection_loses_nothing_and_sends_no_letter_twice(
     broker: BrokerThread,
 ) -> None:
-    wanted = [b"w%04d" % number for number in range(150)]
+    expected = [b"w%04d" % number for number in range(150)]
     await write_letters_on(broker.url, [b"kept"] * 30, fingerprint="bbbbbbbbbbbb")
-    await write_letters_on(broker.url, wanted)
+    await write_letters_on(broker.url, expected)
     async with encore.Client(broker.url, logger=QUIET) as client:
         dead = DeadLetters(client, DEAD)
         only = Selection(fingerprints=["aaaaaaaaaaaa"])
@@ -139,7 +139,7 @@ async def test_a_lost_connection_loses_nothing_and_sends_no_letter_twice(
             assert broker.drop_connections()
         report = await work
         assert (report.selected, report.replayed) == (150, 150)
-        assert set(bodies(await read_from(broker.url))) == set(wanted)
+        assert set(bodies(await read_from(broker.url))) == set(expected)
         assert (await dead.replay()).replayed == 30
 
 
@@ -256,7 +256,7 @@ async def test_an_interrupt_counts_as_no(broker: BrokerThread) -> None:
     assert ELSEWHERE not in broker.call(lambda running: dict(running.service.catalogue.topics))
 
 
-LOOKS = (
+DISPLAYS = (
     ("ls",),
     ("ls", "--json"),
     ("show", "1:2"),
@@ -270,7 +270,7 @@ LOOKS = (
 async def test_listing_does_not_create_a_topic(partitions: int) -> None:
     """The broker creates every requested topic."""
     with run_in_thread(BrokerSettings(auto_create_partitions=partitions)) as broker:
-        for words in LOOKS:
+        for words in DISPLAYS:
             code, out, problems = await run_command(broker, words[0], "orders-DLO", *words[1:])
             assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
             assert "there is no dead-letter topic" in problems
@@ -284,7 +284,7 @@ async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
     broker: BrokerThread,
 ) -> None:
     broker.create_topic("orders-DLO")
-    for words in LOOKS:
+    for words in DISPLAYS:
         code, out, problems = await run_command(broker, words[0], "orders-DLO", *words[1:])
         assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
         assert "orders-DLO holds no letters: check the name" in problems

@@ -127,13 +127,17 @@ async def test_one_letter_can_be_shown_by_its_id(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
     write_letters(transport, b"before")
-    (wanted,) = write_letters(transport, b"this", key="k")
+    (letter_id,) = write_letters(transport, b"this", key="k")
     write_letters(transport, b"after")
-    shown = await dead.show(wanted)
-    assert (shown.message.data(), shown.id, shown.message.partition_key()) == (b"this", wanted, "k")
+    shown = await dead.show(letter_id)
+    assert (shown.message.data(), shown.id, shown.message.partition_key()) == (
+        b"this",
+        letter_id,
+        "k",
+    )
     assert shown.user_properties() == {"colour": "red"}
     assert shown.evidence()[letters.ERROR_MESSAGE] == "no a"
-    assert (await dead.show(shown.message.message_id())).id == wanted
+    assert (await dead.show(shown.message.message_id())).id == letter_id
 
 
 async def test_a_batch_message_can_be_shown(transport: MemoryTransport, dead: DeadLetters) -> None:

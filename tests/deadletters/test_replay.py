@@ -219,9 +219,9 @@ async def test_the_limit_is_respected_and_the_next_run_continues(
 
 async def test_progress_is_reported(transport: MemoryTransport, dead: DeadLetters) -> None:
     write_letters(transport, b"1", b"2", b"3")
-    told: list[int] = []
-    await dead.replay(on_progress=lambda report: told.append(report.replayed))
-    assert told == [1, 2, 3]
+    progress: list[int] = []
+    await dead.replay(on_progress=lambda report: progress.append(report.replayed))
+    assert progress == [1, 2, 3]
 
 
 async def test_a_letter_without_an_original_topic_is_reported_and_stays(
@@ -263,14 +263,14 @@ async def test_a_cancelled_replay_can_be_repeated_without_duplicates(
     assert bodies(await read_out(client)) == sent
 
 
-@pytest.mark.parametrize("turns", range(45))
+@pytest.mark.parametrize("steps", range(45))
 async def test_a_cancel_at_any_step_loses_and_duplicates_nothing(
-    transport: MemoryTransport, client: encore.Client, dead: DeadLetters, turns: int
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters, steps: int
 ) -> None:
     sent = [b"%d" % number for number in range(6)]
     write_letters(transport, *sent)
     work = asyncio.ensure_future(dead.replay())
-    for _ in range(turns):
+    for _ in range(steps):
         await asyncio.sleep(0)
     if not work.done():
         work.cancel()

@@ -103,8 +103,8 @@ def test_deleted_partitions_are_reported_one_by_one(clock: HandClock) -> None:
     watch(client, "public/default/t")
     service.delete("t")
     clock.advance()
-    gone = [f"{TOPIC}-partition-{number}" for number in range(2)]
-    assert [deleted for _, _, deleted, _ in updates(client)] == [gone[:1], gone[1:]]
+    partitions = [f"{TOPIC}-partition-{number}" for number in range(2)]
+    assert [deleted for _, _, deleted, _ in updates(client)] == [partitions[:1], partitions[1:]]
     assert updates(client)[-1][3] == "00000000"
     assert service.catalogue.partitioned == {} == service.catalogue.topics
 

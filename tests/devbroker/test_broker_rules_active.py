@@ -188,10 +188,10 @@ def test_failover_redelivers_unacked_entries_and_notifies_every_consumer() -> No
     bench = Bench(FAILOVER, partition=0, failover_delay_ms=1000)
     bench.publish(3)
     a, b = SubscribedConsumer("a"), SubscribedConsumer("b")
-    told = bench.sub.add_consumer(a, FAILOVER, 0)
-    assert told == [(a, NoticeKind.ACTIVE)]
-    told = bench.sub.add_consumer(b, FAILOVER, 0)
-    assert told == [(b, NoticeKind.STANDBY)]
+    notices = bench.sub.add_consumer(a, FAILOVER, 0)
+    assert notices == [(a, NoticeKind.ACTIVE)]
+    notices = bench.sub.add_consumer(b, FAILOVER, 0)
+    assert notices == [(b, NoticeKind.STANDBY)]
     for consumer in (a, b):
         bench.sub.flow(consumer, 10)
     assert bench.deliver() == []
@@ -225,7 +225,7 @@ def test_a_seek_closes_only_the_active_consumer() -> None:
     bench.deliver()
     for seq in range(3):
         bench.ack(seq)
-    closed, told = bench.sub.seek(1, 0)
+    closed, notices = bench.sub.seek(1, 0)
     assert closed == [a]
-    assert told == [(b, NoticeKind.ACTIVE)]
+    assert notices == [(b, NoticeKind.ACTIVE)]
     assert [got[:2] for got in bench.deliver()] == [("b", 1), ("b", 2)]

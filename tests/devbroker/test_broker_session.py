@@ -34,13 +34,13 @@ def test_an_hour_of_delay_takes_no_time_in_virtual_time() -> None:
         clock = LoopClock(loop)
         service = BrokerService(BrokerSettings(delayed_strict=True), clock, lambda seconds: None)
         client = MemoryClient(service)
-        came: asyncio.Future[float] = loop.create_future()
-        client.on_message = lambda message: came.set_result(loop.time())
+        arrival: asyncio.Future[float] = loop.create_future()
+        client.on_message = lambda message: arrival.set_result(loop.time())
         client.subscribe()
         client.produce()
         begun = loop.time()
         client.publish(b"late", deliver_at_time=clock.wall_ms() + int(HOUR_S * 1000))
-        after = await came - begun
+        after = await arrival - begun
         assert client.payloads() == [b"late"]
         assert not client.closed
         client.session.abort()

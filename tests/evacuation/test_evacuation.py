@@ -46,9 +46,9 @@ def waiting_in(path: Path) -> int:
 @contextmanager
 def opened(path: Path, topic: str = TOPIC) -> Iterator[TopicStore]:
     store = RocksStore(path, wall_now_ms=0)
-    source = store.topic_store(topic, "billing")
-    yield source
-    source.close()
+    topic_store = store.topic_store(topic, "billing")
+    yield topic_store
+    topic_store.close()
     store.close()
 
 
@@ -134,10 +134,10 @@ async def test_messages_missing_on_their_topic_are_reported_and_their_records_re
 ) -> None:
     put_numbers(transport, 3)
     await host.leave_waiting(3, {0, 2})
-    with opened(host.path) as source:
-        source.records.record_nack((77, 5, -1), 10**15, 3, 0)
-        source.records.record_nack((77, 5, -1), 10**15, 3, 0)
-        source.records.record_nack((77, 6, 4), 10**15, 3, 0, size=5)
+    with opened(host.path) as topic_store:
+        topic_store.records.record_nack((77, 5, -1), 10**15, 3, 0)
+        topic_store.records.record_nack((77, 5, -1), 10**15, 3, 0)
+        topic_store.records.record_nack((77, 6, 4), 10**15, 3, 0, size=5)
     report = await evacuate(client, host.path)
     assert (report.waiting, report.moved, report.gone, report.refused) == (4, 2, 2, 0)
     assert [each.message_id for each in report.missing] == ["77:5:-1", "77:6:-1:4"]
@@ -147,8 +147,8 @@ async def test_messages_missing_on_their_topic_are_reported_and_their_records_re
 async def test_records_of_a_missing_topic_stay_until_forgetting_is_allowed(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    with opened(host.path, topic="persistent://public/default/gone-partition-3") as source:
-        source.records.record_nack((7, 5, -1), 10**15, 3, 0)
+    with opened(host.path, topic="persistent://public/default/gone-partition-3") as topic_store:
+        topic_store.records.record_nack((7, 5, -1), 10**15, 3, 0)
     report = await evacuate(client, host.path)
     assert (report.waiting, report.gone, report.refused) == (1, 0, 1)
     assert "--forget-missing" in report.refusals[0].reason
@@ -165,9 +165,9 @@ async def test_records_of_an_empty_topic_stay_until_forgetting_is_allowed(
 ) -> None:
     topic = "persistent://public/default/empty"
     put_numbers(transport, 1, topic=topic)
-    with opened(host.path, topic=topic) as source:
+    with opened(host.path, topic=topic) as topic_store:
         for entry in range(5):
-            source.records.record_nack((777, entry, -1), 10**15, 3, 0, fingerprint=fingerprint)
+            topic_store.records.record_nack((777, entry, -1), 10**15, 3, 0, fingerprint=fingerprint)
     report = await evacuate(client, host.path)
     assert (report.waiting, report.gone, report.refused) == (5, 0, 5)
     assert waiting_in(host.path) == 5
@@ -182,9 +182,9 @@ async def test_many_records_are_released_in_small_steps(
     topic = "persistent://public/default/gone"
     if not deleted:
         put_numbers(transport, 1, topic=topic)
-    with opened(host.path, topic=topic) as source:
+    with opened(host.path, topic=topic) as topic_store:
         for entry in range(3_000):
-            source.records.record_nack((7, entry, -1), 10**15, 3, 0)
+            topic_store.records.record_nack((7, entry, -1), 10**15, 3, 0)
     seen, most = 0, 0
 
     def counted(report: EvacuationReport) -> None:
@@ -192,13 +192,13 @@ async def test_many_records_are_released_in_small_steps(
         seen += 1
         most = max(most, seen)
 
-    async def turns() -> None:
+    async def iterations() -> None:
         nonlocal seen
         while True:
             seen = 0
             await asyncio.sleep(0)
 
-    counting = asyncio.ensure_future(turns())
+    counting = asyncio.ensure_future(iterations())
     report = await evacuate(client, host.path, forget_missing=True, on_progress=counted)
     counting.cancel()
     assert (report.waiting, report.gone, waiting_in(host.path)) == (3_000, 3_000, 0)
@@ -317,8 +317,8 @@ async def test_a_chunked_message_is_reported_and_stays(
     [reason] = report.reasons
     assert reason.startswith("it is a chunked message")
     assert waiting_in(host.path) == 1
-    came = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
-    assert came == sorted(which)
+    numbers = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
+    assert numbers == sorted(which)
 
 
 async def test_a_consumer_that_starts_reading_letters_later_gets_them(

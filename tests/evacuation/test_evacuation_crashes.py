@@ -99,11 +99,11 @@ async def test_a_killed_evacuation_continues_later_and_loses_nothing(
     assert waiting_in(host.path) == 0
     consumer = await take_over(client)
     assert await receive_all(consumer) == []  # no message arrives before its due time
-    came = numbers_of(await receive_all(consumer, 2 * HOUR))
-    assert set(came) == WHICH
-    assert len(came) <= len(WHICH) + doubles
+    numbers = numbers_of(await receive_all(consumer, 2 * HOUR))
+    assert set(numbers) == WHICH
+    assert len(numbers) <= len(WHICH) + doubles
     if batch == 1:
-        assert len(came) <= len(WHICH) + (doubles == 4)
+        assert len(numbers) <= len(WHICH) + (doubles == 4)
 
 
 async def test_a_cancelled_evacuation_completes_sends_in_flight(
@@ -120,8 +120,8 @@ async def test_a_cancelled_evacuation_completes_sends_in_flight(
     assert 0 < report.moved < 2_000
     assert waiting_in(host.path) == 2_000 - report.moved
     await evacuate(client, host.path)
-    came = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
-    assert came == list(range(2_000))
+    numbers = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
+    assert numbers == list(range(2_000))
 
 
 async def test_a_refused_copy_stays_and_does_not_delay_others(
@@ -140,8 +140,8 @@ async def test_a_refused_copy_stays_and_does_not_delay_others(
     monkeypatch.undo()
     report = await evacuate(client, host.path)
     assert (report.waiting, report.moved) == (2, 2)
-    came = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
-    assert came == [0, 1, 2, 3, 4, 5]
+    numbers = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
+    assert numbers == [0, 1, 2, 3, 4, 5]
 
 
 async def test_a_retry_letter_topic_that_accepts_nothing_ends_only_its_own_topic(

@@ -30,7 +30,7 @@ def passed(steps: list[Step]) -> bytes:
 
 
 @given(st.lists(st.sampled_from([PING, FLOW, SEND]), max_size=8), st.data())
-def test_without_a_fault_all_passes_however_it_is_read(
+def test_without_a_fault_all_bytes_pass_in_any_pieces(
     sent: list[bytes], data: st.DataObject
 ) -> None:
     whole = b"".join(sent)
@@ -43,7 +43,7 @@ def test_without_a_fault_all_passes_however_it_is_read(
     assert out == whole
 
 
-def test_frames_that_are_written_together_arrive_together() -> None:
+def test_frames_that_are_written_together_pass_together() -> None:
     untouched = Stream(Mischief([], Random(0)), "in")
     assert untouched.feed(PING + FLOW + SEND) == [PING + FLOW + SEND]
 
@@ -57,13 +57,13 @@ def test_frames_that_are_written_together_arrive_together() -> None:
         ("stall", [PING + FLOW, End.STALL]),
     ],
 )
-def test_the_nth_command_of_a_type_is_hit(kind: Kind, expected: list[Step]) -> None:
+def test_a_fault_hits_the_nth_command_of_its_type(kind: Kind, expected: list[Step]) -> None:
     faulty, mischief = stream(kind, "FLOW", 2, seconds=0.5)
     assert faulty.feed(PING + FLOW + FLOW + PING) == expected
     assert [fault.kind for fault in mischief.fired] == [kind]
 
 
-def test_after_its_end_nothing_passes() -> None:
+def test_no_byte_passes_after_a_cut() -> None:
     faulty, _ = stream("cut inside", "FLOW")
     steps = faulty.feed(FLOW + PING)
     assert steps[-1] is End.CUT
@@ -85,7 +85,7 @@ def test_a_command_that_is_split_arrives_whole() -> None:
     assert len(steps) > 10
 
 
-def test_a_damaged_payload_is_off_by_a_bit_behind_its_command() -> None:
+def test_a_damaged_payload_differs_in_one_byte_after_the_command() -> None:
     faulty, _ = stream("payload", "SEND")
     [changed] = faulty.feed(SEND)
     assert isinstance(changed, bytes)
@@ -94,7 +94,7 @@ def test_a_damaged_payload_is_off_by_a_bit_behind_its_command() -> None:
     assert differing[0] >= 8 + int.from_bytes(SEND[4:8])
 
 
-def test_a_damaged_command_is_none() -> None:
+def test_a_damaged_command_cannot_be_decoded() -> None:
     faulty, _ = stream("command", "FLOW")
     [changed] = faulty.feed(FLOW)
     assert isinstance(changed, bytes)
@@ -102,7 +102,7 @@ def test_a_damaged_command_is_none() -> None:
         frames.decode_command(changed[8:], skip_unknown=False)
 
 
-def test_answers_to_lookups_name_the_proxy() -> None:
+def test_lookup_responses_name_the_proxy() -> None:
     mischief = Mischief([], Random(0), broker_url="pulsar://proxy:1")
     answer = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     answer.lookupTopicResponse.request_id = 3
@@ -113,7 +113,7 @@ def test_answers_to_lookups_name_the_proxy() -> None:
     assert (found.request_id, found.brokerServiceUrl) == (3, "pulsar://proxy:1")
 
 
-def test_a_case_follows_from_its_seed_and_together_they_have_everything() -> None:
+def test_a_seed_gives_one_case_and_all_cases_cover_every_kind_and_fault() -> None:
     cases = [generate(seed) for seed in range(1, 1001)]
     assert cases[:50] == [generate(seed) for seed in range(1, 51)]
     assert {(case.kind, case.content, case.acking) for case in cases} >= {

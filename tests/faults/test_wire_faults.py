@@ -19,13 +19,13 @@ SHORT = Patience(stuck=100.0, closing=100.0)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_nothing_is_lost_whatever_happens_to_a_connection(seed: int) -> None:
+def test_no_connection_fault_loses_a_message(seed: int) -> None:
     verdict = in_memory(seed)
     if verdict.findings:
         pytest.fail(failure(verdict, "dev"), pytrace=False)
 
 
-def test_a_client_that_loses_a_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_loses_a_message_has_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = next(
         case
         for case in map(generate, range(1, 200))
@@ -50,11 +50,13 @@ def test_a_client_that_loses_a_message_is_found(monkeypatch: pytest.MonkeyPatch)
     assert findings[0].startswith("stuck: ")
 
 
-def test_the_command_plays_cases_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_plays_the_given_cases_and_reports_their_number(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--cases", "1-2,5", "--at-once", "1"]) == 0
     assert "3 cases" in capsys.readouterr().out
 
 
-def test_cases_that_are_none_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_cases_are_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--cases", "abc"]) == 2
     assert "--cases abc is not a list of cases" in capsys.readouterr().err

@@ -16,7 +16,7 @@ def bytes_per_nack(size: int, count: int = 100_000) -> float:
     """
     gc.collect()
     tracemalloc.start()
-    source = TopicState(
+    topic_state = TopicState(
         None,
         0,
         "persistent://public/default/t",
@@ -26,18 +26,18 @@ def bytes_per_nack(size: int, count: int = 100_000) -> float:
         timeouts=TimeBucketIndex(),
     )
     for number in range(count):
-        entry, _ = source.arrive((1, number), size if size > 1 else 0, 0, range(size))
+        entry, _ = topic_state.arrive((1, number), size if size > 1 else 0, 0, range(size))
         assert entry is not None
         nacked = number * 7 % size
         for index in range(size):
             if index != nacked:
-                source.ack(entry, index)
-        source.nack(entry, nacked, 60_000 + number, precision_bits(60_000))
+                topic_state.ack(entry, index)
+        topic_state.nack(entry, nacked, 60_000 + number, precision_bits(60_000))
         if number % 100 == 99:
-            source.sent(source.acks.take(number // 10).parts)
+            topic_state.sent(topic_state.acks.take(number // 10).parts)
     del entry
     gc.collect()
     weight, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(source.nacks) == count
+    assert len(topic_state.nacks) == count
     return weight / count

@@ -142,15 +142,15 @@ def running_server() -> Iterator[Server]:
 
 def _kind() -> str:
     """Return the kind of the run's broker, after fetching everything it needs."""
-    wanted = os.environ.get("PULSAR_BROKER") or None
-    if wanted not in (None, *KINDS):
-        raise NoBrokerError(f"PULSAR_BROKER is {wanted!r}: make it one of {', '.join(KINDS)}")
+    kind = os.environ.get("PULSAR_BROKER") or None
+    if kind not in (None, *KINDS):
+        raise NoBrokerError(f"PULSAR_BROKER is {kind!r}: make it one of {', '.join(KINDS)}")
     reason = NO_CONTAINER_WANTED
-    if wanted != "standalone":
+    if kind != "standalone":
         choice = _container()
         if isinstance(choice, ContainerChoice):
             return "container"
-        if wanted == "container":
+        if kind == "container":
             raise NoBrokerError(f"PULSAR_BROKER asks for a container, but {choice}")
         reason = choice
     with _as_no_broker_error(reason):

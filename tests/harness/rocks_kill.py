@@ -60,15 +60,15 @@ class Observed:
             if what == "acks":
                 self.attempts.pop(key, None)
 
-    def check(self, source: TopicStore) -> list[str]:
+    def check(self, topic_store: TopicStore) -> list[str]:
         """Return the reports that are missing from the directory."""
         missing = []
         for (ledger, entry, index), attempts in self.attempts.items():
-            found = recall(source.records, ledger, entry, index)
+            found = recall(topic_store.records, ledger, entry, index)
             if found is None or found.attempts < attempts:
                 missing.append(f"{ledger}:{entry}:{index} was delivered {attempts} times: {found}")
         for key, due_ms in self.waiting.items():
-            found = recall(source.records, *key)
+            found = recall(topic_store.records, *key)
             if found is None or found.due_ms != due_ms:
                 missing.append(f"{key} waits until {due_ms}: {found}")
         self.found += len(self.attempts) + len(self.waiting)
@@ -92,10 +92,10 @@ class Child:
     def __init__(self, path: Path, run_number: int, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now = 1_800_000_000_000 + run_number * 1_000
-        self.source = topic_of(RocksStore(path, wall_now_ms=self.now))
+        self.topic_store = topic_of(RocksStore(path, wall_now_ms=self.now))
         self.ledger, self.entry = run_number, 0
         self.due = TimeBucketIndex()  # as in the consumer
-        for (ledger, entry), record in self.source.records.entries_waiting():
+        for (ledger, entry), record in self.topic_store.records.entries_waiting():
             for index, due_ms in record.dues_by_index().items():
                 self.due.add((ledger, entry, index), due_ms, 0)
         self.held: dict[MessageKey, int] = {}
@@ -121,7 +121,7 @@ class Child:
             keys = [(self.ledger, self.entry + i, -1) for i in range(count)]
             handed = [DeliveredRecord(ledger, entry) for ledger, entry, _ in keys]
             self.entry += count
-        self.source.records.record_deliveries(handed, self.now)
+        self.topic_store.records.record_deliveries(handed, self.now)
         self.held |= dict.fromkeys(keys, 1)
         report("handed", ((key, 1) for key in keys))
 
@@ -136,7 +136,7 @@ class Child:
         report("acks", ((key, 0) for key in keys))
         for ledger, entry, index in keys:
             del self.held[ledger, entry, index]
-            self.source.records.record_ack(ledger, entry, 1 << index if index >= 0 else None)
+            self.topic_store.records.record_ack(ledger, entry, 1 << index if index >= 0 else None)
 
     def nack(self) -> None:
         """Nack some of the held messages."""
@@ -147,7 +147,7 @@ class Child:
             due_ms = self.now + self.rng.randrange(1, 2_000)
             attempts = self.held.pop(key)
             size = BATCH if key[2] >= 0 else 1
-            self.source.records.record_nack(key, due_ms, attempts, self.now, size=size)
+            self.topic_store.records.record_nack(key, due_ms, attempts, self.now, size=size)
             self.due.move(key, due_ms, 0)
             waits.append((key, due_ms))
         report("waits", waits)
@@ -156,13 +156,13 @@ class Child:
         """Deliver due messages again."""
         keys = list(self.due.pop_due(self.now, 50))
         report("done", ((key, 0) for key in keys))
-        self.source.records.record_due(keys)
+        self.topic_store.records.record_due(keys)
         taken = []
         for key in keys:
-            found = recall(self.source.records, *key)
+            found = recall(self.topic_store.records, *key)
             attempt = 1 + (0 if found is None else found.attempts)
             size, mask = (BATCH, 1 << key[2]) if key[2] >= 0 else (1, 1)
-            self.source.records.record_deliveries(
+            self.topic_store.records.record_deliveries(
                 [DeliveredRecord(key[0], key[1], size, mask, attempt)], self.now
             )
             self.held[key] = attempt
@@ -171,7 +171,7 @@ class Child:
 
     def flush(self) -> None:
         """Write old records that are only in memory."""
-        self.source.records.flush(self.now)
+        self.topic_store.records.flush(self.now)
 
 
 def report(what: str, values: Iterable[tuple[MessageKey, int]]) -> None:

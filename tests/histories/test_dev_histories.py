@@ -26,5 +26,5 @@ async def test_histories_on_the_development_broker_have_no_findings(client: Clie
         outcomes = await asyncio.gather(*(runner.run(FIXED[name], client) for name in NAMES))
     failing = [outcome for outcome in outcomes if outcome.verdict.findings]
     if failing:
-        said = "\n\n".join(full(each, "dev", of_seed=False) for each in failing)
-        pytest.fail(said, pytrace=False)
+        reports = "\n\n".join(full(each, "dev", of_seed=False) for each in failing)
+        pytest.fail(reports, pytrace=False)

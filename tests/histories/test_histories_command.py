@@ -10,7 +10,7 @@ from tests.harness.histories.__main__ import main
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--seeds", "abc"], "'abc' is no seed; write 7, 1-500"),
         (["--seeds", "1,,2"], "'' is no seed"),
@@ -24,22 +24,22 @@ from tests.harness.histories.__main__ import main
     ],
 )
 def test_an_invalid_option_is_a_one_line_error(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Option and value are one word, because argparse takes "-3" for an option otherwise.
     assert main(["--broker", "dev", "=".join(words)]) == 2
     out, problems = capsys.readouterr()
     assert out == ""
-    assert said in problems
+    assert message in problems
     assert problems.count("\n") == 1
 
 
 def test_help_names_both_variables(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    said = capsys.readouterr().out
-    assert "PULSAR_URL" in said
-    assert "PULSAR_ADMIN_URL" in said
+    help_text = capsys.readouterr().out
+    assert "PULSAR_URL" in help_text
+    assert "PULSAR_ADMIN_URL" in help_text
 
 
 def test_a_missing_broker_is_no_finding(
@@ -47,12 +47,15 @@ def test_a_missing_broker_is_no_finding(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # no server listens here
-        there, gone = listening.getsockname()[1], silent.getsockname()[1]
-        for port, said in ((gone, "PULSAR_URL names it"), (there, "PULSAR_ADMIN_URL names it")):
+        open_port, closed_port = listening.getsockname()[1], silent.getsockname()[1]
+        for port, message in (
+            (closed_port, "PULSAR_URL names it"),
+            (open_port, "PULSAR_ADMIN_URL names it"),
+        ):
             monkeypatch.setenv("PULSAR_URL", f"pulsar://127.0.0.1:{port}")
-            monkeypatch.setenv("PULSAR_ADMIN_URL", f"http://127.0.0.1:{gone}")
+            monkeypatch.setenv("PULSAR_ADMIN_URL", f"http://127.0.0.1:{closed_port}")
             assert main(["--seeds", "1"]) == 2
             out, problems = capsys.readouterr()
             assert out == ""
-            assert said in problems
+            assert message in problems
             assert problems.count("\n") == 1

@@ -43,7 +43,7 @@ async def reconsume(consumer: encore.Consumer, message: encore.Message) -> None:
     await consumer.reconsume_later(message)
 
 
-async def look(consumer: encore.Consumer, act: Act, quiet_s: float = 5.0) -> Counter[bytes]:
+async def handle_all(consumer: encore.Consumer, act: Act, quiet_s: float = 5.0) -> Counter[bytes]:
     """Do `act` with every message until nothing comes; how often each payload was seen."""
     seen: Counter[bytes] = Counter()
     while True:

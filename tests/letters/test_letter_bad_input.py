@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 import pytest_asyncio
-from forwarding_kit import DEAD, RETRY, TOPIC, look, nack, open_consumer, read_out, reconsume
+from forwarding_kit import DEAD, RETRY, TOPIC, handle_all, nack, open_consumer, read_out, reconsume
 
 import pulsar_encore as encore
 from pulsar_encore import letters
@@ -34,26 +34,26 @@ def nothing_sent(transport: MemoryTransport) -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "3", None, 2**31])
-def test_max_redeliver_count(most: Any) -> None:
+def test_an_invalid_max_redeliver_count_is_refused(most: Any) -> None:
     with pytest.raises(encore.ConfigurationError, match="max_redeliver_count"):
         encore.DeadLetterPolicy(most)
 
 
 @pytest.mark.parametrize("name", ["dead_letter_topic", "retry_letter_topic"])
 @pytest.mark.parametrize("value", ["", 3, b"x"])
-def test_topics_of_a_policy(name: str, value: Any) -> None:
+def test_an_invalid_letter_topic_of_a_policy_is_refused(name: str, value: Any) -> None:
     with pytest.raises(encore.ConfigurationError, match=name):
         encore.DeadLetterPolicy(1, **{name: value})
 
 
 @pytest.mark.parametrize("other", ["x", "persistent://public/default/x", "public/default/x"])
-def test_one_topic_for_both(other: str) -> None:
+def test_one_topic_for_retry_and_dead_letters_is_refused(other: str) -> None:
     with pytest.raises(encore.ConfigurationError, match="must differ"):
         encore.DeadLetterPolicy(1, dead_letter_topic="x", retry_letter_topic=other)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_text"),
     [
         ({"dead_letter_policy": 3}, "dead_letter_policy"),
         ({"retry_enable": 1}, "retry_enable"),
@@ -73,15 +73,15 @@ def test_one_topic_for_both(other: str) -> None:
         ),
     ],
 )
-async def test_subscriptions(
-    client: encore.Client, transport: MemoryTransport, options: dict[str, Any], said: str
+async def test_a_subscription_with_an_invalid_letter_option_is_refused_without_a_command(
+    client: encore.Client, transport: MemoryTransport, options: dict[str, Any], error_text: str
 ) -> None:
-    with pytest.raises(encore.ConfigurationError, match=said):
+    with pytest.raises(encore.ConfigurationError, match=error_text):
         await open_consumer(client, most=None, **options)
     assert not transport.commands
 
 
-async def test_a_pattern_needs_a_name_for_its_retry_topic(client: encore.Client) -> None:
+async def test_a_pattern_with_retries_needs_a_retry_letter_topic(client: encore.Client) -> None:
     with pytest.raises(encore.ConfigurationError, match="retry_letter_topic"):
         await client.subscribe(
             "persistent://public/default/.*", "s", is_pattern_topic=True, retry_enable=True
@@ -95,7 +95,7 @@ async def test_a_pattern_needs_a_name_for_its_retry_topic(client: encore.Client)
     "delay", [-1, -0.001, timedelta(seconds=-1), float("nan"), float("inf"), "1", None, 1e30, 2**64]
 )
 @pytest.mark.parametrize("listed", [False, True])
-async def test_delays(
+async def test_an_invalid_delay_is_refused_and_the_message_stays_held(
     consumer: encore.Consumer, transport: MemoryTransport, delay: Any, listed: bool
 ) -> None:
     message = await consumer.receive(timeout=5)
@@ -126,7 +126,7 @@ async def test_delays(
         *({name: "x"} for name in sorted(letters.RESERVED)),
     ],
 )
-async def test_properties(
+async def test_invalid_properties_of_a_letter_are_refused(
     consumer: encore.Consumer, transport: MemoryTransport, properties: Any
 ) -> None:
     message = await consumer.receive(timeout=5)
@@ -135,7 +135,9 @@ async def test_properties(
     nothing_sent(transport)
 
 
-async def test_what_is_no_message(consumer: encore.Consumer, transport: MemoryTransport) -> None:
+async def test_reconsume_later_refuses_an_argument_that_is_no_received_message(
+    consumer: encore.Consumer, transport: MemoryTransport
+) -> None:
     message = await consumer.receive(timeout=5)
     for item in (message.message_id(), b"a", "a", None, 3, {message: 1}):
         with pytest.raises(encore.ConfigurationError, match="needs the received message"):
@@ -145,7 +147,7 @@ async def test_what_is_no_message(consumer: encore.Consumer, transport: MemoryTr
     nothing_sent(transport)
 
 
-async def test_a_message_of_another_consumer(
+async def test_reconsume_later_refuses_a_message_of_another_consumer_or_reader(
     client: encore.Client, consumer: encore.Consumer, transport: MemoryTransport
 ) -> None:
     message = await consumer.receive(timeout=5)
@@ -158,7 +160,9 @@ async def test_a_message_of_another_consumer(
     nothing_sent(transport)
 
 
-async def test_without_retry_enable(client: encore.Client, transport: MemoryTransport) -> None:
+async def test_reconsume_later_without_retry_enable_is_refused(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
     transport.put(TOPIC, b"a")
     async with await open_consumer(client, retry_enable=False) as consumer:
         message = await consumer.receive(timeout=5)
@@ -171,7 +175,7 @@ async def test_without_retry_enable(client: encore.Client, transport: MemoryTran
 
 
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.KeyShared])
-async def test_cumulative_on_a_shared_consumer(
+async def test_reconsume_later_cumulative_is_refused_on_shared_and_key_shared(
     client: encore.Client, transport: MemoryTransport, kind: encore.ConsumerType
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -182,7 +186,7 @@ async def test_cumulative_on_a_shared_consumer(
     nothing_sent(transport)
 
 
-async def test_cumulative_of_a_retry_letter(
+async def test_reconsume_later_cumulative_of_a_retry_letter_is_refused(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Its topic is subscribed Shared: refused before it is copied, and still held."""
@@ -199,7 +203,7 @@ async def test_cumulative_of_a_retry_letter(
 
 @pytest.mark.parametrize("policy", [True, False])
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "error_text"),
     [
         (5, "error must be an exception or a str, got int"),
         (b"why", "error must be an exception or a str, got bytes"),
@@ -208,8 +212,8 @@ async def test_cumulative_of_a_retry_letter(
         (KeyError, "error must be the exception that was raised, not its class KeyError"),
     ],
 )
-async def test_errors(
-    client: encore.Client, transport: MemoryTransport, error: Any, said: str, policy: bool
+async def test_an_invalid_error_argument_is_refused_with_and_without_a_policy(
+    client: encore.Client, transport: MemoryTransport, error: Any, error_text: str, policy: bool
 ) -> None:
     """The error is the same with and without a policy, and the message is unchanged."""
     transport.put(TOPIC, b"a")
@@ -218,12 +222,12 @@ async def test_errors(
         message = await consumer.receive(timeout=5)
         with pytest.raises(encore.ConfigurationError) as caught:
             await consumer.negative_acknowledge(message, error=error)
-        assert str(caught.value) == said
+        assert str(caught.value) == error_text
         if policy:
             for item in (message, [message]):
                 with pytest.raises(encore.ConfigurationError) as caught:
                     await consumer.reconsume_later(item, error=error)
-                assert str(caught.value) == said
+                assert str(caught.value) == error_text
         nothing_sent(transport)
         assert consumer.statistics().in_flight == 1
         await consumer.acknowledge(message)
@@ -233,7 +237,7 @@ async def test_errors(
 # Stock's policy
 
 
-async def test_stocks_policy_is_translated(
+async def test_a_policy_of_pulsar_client_sends_to_its_topic_and_initial_subscription(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """And the engine's own dead-lettering, which drags acked siblings along, stays off."""
@@ -242,27 +246,27 @@ async def test_stocks_policy_is_translated(
     async with await open_consumer(
         client, most=None, dead_letter_policy=policy, retry_enable=False
     ) as consumer:
-        assert await look(consumer, nack) == {b"a": 3}
+        assert await handle_all(consumer, nack) == {b"a": 3}
     assert len(await read_out(client, "persistent://public/default/gone")) == 1
     assert transport.backlog("persistent://public/default/gone", "keeper") == 1
 
 
-async def test_stocks_policy_without_names(
+async def test_a_policy_of_pulsar_client_without_names_uses_the_default_topics(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
     policy = pulsar.ConsumerDeadLetterPolicy(1)
     async with await open_consumer(client, most=None, dead_letter_policy=policy) as consumer:
-        assert await look(consumer, reconsume) == {b"a": 2}
+        assert await handle_all(consumer, reconsume) == {b"a": 2}
     assert len(await read_out(client, DEAD)) == 1
 
 
-async def test_retry_without_a_policy_is_javas_sixteen(
+async def test_retry_enable_without_a_policy_allows_16_retries_as_in_java(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
     async with await open_consumer(client, most=None) as consumer:
-        assert await look(consumer, reconsume) == {b"a": 17}
+        assert await handle_all(consumer, reconsume) == {b"a": 17}
     assert len(await read_out(client, DEAD)) == 1
 
 

@@ -14,7 +14,7 @@ from forwarding_kit import (
     TOPIC,
     Act,
     bodies,
-    look,
+    handle_all,
     nack,
     named,
     open_consumer,
@@ -42,7 +42,9 @@ def text_of(message_id: encore.MessageId) -> str:
 # Section 20.1, column by column
 
 
-async def test_retry_letters(client: encore.Client, transport: MemoryTransport) -> None:
+async def test_retry_letters_and_their_dead_letter_name_origin_count_and_delay(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
     (origin,) = transport.put(TOPIC, b"a", properties={"colour": "red"})
     async with await open_consumer(client, most=2) as consumer:
         await consumer.reconsume_later(await consumer.receive(timeout=5), 1.5)
@@ -57,36 +59,38 @@ async def test_retry_letters(client: encore.Client, transport: MemoryTransport) 
     assert named([first, second, dead], "colour") == ["red", "blue", "blue"]
 
 
-async def test_a_dead_letter_by_nack(client: encore.Client, transport: MemoryTransport) -> None:
+async def test_a_dead_letter_after_nacks_names_its_origin_and_no_reconsume_count(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
     (origin,) = transport.put(TOPIC, b"a", properties={"colour": "red"})
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, nack)
+        await handle_all(consumer, nack)
     (dead,) = await read_out(client, DEAD)
     text = text_of(origin)
     assert pointers(dead) == (text, text, TOPIC, "s", None, None)
     assert dead.properties()["colour"] == "red"
 
 
-async def test_a_retry_letter_dead_lettered_by_nack(
+async def test_a_dead_letter_of_a_nacked_retry_letter_keeps_the_first_origin_and_its_count(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     (origin,) = transport.put(TOPIC, b"a")
     async with await open_consumer(client, most=1) as consumer:
         await consumer.reconsume_later(await consumer.receive(timeout=5), 3)
-        await look(consumer, nack)
+        await handle_all(consumer, nack)
     (dead,) = await read_out(client, DEAD)
     text = text_of(origin)
     assert pointers(dead) == (text, text, TOPIC, "s", "1", "3000")
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_members_of_a_batch(
+async def test_the_origin_id_of_a_batched_message_ends_with_its_batch_index(
     client: encore.Client, transport: MemoryTransport, act: Act
 ) -> None:
     one, two = transport.put(TOPIC, b"a", b"b")
     (alone,) = transport.put(TOPIC, b"c", batch=True)
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, act)
+        await handle_all(consumer, act)
     origins = {
         letter.data(): letter.properties()[letters.ORIGIN_MESSAGE_ID]
         for letter in await read_out(client, DEAD)
@@ -99,7 +103,9 @@ async def test_members_of_a_batch(
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_partitions(client: encore.Client, transport: MemoryTransport, act: Act) -> None:
+async def test_letters_of_partitions_name_the_partition_after_a_nack_and_else_the_topic(
+    client: encore.Client, transport: MemoryTransport, act: Act
+) -> None:
     """By nack the partition's name, by reconsume_later the topic's, as Java does.
 
     `docs/notes/consumer-semantics.md#properties-of-letters`
@@ -110,7 +116,7 @@ async def test_partitions(client: encore.Client, transport: MemoryTransport, act
         for number in range(2)
     }
     async with await open_consumer(client, PARTS, most=1) as consumer:
-        await look(consumer, act)
+        await handle_all(consumer, act)
     dead = await read_out(client, f"{PARTS}-s-DLQ")
     assert sorted(bodies(dead)) == [b"0", b"1"]
     for letter in dead:
@@ -121,12 +127,12 @@ async def test_partitions(client: encore.Client, transport: MemoryTransport, act
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_a_chunked_message(
+async def test_the_origin_id_of_a_chunked_message_has_its_first_and_last_chunk(
     client: encore.Client, transport: MemoryTransport, act: Act
 ) -> None:
     last = transport.put_chunked(TOPIC, b"large", 3)
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, act)
+        await handle_all(consumer, act)
     (dead,) = await read_out(client, DEAD)
     assert last.first_chunk is not None
     expected = f"{text_of(last.first_chunk)};{text_of(last)}"
@@ -136,13 +142,13 @@ async def test_a_chunked_message(
 # Names
 
 
-async def test_one_pair_of_names_for_several_topics(
+async def test_several_topics_with_retries_share_the_letter_topics_of_the_first_name(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     for topic in ("b", "a"):
         transport.put(topic, topic.encode())
     async with await open_consumer(client, "b", "a", most=1) as consumer:
-        await look(consumer, reconsume)
+        await handle_all(consumer, reconsume)
     base = "persistent://public/default/"
     assert sorted(bodies(await read_out(client, f"{base}a-s-RETRY"))) == [b"a", b"b"]
     dead = await read_out(client, f"{base}a-s-DLQ")
@@ -152,21 +158,21 @@ async def test_one_pair_of_names_for_several_topics(
     }
 
 
-async def test_without_retry_each_topic_and_partition_has_its_own(
+async def test_without_retries_each_topic_and_partition_has_its_own_dead_letter_topic(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 2)
     transport.put(f"{PARTS}-partition-1", b"p")
     transport.put("a", b"a")
     async with await open_consumer(client, PARTS, "a", most=1, retry_enable=False) as consumer:
-        await look(consumer, nack)
+        await handle_all(consumer, nack)
     assert bodies(await read_out(client, f"{PARTS}-partition-1-s-DLQ")) == [b"p"]
     assert bodies(await read_out(client, "persistent://public/default/a-s-DLQ")) == [b"a"]
     assert not any(name.endswith("-RETRY") for name in transport.catalogue.topics)
 
 
 @pytest.mark.parametrize("name", ["again", "persistent://public/default/again"])
-async def test_given_names_win(
+async def test_given_letter_topics_replace_the_default_names(
     client: encore.Client, transport: MemoryTransport, name: str
 ) -> None:
     """A retry topic by its short name too is subscribed Shared (Java: only by the full one)."""
@@ -185,7 +191,9 @@ async def test_given_names_win(
     assert bodies(await read_out(client, f"{base}gone")) == [b"a"]
 
 
-async def test_a_partitioned_retry_topic(client: encore.Client, transport: MemoryTransport) -> None:
+async def test_a_partitioned_retry_topic_keeps_delays_and_counts(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
     """Delays and counts hold on its partitions (Java subscribes them with the consumer's type)."""
     transport.catalogue.create_partitioned(RETRY, 2)
     transport.put(TOPIC, b"a")
@@ -197,12 +205,12 @@ async def test_a_partitioned_retry_topic(client: encore.Client, transport: Memor
         message = await consumer.receive(timeout=60)
         assert asyncio.get_running_loop().time() - began >= 0.5
         await consumer.negative_acknowledge(message)
-        seen = await look(consumer, nack)
+        seen = await handle_all(consumer, nack)
     assert seen == {b"a": 2}
     assert bodies(await read_out(client, DEAD)) == [b"a"]
 
 
-async def test_a_pattern_with_a_given_name(
+async def test_a_pattern_with_a_given_retry_topic_retries_and_dead_letters(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put("px", b"x")
@@ -216,11 +224,11 @@ async def test_a_pattern_with_a_given_name(
         dead_letter_policy=policy,
         retry_enable=True,
     ) as consumer:
-        assert await look(consumer, reconsume) == {b"x": 2}
+        assert await handle_all(consumer, reconsume) == {b"x": 2}
     assert bodies(await read_out(client, "persistent://public/default/again")) == [b"x"]
 
 
-async def test_producers_are_named_as_java_names_them_and_made_once(
+async def test_letter_producers_are_opened_once_when_needed_with_the_names_of_java(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     for each in range(20):
@@ -237,7 +245,7 @@ async def test_producers_are_named_as_java_names_them_and_made_once(
     transport.create_producer = listening  # type: ignore[method-assign]
     async with await open_consumer(client, most=1, consumer_name="me") as consumer:
         assert not transport.recorded("PRODUCER")
-        await look(consumer, reconsume)
+        await handle_all(consumer, reconsume)
     assert [command.topic for command in transport.recorded("PRODUCER")] == [RETRY, DEAD]
     retry, dead = asked
     assert (retry.topic, retry.producer_name) == (RETRY, None)
@@ -255,7 +263,7 @@ async def test_producers_are_named_as_java_names_them_and_made_once(
     assert dead.chunking_enabled
 
 
-async def test_the_retry_topic_is_subscribed_shared_beside_the_rest(
+async def test_a_failover_consumer_subscribes_its_retry_topic_as_shared(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     async with await open_consumer(
@@ -274,12 +282,12 @@ async def test_the_retry_topic_is_subscribed_shared_beside_the_rest(
 
 @pytest.mark.parametrize("act", [nack, reconsume])
 @pytest.mark.parametrize("event_ms", [0, 1234])
-async def test_key_event_time_and_payload_are_copied(
+async def test_letters_copy_key_event_time_and_payload(
     client: encore.Client, transport: MemoryTransport, act: Act, event_ms: int
 ) -> None:
     transport.put(TOPIC, b"\x00\xff", key="k", event_ms=event_ms)
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, act)
+        await handle_all(consumer, act)
     (dead,) = await read_out(client, DEAD)
     assert (dead.data(), dead.partition_key(), dead.event_timestamp()) == (
         b"\x00\xff",
@@ -292,20 +300,22 @@ async def test_key_event_time_and_payload_are_copied(
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_a_tombstone_stays_one(
+async def test_a_letter_of_a_null_value_has_a_null_value(
     client: encore.Client, transport: MemoryTransport, act: Act
 ) -> None:
     transport.put(TOPIC, None, key="k")
     transport.put(TOPIC, b"", key="k")
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, act)
+        await handle_all(consumer, act)
     assert [m.has_null_value() for m in await read_out(client, DEAD)] == [True, False]
 
 
 # Evidence
 
 
-async def test_a_dead_letter_says_why(client: encore.Client, transport: MemoryTransport) -> None:
+async def test_a_dead_letter_has_error_reason_attempts_consumer_version_and_times(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
     transport.put(TOPIC, b"a")
     before = wall_now_ms(asyncio.get_running_loop())
     async with await open_consumer(client, most=1, consumer_name="me") as consumer:
@@ -331,7 +341,7 @@ async def test_a_dead_letter_says_why(client: encore.Client, transport: MemoryTr
     assert 10_000 <= last - first < 12_000
 
 
-async def test_the_evidence_of_an_earlier_look_is_kept(
+async def test_a_nack_without_an_error_keeps_the_error_of_the_previous_attempt(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -343,7 +353,7 @@ async def test_the_evidence_of_an_earlier_look_is_kept(
     assert named(await read_out(client, DEAD), letters.ERROR_MESSAGE) == ["no stock"]
 
 
-async def test_evidence_goes_along_with_retry_letters(
+async def test_a_dead_letter_has_the_last_given_error_and_the_first_failure_time(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """The dead letter tells of the last error given and of the first time."""
@@ -367,7 +377,7 @@ def message_fingerprint(error: Exception) -> str:
     return evidence_of(error, "reconsume_later").fingerprint
 
 
-async def test_a_new_failure_replaces_all_of_the_old_one(
+async def test_a_new_error_removes_all_properties_of_the_old_error(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -381,18 +391,18 @@ async def test_a_new_failure_replaces_all_of_the_old_one(
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_without_an_error_the_path_is_the_reason(
+async def test_without_an_error_the_reason_is_the_name_of_the_call(
     client: encore.Client, transport: MemoryTransport, act: Act
 ) -> None:
     transport.put(TOPIC, b"a")
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, act)
+        await handle_all(consumer, act)
     (dead,) = await read_out(client, DEAD)
     assert dead.properties()[letters.REASON] == ("nack" if act is nack else "reconsume_later")
     assert letters.ERROR_MESSAGE not in dead.properties()
 
 
-async def test_a_dead_letter_of_a_large_failure_is_small(
+async def test_the_error_properties_of_a_dead_letter_are_shortened_for_a_large_error(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")

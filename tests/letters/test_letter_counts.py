@@ -1,4 +1,4 @@
-"""M + 1 looks on both paths, one dead letter, and nothing left behind."""
+"""M + 1 deliveries on both paths, one dead letter, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forwarding_kit import (
     TOPIC,
     Act,
     bodies,
-    look,
+    handle_all,
     nack,
     named,
     open_consumer,
@@ -41,14 +41,14 @@ def nothing_left(transport: MemoryTransport) -> None:
 @pytest.mark.parametrize("most", [1, 2, 16])
 @pytest.mark.parametrize("act", [nack, reconsume])
 @pytest.mark.parametrize("batch", [1, 4])
-async def test_a_message_is_delivered_m_plus_1_times(
+async def test_a_failing_message_is_delivered_m_plus_1_times_and_dead_lettered_once(
     client: encore.Client, transport: MemoryTransport, most: int, act: Act, batch: int
 ) -> None:
     payloads = [b"%d" % each for each in range(4)]
     for start in range(0, 4, batch):
         transport.put(TOPIC, *payloads[start : start + batch])
     async with await open_consumer(client, most=most) as consumer:
-        seen = await look(consumer, act)
+        seen = await handle_all(consumer, act)
     assert seen == Counter(dict.fromkeys(payloads, most + 1))
     dead = await read_out(client, DEAD)
     assert sorted(bodies(dead)) == payloads
@@ -62,7 +62,7 @@ async def test_a_message_is_delivered_m_plus_1_times(
 @pytest.mark.parametrize("kind", ALL_TYPES)
 @pytest.mark.parametrize("act", [nack, reconsume])
 @pytest.mark.parametrize("batch", [False, True])
-async def test_every_type_of_subscription(
+async def test_every_subscription_type_dead_letters_after_m_plus_1_deliveries(
     client: encore.Client,
     transport: MemoryTransport,
     kind: encore.ConsumerType,
@@ -76,14 +76,14 @@ async def test_every_type_of_subscription(
         transport.put(TOPIC, b"a")
         transport.put(TOPIC, b"b")
     async with await open_consumer(client, most=2, consumer_type=kind) as consumer:
-        seen = await look(consumer, act)
+        seen = await handle_all(consumer, act)
     assert seen == Counter({b"a": 3, b"b": 3})
     assert sorted(bodies(await read_out(client, DEAD))) == [b"a", b"b"]
     nothing_left(transport)
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_by_ack_timeout(
+async def test_each_message_without_an_ack_in_time_is_dead_lettered_once(
     client: encore.Client, transport: MemoryTransport, batch: bool
 ) -> None:
     """Java, on a consumer with retries, buried each of a batch three times: 9 letters of 3."""
@@ -96,7 +96,7 @@ async def test_by_ack_timeout(
     async with await open_consumer(
         client, most=2, unacked_messages_timeout_ms=1000, retry_enable=True
     ) as consumer:
-        seen = await look(consumer, forget)
+        seen = await handle_all(consumer, forget)
     assert seen == Counter({b"a": 3, b"b": 3, b"c": 3})
     dead = await read_out(client, DEAD)
     assert sorted(bodies(dead)) == [b"a", b"b", b"c"]
@@ -104,7 +104,7 @@ async def test_by_ack_timeout(
     nothing_left(transport)
 
 
-async def test_by_ack_timeout_with_a_backoff(
+async def test_an_ack_timeout_with_a_backoff_dead_letters_after_m_plus_1_deliveries(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     async def forget(consumer: encore.Consumer, message: encore.Message) -> None:
@@ -117,13 +117,13 @@ async def test_by_ack_timeout_with_a_backoff(
         unacked_messages_timeout_ms=1000,
         ack_timeout_redelivery_backoff=encore.Backoff(min_delay=2, max_delay=8),
     ) as consumer:
-        seen = await look(consumer, forget, quiet_s=60)
+        seen = await handle_all(consumer, forget, quiet_s=60)
     assert seen == Counter({b"a": 2})
     assert bodies(await read_out(client, DEAD)) == [b"a"]
     nothing_left(transport)
 
 
-async def test_a_nacked_retry_letter_is_dead_lettered_too(
+async def test_a_nacked_retry_letter_is_dead_lettered_after_m_plus_1_deliveries_of_its_own(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Its delivery attempts start at 1 and its RECONSUMETIMES stays, as with Java.
@@ -134,7 +134,7 @@ async def test_a_nacked_retry_letter_is_dead_lettered_too(
     async with await open_consumer(client, most=3) as consumer:
         for _ in range(2):
             await consumer.reconsume_later(await consumer.receive(timeout=5))
-        seen = await look(consumer, nack)
+        seen = await handle_all(consumer, nack)
     assert seen == Counter({b"a": 4})
     dead = await read_out(client, DEAD)
     assert named(dead, letters.RECONSUME_TIMES) == ["2"]
@@ -143,35 +143,35 @@ async def test_a_nacked_retry_letter_is_dead_lettered_too(
 
 
 @pytest.mark.parametrize("text", ["", "-1", "x", "1.5", "٣", "9" * 30, " 1"])
-async def test_a_count_that_is_no_number_counts_as_never(
+async def test_an_invalid_reconsume_count_counts_as_0(
     client: encore.Client, transport: MemoryTransport, text: str
 ) -> None:
     transport.put(TOPIC, b"a", properties={letters.RECONSUME_TIMES: text})
     async with await open_consumer(client, most=1) as consumer:
-        seen = await look(consumer, reconsume)
+        seen = await handle_all(consumer, reconsume)
     assert seen == Counter({b"a": 2})
     assert named(await read_out(client, DEAD), letters.RECONSUME_TIMES) == ["2"]
 
 
-async def test_a_count_that_another_client_wrote_on_a_letter_goes_on(
+async def test_the_reconsume_count_of_another_client_on_a_letter_is_continued(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(RETRY, b"a", properties={letters.RECONSUME_TIMES: "2"})
     async with await open_consumer(client, most=2) as consumer:
-        seen = await look(consumer, reconsume)
+        seen = await handle_all(consumer, reconsume)
     assert seen == Counter({b"a": 1})
     assert named(await read_out(client, DEAD), letters.RECONSUME_TIMES) == ["3"]
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_a_publisher_has_no_say_in_looks_and_origin(
+async def test_letter_properties_of_a_publisher_change_no_count_and_no_origin(
     client: encore.Client, transport: MemoryTransport, act: Act
 ) -> None:
     """Publishers often copy these by accident, with all properties of a consumed message."""
     foreign = dict.fromkeys(letters.RESERVED, "5") | {letters.REAL_TOPIC: "payroll"}
     transport.put(TOPIC, b"a", properties=foreign)
     async with await open_consumer(client, most=2) as consumer:
-        seen = await look(consumer, act)
+        seen = await handle_all(consumer, act)
     assert seen == Counter({b"a": 3})
     dead = await read_out(client, DEAD)
     assert named(dead, letters.REAL_TOPIC) == [TOPIC]
@@ -181,13 +181,13 @@ async def test_a_publisher_has_no_say_in_looks_and_origin(
     assert named(dead, letters.ERROR_CLASS) == [None]
 
 
-async def test_a_replay_that_keeps_counters_is_believed_where_it_died(
+async def test_a_replay_with_keep_counters_counts_on_only_at_its_topic_and_subscription(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """And by the subscription it died of; by no other, and on no other topic."""
     transport.put(TOPIC, b"a")
     async with await open_consumer(client, most=2) as consumer:
-        assert await look(consumer, reconsume) == Counter({b"a": 3})
+        assert await handle_all(consumer, reconsume) == Counter({b"a": 3})
         (letter,) = await read_out(client, DEAD)
         await DeadLetters(client, DEAD).replay(keep_counters=True)
         message = await consumer.receive(timeout=5)
@@ -200,13 +200,13 @@ async def test_a_replay_that_keeps_counters_is_believed_where_it_died(
         assert again.properties()[name] == letter.properties()[name]
     assert again.properties()[letters.RECONSUME_TIMES] == "4"
     async with await open_consumer(client, "u", most=2) as consumer:
-        assert await look(consumer, reconsume) == Counter({b"copy": 3})
+        assert await handle_all(consumer, reconsume) == Counter({b"copy": 3})
 
 
-async def test_acked_siblings_are_never_forwarded(
+async def test_acked_messages_of_a_batch_are_not_dead_lettered_with_the_rest(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """One acked in the first look, one in the last, two die; the broker forgets at each ack."""
+    """One is acked at its first delivery, one at its last, two become dead letters."""
     transport.put(TOPIC, b"early", b"late", b"x", b"y")
 
     async def act(consumer: encore.Consumer, message: encore.Message) -> None:
@@ -218,13 +218,13 @@ async def test_acked_siblings_are_never_forwarded(
             await consumer.negative_acknowledge(message)
 
     async with await open_consumer(client, most=2, ack_group_time_ms=0) as consumer:
-        seen = await look(consumer, act)
+        seen = await handle_all(consumer, act)
     assert seen == Counter({b"early": 1, b"late": 3, b"x": 3, b"y": 3})
     assert sorted(bodies(await read_out(client, DEAD))) == [b"x", b"y"]
     nothing_left(transport)
 
 
-async def test_two_siblings_are_dead_lettered_separately(
+async def test_two_messages_of_a_batch_with_different_delays_become_two_dead_letters(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"fast", b"slow")
@@ -233,13 +233,13 @@ async def test_two_siblings_are_dead_lettered_separately(
         await consumer.negative_acknowledge(message, 0.1 if message.data() == b"fast" else 10)
 
     async with await open_consumer(client, most=2) as consumer:
-        seen = await look(consumer, act, quiet_s=60)
+        seen = await handle_all(consumer, act, quiet_s=60)
     assert seen == Counter({b"fast": 3, b"slow": 3})
     assert bodies(await read_out(client, DEAD)) == [b"fast", b"slow"]
     nothing_left(transport)
 
 
-async def test_an_entry_is_acked_only_after_its_last_letter(
+async def test_a_batch_is_acked_only_after_the_letter_of_its_last_message(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a", b"b")
@@ -253,7 +253,7 @@ async def test_an_entry_is_acked_only_after_its_last_letter(
         assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_attempts_survive_an_unload_and_a_siblings_ack(
+async def test_attempts_survive_an_unload_and_an_ack_of_another_message_of_the_batch(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Both set the broker's count to 0; the client's count continues.
@@ -262,26 +262,26 @@ async def test_attempts_survive_an_unload_and_a_siblings_ack(
     """
     transport.put(TOPIC, b"poison", b"fine")
     transport.put(TOPIC, b"plain")
-    looks: Counter[bytes] = Counter()
+    deliveries: Counter[bytes] = Counter()
     async with await open_consumer(client, most=3, ack_group_time_ms=0) as consumer:
         for round_ in range(4):
             for _ in range(3 if round_ == 0 else 2):
                 message = await consumer.receive(timeout=5)
-                looks[message.data()] += 1
+                deliveries[message.data()] += 1
                 if message.data() == b"fine":
                     await consumer.acknowledge(message)
                 else:
                     await consumer.negative_acknowledge(message)
             transport.disconnect()
             transport.reconnect(keep_ack_sets=False)
-        assert await look(consumer, nack) == Counter()
-    assert looks == Counter({b"poison": 4, b"plain": 4, b"fine": 1})
+        assert await handle_all(consumer, nack) == Counter()
+    assert deliveries == Counter({b"poison": 4, b"plain": 4, b"fine": 1})
     dead = await read_out(client, DEAD)
     assert sorted(bodies(dead)) == [b"plain", b"poison"]
     assert named(dead, letters.ATTEMPTS) == ["4", "4"]
 
 
-async def test_the_last_consumer_leaving_forgets_what_only_it_knew(
+async def test_nack_counts_end_with_the_last_consumer_and_reconsume_counts_do_not(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Counts of the nack path are a process's; RECONSUMETIMES is the message's own."""
@@ -300,7 +300,7 @@ async def test_the_last_consumer_leaving_forgets_what_only_it_knew(
     assert bodies(await read_out(client, DEAD)) == [b"a"]
 
 
-async def test_a_message_over_the_limit_is_dead_lettered_undelivered(
+async def test_a_message_over_the_limit_is_dead_lettered_without_a_delivery(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Another consumer without a policy let the count pass the limit (the R > M rule)."""
@@ -315,11 +315,11 @@ async def test_a_message_over_the_limit_is_dead_lettered_undelivered(
                 except encore.ReceiveTimeout:
                     break
             await asyncio.sleep(1)
-        assert await look(strict, nack) in (Counter(), Counter({b"a": 1}))
+        assert await handle_all(strict, nack) in (Counter(), Counter({b"a": 1}))
     assert bodies(await read_out(client, DEAD)) == [b"a"]
 
 
-async def test_a_rewind_does_not_copy_twice(
+async def test_a_rewind_on_exclusive_sends_no_second_letter_for_a_message_being_forwarded(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """On Exclusive a due nack rewinds all messages except those being forwarded."""
@@ -343,12 +343,12 @@ async def test_a_rewind_does_not_copy_twice(
     nothing_left(transport)
 
 
-async def test_a_chunked_message_is_settled_together(
+async def test_a_chunked_message_becomes_one_dead_letter_and_all_its_chunks_are_acked(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put_chunked(TOPIC, b"large", 3)
     async with await open_consumer(client, most=1) as consumer:
-        assert await look(consumer, nack) == Counter({b"large": 2})
+        assert await handle_all(consumer, nack) == Counter({b"large": 2})
     (letter,) = await read_out(client, DEAD)
     assert letter.data() == b"large"
     nothing_left(transport)
@@ -356,7 +356,7 @@ async def test_a_chunked_message_is_settled_together(
 
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.KeyShared])
 @pytest.mark.parametrize("on_the_way", [False, True])
-async def test_what_is_given_back_unseen_has_no_attempts(
+async def test_a_message_redelivered_before_it_is_received_has_no_attempts(
     client: encore.Client, transport: MemoryTransport, kind: encore.ConsumerType, on_the_way: bool
 ) -> None:
     """The message is in our queue, or on its way here, when everything is requested again."""
@@ -376,10 +376,10 @@ async def test_what_is_given_back_unseen_has_no_attempts(
     nothing_left(transport)
 
 
-async def test_an_early_letter_given_back_unseen_has_no_attempts(
+async def test_a_retry_letter_redelivered_before_its_due_time_has_no_attempts(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """It waits here for its time; that, and being given back meanwhile, are no looks."""
+    """Waiting for its due time in the client, and its return meanwhile, are no deliveries."""
     transport.put(TOPIC, b"a")
     async with await open_consumer(client, most=2) as consumer:
         await consumer.reconsume_later(await consumer.receive(timeout=5), 3)
@@ -400,7 +400,7 @@ def stripped(message: encore.Message) -> encore.MessageId:
 
 
 @pytest.mark.parametrize("settle", ["ack", "nack"])
-async def test_an_id_without_topic_is_of_the_topic_that_has_its_ledger(
+async def test_an_id_without_a_topic_settles_the_message_of_the_topic_with_its_ledger(
     client: encore.Client, transport: MemoryTransport, settle: str
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -423,7 +423,7 @@ async def test_an_id_without_topic_is_of_the_topic_that_has_its_ledger(
     nothing_left(transport)
 
 
-async def test_an_id_without_topic_of_a_ledger_never_seen_is_refused(
+async def test_an_id_without_a_topic_and_of_an_unknown_ledger_is_refused(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """It may be of the input or of the retry-letter topic; the wrong ack would lose a message."""

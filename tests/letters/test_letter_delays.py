@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from forwarding_kit import DEAD, RETRY, TOPIC, bodies, look, nack, named, open_consumer, read_out
+from forwarding_kit import (
+    DEAD,
+    RETRY,
+    TOPIC,
+    bodies,
+    handle_all,
+    nack,
+    named,
+    open_consumer,
+    read_out,
+)
 
 import pulsar_encore as encore
 from pulsar_encore import letters
@@ -30,7 +40,7 @@ async def waited(consumer: encore.Consumer) -> tuple[encore.Message, float]:
 
 
 @pytest.mark.parametrize("delay", [0.001, 0.5, 1.5, 4, 60])
-async def test_delays_are_kept_although_the_broker_rounds_them(
+async def test_a_retry_letter_is_never_early_although_the_broker_rounds_delays(
     client: encore.Client, transport: MemoryTransport, delay: float
 ) -> None:
     """With a tick of 1 s, brokers deliver up to a tick early, and a delay of 0.5 s at once.
@@ -56,8 +66,10 @@ async def hasty() -> AsyncIterator[encore.Client]:
 
 
 @pytest.mark.parametrize("delay", [0.5, 4, 60, 3600])
-async def test_delays_are_kept_on_a_broker_without_any(hasty: encore.Client, delay: float) -> None:
-    """The redeliveries that the waiting took are no looks: it dies after as many as ever."""
+async def test_a_retry_letter_is_never_early_on_a_broker_without_delayed_delivery(
+    hasty: encore.Client, delay: float
+) -> None:
+    """Redeliveries during the delay do not count as deliveries to the application."""
     async with await open_consumer(hasty, most=2) as consumer:
         await consumer.reconsume_later(await consumer.receive(timeout=5), delay)
         for count in range(3):
@@ -66,12 +78,12 @@ async def test_delays_are_kept_on_a_broker_without_any(hasty: encore.Client, del
             if count == 0:
                 assert delay <= seconds < delay * 1.05 + 1
             await consumer.negative_acknowledge(message)
-        assert await look(consumer, nack) == Counter()
+        assert await handle_all(consumer, nack) == Counter()
     assert named(await read_out(hasty, DEAD), letters.ATTEMPTS) == ["3"]
 
 
 @pytest.mark.parametrize("delay", [3, 60])
-async def test_an_early_letter_is_shown_once_over_a_reconnect(
+async def test_a_retry_letter_that_waits_over_reconnects_is_received_once_when_due(
     client: encore.Client, transport: MemoryTransport, delay: float
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -90,7 +102,7 @@ async def test_an_early_letter_is_shown_once_over_a_reconnect(
     assert transport.backlog(RETRY, "s") == 0
 
 
-async def test_early_letters_go_to_the_next_consumer(
+async def test_a_retry_letter_that_waits_is_received_by_the_next_consumer_when_due(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -103,7 +115,7 @@ async def test_early_letters_go_to_the_next_consumer(
         assert now_s() - began >= 0.9
 
 
-async def test_letters_of_others_without_a_readable_delay_are_shown_at_once(
+async def test_letters_without_a_valid_delay_are_received_at_once(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     for text in ("", "-5", "x", "9" * 40, "٣"):
@@ -116,7 +128,9 @@ async def test_letters_of_others_without_a_readable_delay_are_shown_at_once(
         assert len(set(bodies(seen))) == 6
 
 
-async def test_many_early_letters_all_come_in_time(hasty: encore.Client) -> None:
+async def test_thousands_of_waiting_retry_letters_are_all_received_when_due(
+    hasty: encore.Client,
+) -> None:
     """More letters than are kept here with their payload. The others are requested again."""
     transport = hasty._transport
     assert isinstance(transport, MemoryTransport)
@@ -162,7 +176,7 @@ async def nacked_then_fresh(narrow: Narrow, **options: object) -> tuple[Counter[
         async def put_off(consumer: encore.Consumer, message: encore.Message) -> None:
             await consumer.negative_acknowledge(message, 60)
 
-        await look(consumer, put_off, quiet_s=2)
+        await handle_all(consumer, put_off, quiet_s=2)
         for each in range(50):
             transport.put(TOPIC, b"new %d" % each)
 
@@ -171,7 +185,7 @@ async def nacked_then_fresh(narrow: Narrow, **options: object) -> tuple[Counter[
                 fresh[message.data()] += 1
             await consumer.acknowledge(message)
 
-        seen = await look(consumer, settle, quiet_s=100)
+        seen = await handle_all(consumer, settle, quiet_s=100)
         assert set(seen) >= {b"old %d" % each for each in range(300)}
         assert set(seen.values()) == {1}
         assert transport.backlog(TOPIC, "s") == 0
@@ -194,7 +208,7 @@ async def test_without_the_overflow_no_fresh_message_is_received(narrow: Narrow)
 
 
 @pytest.mark.parametrize("longest", [0, 30])
-async def test_long_nacks_are_parked_whatever_the_window(
+async def test_nacks_longer_than_nack_overflow_delay_are_always_parked(
     client: encore.Client, transport: MemoryTransport, longest: float
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -213,10 +227,10 @@ async def test_long_nacks_are_parked_whatever_the_window(
         assert letters.RECONSUME_TIMES not in given  # Java would count its own from here
 
 
-async def test_a_parked_nack_comes_when_it_is_due_and_keeps_its_count(
+async def test_a_parked_nack_is_redelivered_when_due_and_keeps_its_count(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """Every nack parked, and still M + 1 looks; the last one says so."""
+    """Every nack is parked: M + 1 deliveries, and the last error is in the dead letter."""
     transport.put(TOPIC, b"a")
     async with await open_consumer(
         client, most=3, nack_overflow="retry_letter", nack_overflow_delay=0
@@ -226,20 +240,20 @@ async def test_a_parked_nack_comes_when_it_is_due_and_keeps_its_count(
             assert message.redelivery_count() == count
             if count:
                 assert 7 <= seconds < 8.1
-            await consumer.negative_acknowledge(message, 7, error=ValueError(f"look {count}"))
+            await consumer.negative_acknowledge(message, 7, error=ValueError(f"attempt {count}"))
         await asyncio.sleep(1)
     (dead,) = await read_out(client, DEAD)
     given = dead.properties()
     assert given[letters.ATTEMPTS] == "4"
-    assert given[letters.ERROR_MESSAGE] == "look 3"
+    assert given[letters.ERROR_MESSAGE] == "attempt 3"
     assert int(given[letters.LAST_TIME]) - int(given[letters.FIRST_TIME]) >= 21_000
     assert transport.backlog(RETRY, "s") == 0
 
 
-async def test_a_reconsumed_overflow_letter_starts_from_0(
+async def test_reconsume_later_of_a_parked_message_restarts_its_nack_count(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """The two counts are independent: a retry letter has its own looks by nack."""
+    """The two counts are independent: a retry letter has its own deliveries by nack."""
     transport.put(TOPIC, b"a")
     async with await open_consumer(
         client, most=3, nack_overflow="retry_letter", nack_overflow_delay=5
@@ -247,13 +261,13 @@ async def test_a_reconsumed_overflow_letter_starts_from_0(
         for _ in range(2):
             await consumer.negative_acknowledge(await consumer.receive(timeout=60), 10)
         await consumer.reconsume_later(await consumer.receive(timeout=60))
-        assert await look(consumer, nack) == Counter({b"a": 4})
+        assert await handle_all(consumer, nack) == Counter({b"a": 4})
     (dead,) = await read_out(client, DEAD)
     assert dead.properties()[letters.RECONSUME_TIMES] == "1"
 
 
 @pytest.mark.parametrize("command", ["PRODUCER", "SEND"])
-async def test_a_parking_that_fails_is_a_nack(
+async def test_a_nack_that_cannot_be_parked_waits_in_memory(
     client: encore.Client, transport: MemoryTransport, command: str
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -275,7 +289,7 @@ async def test_a_parking_that_fails_is_a_nack(
     assert len(await read_out(client, RETRY)) == 1
 
 
-async def test_parts_of_batches_can_be_parked(narrow: Narrow) -> None:
+async def test_single_messages_of_a_batch_are_parked(narrow: Narrow) -> None:
     client, transport = narrow
     transport.put(TOPIC, *(b"%d" % each for each in range(80)))
     async with await open_consumer(

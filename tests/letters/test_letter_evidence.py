@@ -19,7 +19,9 @@ def raised(error: BaseException) -> BaseException:
 
 
 @given(st.integers(), st.integers(0), st.text("abcdef", min_size=1), st.text("xyz \n"))
-def test_like_failures_have_one_fingerprint(number: int, address: int, one: str, two: str) -> None:
+def test_errors_that_differ_in_numbers_and_quoted_values_have_one_fingerprint(
+    number: int, address: int, one: str, two: str
+) -> None:
     """Numbers, addresses and quoted values differ from one failure to the next of a kind."""
 
     def failure(number: int, address: int, value: str) -> str:
@@ -30,7 +32,9 @@ def test_like_failures_have_one_fingerprint(number: int, address: int, one: str,
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8))
-def test_unlike_failures_have_not(words: list[str]) -> None:
+def test_errors_of_other_class_text_place_or_reason_have_other_fingerprints(
+    words: list[str],
+) -> None:
     text = " ".join(words)
     prints = {
         evidence_of(raised(ValueError(text)), "nack").fingerprint,
@@ -52,7 +56,7 @@ def elsewhere(text: str) -> BaseException:
 
 
 @given(st.text(st.characters(), max_size=5000))
-def test_evidence_fits_into_properties_whatever_it_says(text: str) -> None:
+def test_evidence_of_any_text_is_valid_and_short_in_properties(text: str) -> None:
     """Lone surrogates, controls and 5,000 characters: it can be written as UTF-8, and is small."""
     for error in (ValueError(text), text):
         properties = evidence_of(error, "nack").properties()
@@ -61,7 +65,7 @@ def test_evidence_fits_into_properties_whatever_it_says(text: str) -> None:
         assert len(properties.get(letters.ERROR_MESSAGE, "")) <= 1000
 
 
-def test_evidence_of_a_deep_failure_is_capped() -> None:
+def test_evidence_of_a_deep_stack_and_a_long_message_is_shortened() -> None:
     def deep(left: int) -> None:
         if left:
             deep(left - 1)
@@ -75,7 +79,7 @@ def test_evidence_of_a_deep_failure_is_capped() -> None:
     assert sum(map(len, properties.values())) < 6_000
 
 
-def test_evidence_of_an_error_that_cannot_be_printed() -> None:
+def test_an_error_whose_text_raises_still_gives_evidence() -> None:
     class Broken(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no")
@@ -85,7 +89,7 @@ def test_evidence_of_an_error_that_cannot_be_printed() -> None:
     assert found.error_message
 
 
-def test_evidence_names_class_place_and_text() -> None:
+def test_evidence_has_the_class_the_place_and_the_text_of_an_error() -> None:
     found = evidence_of(raised(encore.ClosedError("gone")), "reconsume_later")
     assert found.error_class == "pulsar_encore.errors.ClosedError"
     assert found.error_message == "gone"

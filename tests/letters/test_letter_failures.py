@@ -13,7 +13,7 @@ from forwarding_kit import (
     RETRY,
     TOPIC,
     bodies,
-    look,
+    handle_all,
     nack,
     named,
     open_consumer,
@@ -47,20 +47,20 @@ def refusing(command: str, topic: str, times: int, error: str = "NotAllowedError
 
 @pytest.mark.parametrize("command", ["PRODUCER", "SEND"])
 @pytest.mark.parametrize("error", REFUSALS)
-async def test_a_dead_letter_is_tried_again_until_it_is_sent(
+async def test_a_refused_dead_letter_is_sent_again_until_it_is_stored(
     client: encore.Client, transport: MemoryTransport, command: str, error: str
 ) -> None:
     transport.put(TOPIC, b"a")
     transport.put(TOPIC, b"b", b"c")
     transport.faults = refusing(command, DEAD, 3, error)  # of SEND: each letter once
     async with await open_consumer(client, most=1) as consumer:
-        assert await look(consumer, nack, quiet_s=300) == Counter({b"a": 2, b"b": 2, b"c": 2})
+        assert await handle_all(consumer, nack, quiet_s=300) == Counter({b"a": 2, b"b": 2, b"c": 2})
     assert sorted(bodies(await read_out(client, DEAD))) == [b"a", b"b", b"c"]
     assert transport.backlog(TOPIC, "s") == 0
 
 
 @pytest.mark.parametrize("command", ["PRODUCER", "SEND"])
-async def test_what_never_can_be_sent_is_not_tried_in_a_hot_loop(
+async def test_dead_letters_that_always_fail_are_sent_again_at_growing_intervals(
     client: encore.Client, transport: MemoryTransport, command: str
 ) -> None:
     """Java, with a dead-letter topic terminated later: 150 redeliveries a second and message."""
@@ -68,7 +68,7 @@ async def test_what_never_can_be_sent_is_not_tried_in_a_hot_loop(
         transport.put(TOPIC, b"%d" % each)
     transport.faults = refusing(command, DEAD, 1_000_000)
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, nack, quiet_s=600)
+        await handle_all(consumer, nack, quiet_s=600)
         times = [one.at_ms for one in transport.recorded("PRODUCER") if one.topic == DEAD]
         commands = transport.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES")
         again = sum(len(command.details) for command in commands) / 100
@@ -77,11 +77,11 @@ async def test_what_never_can_be_sent_is_not_tried_in_a_hot_loop(
         assert 15 <= again < 40  # for each message: a try, or one told to wait
         assert transport.backlog(TOPIC, "s") == 100
         transport.faults = None
-        assert await look(consumer, nack, quiet_s=120) == Counter()
+        assert await handle_all(consumer, nack, quiet_s=120) == Counter()
     assert len(await read_out(client, DEAD)) == 100
 
 
-async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
+async def test_one_dead_letter_that_always_fails_slows_down_although_others_succeed(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """Others' success does not make it spin."""
@@ -89,8 +89,8 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
     async def create(
         options: ProducerOptions, listener: ProducerListener | None = None
     ) -> TransportProducer:
-        link = await made(options, listener)
-        publish = link.publish
+        transport_producer = await made(options, listener)
+        publish = transport_producer.publish
 
         def picky(message: OutgoingMessage) -> Awaitable[encore.MessageId]:
             if message.payload == b"bad":
@@ -100,8 +100,8 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
                 return failed
             return publish(message)
 
-        link.publish = picky  # type: ignore[method-assign]
-        return link
+        transport_producer.publish = picky  # type: ignore[method-assign]
+        return transport_producer
 
     tries: list[float] = []
     made = transport.create_producer
@@ -110,7 +110,7 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
     async with await open_consumer(client, most=1) as consumer:
         for each in range(300):
             transport.put(TOPIC, b"%d" % each)
-            await look(consumer, nack, quiet_s=1)
+            await handle_all(consumer, nack, quiet_s=1)
     gaps = [b - a for a, b in pairwise(tries)]
     assert 8 <= len(tries) <= 16
     assert all(later >= earlier for earlier, later in pairwise(gaps[:10]))
@@ -118,7 +118,7 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
 
 
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
-async def test_what_cannot_be_read_is_refused_and_kept(
+async def test_a_message_with_an_unreadable_ordering_key_is_not_forwarded_and_stays(
     client: encore.Client,
     transport: MemoryTransport,
     monkeypatch: pytest.MonkeyPatch,
@@ -136,13 +136,13 @@ async def test_what_cannot_be_read_is_refused_and_kept(
         with pytest.raises(encore.NotSupportedError, match="raw bytes"):
             await consumer.reconsume_later(message)
         await consumer.negative_acknowledge(message)
-        await look(consumer, nack, quiet_s=600)
+        await handle_all(consumer, nack, quiet_s=600)
         assert 10 <= len(transport.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES")) <= 25
         assert not transport.recorded("SEND")
     assert transport.backlog(TOPIC, "s") == 1
 
 
-async def test_failures_under_way_together_count_as_one(
+async def test_dead_letters_that_fail_together_wait_for_one_short_interval(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """A hundred letters lost with one connection wait for 0.1 s, not for a minute."""
@@ -151,7 +151,7 @@ async def test_failures_under_way_together_count_as_one(
     transport.faults = refusing("SEND", DEAD, 100)
     async with await open_consumer(client, most=1) as consumer:
         began = asyncio.get_running_loop().time()
-        await look(consumer, nack, quiet_s=1)
+        await handle_all(consumer, nack, quiet_s=1)
         while len(await read_out(client, DEAD)) < 100:
             assert asyncio.get_running_loop().time() - began < 5
             await asyncio.sleep(0.1)
@@ -163,7 +163,7 @@ async def test_failures_under_way_together_count_as_one(
 @pytest.mark.parametrize("command", ["PRODUCER", "SEND"])
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_retry_letter_that_fails_raises_and_its_message_comes_back(
+async def test_a_failed_retry_letter_raises_and_its_message_is_redelivered(
     client: encore.Client,
     transport: MemoryTransport,
     command: str,
@@ -185,7 +185,7 @@ async def test_a_retry_letter_that_fails_raises_and_its_message_comes_back(
     assert transport.backlog(TOPIC, "s") == 0
 
 
-async def test_the_list_form_reports_every_failure(
+async def test_reconsume_later_of_a_list_reports_each_failure_and_sends_the_rest(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     for each in range(6):
@@ -222,7 +222,7 @@ async def test_the_same_message_twice_in_a_list_is_sent_once(
     assert bodies(await read_out(client, RETRY)) == [b"a"]
 
 
-async def test_cumulative_acks_what_is_before_and_copies_one(
+async def test_reconsume_later_cumulative_acks_earlier_messages_and_copies_the_last(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     for each in range(4):
@@ -237,7 +237,7 @@ async def test_cumulative_acks_what_is_before_and_copies_one(
         assert (letter.data(), letter.properties()["kept"]) == (b"2", "yes")
 
 
-async def test_cumulative_acks_nothing_when_the_letter_fails(
+async def test_reconsume_later_cumulative_acks_no_message_if_its_letter_fails(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     for each in range(3):
@@ -248,7 +248,7 @@ async def test_cumulative_acks_nothing_when_the_letter_fails(
         with pytest.raises(encore.TransportError):
             await consumer.reconsume_later_cumulative(messages[1])
         assert transport.backlog(TOPIC, "s") == 3
-        assert await look(consumer, reconsume) == {b"0": 3, b"1": 3, b"2": 3}
+        assert await handle_all(consumer, reconsume) == {b"0": 3, b"1": 3, b"2": 3}
     assert transport.backlog(TOPIC, "s") == 0
 
 

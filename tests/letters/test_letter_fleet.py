@@ -227,7 +227,7 @@ async def test_a_sibling_without_an_attempt_is_delivered_after_any_number_of_red
     assert await read_out(client, DEAD) == []
 
 
-async def test_the_dead_letter_says_how_often_the_message_was_tried(
+async def test_the_dead_letter_has_the_number_of_attempts_over_all_consumers(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     await run(client, transport, POISON, by_timeout, 5, most=3)

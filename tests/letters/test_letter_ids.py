@@ -21,12 +21,12 @@ from pulsar_encore.values.message_id import MessageId
         (encore.MessageId(-1, 6, 9, first_chunk=encore.MessageId(-1, 6, 5)), "6:5:-1;6:9:-1"),
     ],
 )
-def test_ids_as_java_writes_them(message_id: encore.MessageId, text: str) -> None:
+def test_origin_ids_have_the_text_of_java(message_id: encore.MessageId, text: str) -> None:
     assert id_text(message_id) == text
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(-1, 999))
-def test_ids_are_read_as_they_are_written(ledger: int, entry: int, partition: int) -> None:
+def test_origin_ids_are_read_as_they_were_written(ledger: int, entry: int, partition: int) -> None:
     plain = MessageId(partition, ledger, entry)
     assert parse_id(id_text(plain)) == plain
     member = MessageId(partition, ledger, entry, 3, batch_size=7)

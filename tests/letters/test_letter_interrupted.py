@@ -30,9 +30,11 @@ class SlowTransport(MemoryTransport):
 
 
 @pytest.mark.parametrize("form", ["one", "list", "cumulative"])
-@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("steps", range(12))
 @pytest.mark.parametrize("most", [1, 2])
-async def test_cancelled_at_every_step(form: str, turns: int, most: int) -> None:
+async def test_reconsume_later_cancelled_at_any_step_both_copies_and_acks_or_neither(
+    form: str, steps: int, most: int
+) -> None:
     """Once begun it is finished: copied and acked, never one of the two."""
     transport = MemoryTransport()
     transport.put(TOPIC, b"a")
@@ -48,14 +50,14 @@ async def test_cancelled_at_every_step(form: str, turns: int, most: int) -> None
             else:
                 call = consumer.reconsume_later_cumulative(message)
             task = asyncio.create_task(call)
-            for _ in range(turns):
+            for _ in range(steps):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait({task}, timeout=1)
             assert task.done()
             await asyncio.sleep(1)
             copies = bodies(await read_out(client, RETRY))
-            if turns == 0:  # it never ran: the message is still the caller's
+            if steps == 0:  # it never ran: the message is still the caller's
                 assert (copies, transport.backlog(TOPIC, "s")) == ([], 1)
                 await consumer.reconsume_later(message)
                 await asyncio.sleep(1)
@@ -64,7 +66,9 @@ async def test_cancelled_at_every_step(form: str, turns: int, most: int) -> None
 
 
 @pytest.mark.parametrize("wait_s", [0, 1, 2.9, 3.5])
-async def test_a_cancelled_caller_leaves_the_producer_to_the_others(wait_s: float) -> None:
+async def test_a_cancelled_reconsume_later_does_not_cancel_the_shared_producer(
+    wait_s: float,
+) -> None:
     transport = SlowTransport()
     transport.put(TOPIC, b"a")
     transport.put(TOPIC, b"b")
@@ -85,7 +89,7 @@ async def test_a_cancelled_caller_leaves_the_producer_to_the_others(wait_s: floa
 # Closed, disconnected, sought
 
 
-async def test_close_waits_for_letters_being_sent(
+async def test_close_waits_for_letters_in_flight(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -99,7 +103,7 @@ async def test_close_waits_for_letters_being_sent(
     assert transport.backlog(TOPIC, "s") == 1  # b, never taken
 
 
-async def test_close_gives_up_in_time_and_the_call_says_so(
+async def test_close_ends_in_15_s_without_receipts_and_reconsume_later_raises(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     transport.put(TOPIC, b"a")
@@ -123,7 +127,7 @@ async def test_close_gives_up_in_time_and_the_call_says_so(
         await consumer.reconsume_later(message)
 
 
-async def test_close_while_a_producer_is_made() -> None:
+async def test_close_waits_for_a_letter_whose_producer_is_being_opened() -> None:
     transport = SlowTransport()
     transport.put(TOPIC, b"a")
     async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
@@ -136,7 +140,7 @@ async def test_close_while_a_producer_is_made() -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 50, 5000])
-async def test_a_disconnect_while_a_letter_is_sent(
+async def test_a_lost_connection_while_letters_are_in_flight_redelivers_no_message(
     client: encore.Client, transport: MemoryTransport, delay_ms: int
 ) -> None:
     """The ack waits for the reconnect; the message that comes again meanwhile is not shown."""
@@ -157,7 +161,7 @@ async def test_a_disconnect_while_a_letter_is_sent(
     assert len(await read_out(client, RETRY)) == 3
 
 
-async def test_settled_while_its_letter_is_sent(
+async def test_settling_a_message_while_its_letter_is_in_flight_has_no_effect(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """A second call raises, a nack is void, an ack holds: one letter, no further delivery."""
@@ -178,7 +182,7 @@ async def test_settled_while_its_letter_is_sent(
     assert sorted(bodies(await read_out(client, RETRY))) == [b"0", b"1", b"2"]
 
 
-async def test_settled_messages_cannot_be_sent_on(
+async def test_reconsume_later_refuses_a_settled_message(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     for each in range(3):
@@ -224,9 +228,9 @@ async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> 
             retry_enable=False,
             unacked_messages_timeout_ms=12_000,
         )
-        for look in range(2):
+        for attempt in range(2):
             messages = [await consumer.receive(timeout=20) for _ in topics]
-            assert [message.redelivery_count() for message in messages] == [look, look]
+            assert [message.redelivery_count() for message in messages] == [attempt, attempt]
         await consumer.negative_acknowledge(messages[0])
         while not asked:
             await asyncio.sleep(0.1)
@@ -238,7 +242,7 @@ async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> 
 
 
 @pytest.mark.parametrize("parked", [False, True])
-async def test_an_error_nobody_thought_of_gives_the_message_back(
+async def test_an_unexpected_error_while_forwarding_redelivers_the_message(
     client: encore.Client,
     transport: MemoryTransport,
     monkeypatch: pytest.MonkeyPatch,
@@ -267,7 +271,7 @@ async def test_an_error_nobody_thought_of_gives_the_message_back(
 
 
 @pytest.mark.parametrize("failing", ["close", "unsubscribe"])
-async def test_one_part_that_fails_does_not_keep_the_other(
+async def test_a_failed_close_of_one_subscription_still_closes_the_other(
     transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     client = encore.Client("pulsar://nowhere:6650", transport=transport)
@@ -285,10 +289,10 @@ async def test_one_part_that_fails_does_not_keep_the_other(
         with pytest.raises(encore.TransportError):
             await getattr(consumer, failing)()
     if failing == "close":
-        assert [link.topic for link in transport.consumers] == [TOPIC]
+        assert [transport_consumer.topic for transport_consumer in transport.consumers] == [TOPIC]
     else:
         assert "s" not in transport.state(RETRY).subscriptions
-    for link in list(transport.consumers):
-        await link.close()
+    for transport_consumer in list(transport.consumers):
+        await transport_consumer.close()
     with contextlib.suppress(encore.TransportError):
         await client.close()

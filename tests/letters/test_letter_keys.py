@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from forwarding_kit import DEAD, TOPIC, Act, look, nack, open_consumer, read_out, reconsume
+from forwarding_kit import DEAD, TOPIC, Act, handle_all, nack, open_consumer, read_out, reconsume
 
 import pulsar_encore as encore
 from pulsar_encore.consumer.forwarding.copy_options import Destination, producer_options
@@ -21,7 +21,7 @@ from pulsar_encore.letters.letter_form import LetterForm
         (None, "", None),
     ],
 )
-async def test_keys_are_there_as_text_and_as_bytes(
+async def test_a_partition_key_is_readable_as_text_and_as_bytes(
     client: encore.Client, key: str | bytes | None, text: str, raw: bytes | None
 ) -> None:
     producer = await client.create_producer(TOPIC)
@@ -31,7 +31,7 @@ async def test_keys_are_there_as_text_and_as_bytes(
     assert (got.ordering_key(), got.ordering_key_bytes()) == ("", None)
 
 
-async def test_ordering_keys_that_are_no_text_read_as_base64(client: encore.Client) -> None:
+async def test_an_ordering_key_that_is_no_text_reads_as_base64(client: encore.Client) -> None:
     producer = await client.create_producer(TOPIC)
     for key in ("o", b"o", b"\xff"):
         await producer.send(b"x", ordering_key=key)
@@ -42,7 +42,7 @@ async def test_ordering_keys_that_are_no_text_read_as_base64(client: encore.Clie
 
 @pytest.mark.parametrize("act", [nack, reconsume])
 @pytest.mark.parametrize("key", ["AAEC/w==", b"\x00\x01\x02\xff", b"abc"])
-async def test_keys_are_copied_as_what_they_were_sent_as(
+async def test_a_text_key_is_copied_as_text_and_a_bytes_key_as_bytes(
     client: encore.Client, act: Act, key: str | bytes
 ) -> None:
     """Text that reads as base64 stays text, and bytes stay bytes; no need to say which they are."""
@@ -50,7 +50,7 @@ async def test_keys_are_copied_as_what_they_were_sent_as(
     await producer.send(b"x", partition_key=key, ordering_key=b"\xff")
     (sent,) = await read_out(client, TOPIC)
     async with await open_consumer(client, most=1) as consumer:
-        await look(consumer, act, quiet_s=5)
+        await handle_all(consumer, act, quiet_s=5)
     (letter,) = await read_out(client, DEAD)
     assert letter.partition_key() == sent.partition_key()
     assert letter.partition_key_bytes() == sent.partition_key_bytes()
@@ -58,7 +58,7 @@ async def test_keys_are_copied_as_what_they_were_sent_as(
 
 
 @pytest.mark.parametrize("byte_keys", [True, False])
-async def test_key_value_pairs_are_copied_where_keys_of_bytes_are(byte_keys: bool) -> None:
+async def test_key_value_letters_need_a_transport_with_bytes_keys(byte_keys: bool) -> None:
     """Their keys are bytes, with the schema that gives them a meaning."""
     pairs: Any = encore.schema.BytesSchema()
     pairs.key_value = True

@@ -15,7 +15,7 @@ class Refused(Exception):
     pass
 
 
-async def test_every_dead_letter_of_a_listener_tells_the_error(
+async def test_every_dead_letter_of_a_listener_has_the_error_of_its_message(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     async def refuse(consumer: encore.Consumer, message: encore.Message) -> None:
@@ -35,7 +35,7 @@ async def test_every_dead_letter_of_a_listener_tells_the_error(
         assert "in refuse" in found[letters.ERROR_STACK]
 
 
-async def test_a_cancelled_task_in_a_listener_is_evidence_too(
+async def test_a_cancelled_error_in_a_listener_is_the_error_of_the_dead_letter(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     async def wait_for_what_is_cancelled(consumer: encore.Consumer, _: encore.Message) -> None:

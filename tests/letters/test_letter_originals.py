@@ -17,7 +17,7 @@ from pulsar_encore.values.outgoing_message import key_bytes
 
 
 @given(st.binary(max_size=40))
-def test_keys_of_bytes_are_told_by_their_padding(key: bytes) -> None:
+def test_a_bytes_key_is_recognized_by_its_base64_padding(key: bytes) -> None:
     text = base64.b64encode(key).decode()
     assert reads_as_bytes(text) is bool(len(key) % 3)
 
@@ -25,11 +25,11 @@ def test_keys_of_bytes_are_told_by_their_padding(key: bytes) -> None:
 @pytest.mark.parametrize(
     "key", ["", "=", "==", "k", "key=", "a=b=", "abc==", "order-17", "user", "a b=", "ab==\n", "é="]
 )
-def test_ordinary_keys_are_not_taken_for_bytes(key: str) -> None:
+def test_a_text_key_without_valid_base64_padding_does_not_read_as_bytes(key: str) -> None:
     assert not reads_as_bytes(key)
 
 
-def test_keys_that_cannot_be_read_are_an_error_by_name() -> None:
+def test_copying_an_unreadable_key_raises_unreadable_error() -> None:
     for unreadable in (Row(key=None), Row(ordering=None)):
         with pytest.raises(UnreadableError, match="raw bytes"):
             keys_of(unreadable, refuse_byte_keys=False)
@@ -37,7 +37,7 @@ def test_keys_that_cannot_be_read_are_an_error_by_name() -> None:
         form_of(Row(key=None, schema_version=1))
 
 
-def test_keys_that_may_be_bytes_are_copied_only_where_they_are_known_to_be_text() -> None:
+def test_a_key_that_may_be_bytes_is_refused_unless_keys_are_known_to_be_text() -> None:
     row = Row(key="AAE=", ordering="o", tells_bytes=False)
     assert keys_of(row, refuse_byte_keys=False) == ("AAE=", "o")
     with pytest.raises(NotSupportedError, match="'AAE='"):
@@ -45,7 +45,7 @@ def test_keys_that_may_be_bytes_are_copied_only_where_they_are_known_to_be_text(
 
 
 @given(st.text() | st.binary(), st.binary())
-def test_where_bytes_are_known_each_key_is_copied_as_what_it_was_sent_as(
+def test_with_bytes_keys_known_each_key_is_copied_in_its_original_form(
     key: str | bytes, ordering: bytes
 ) -> None:
     copied, ordering_key = keys_of(Row(key=key, ordering=ordering), refuse_byte_keys=False)
@@ -53,7 +53,7 @@ def test_where_bytes_are_known_each_key_is_copied_as_what_it_was_sent_as(
     assert (b"" if ordering_key is None else key_bytes(ordering_key)) == ordering
 
 
-def test_a_form_is_what_copies_are_written_with() -> None:
+def test_the_letter_form_has_the_topic_schema_version_and_encryption_keys() -> None:
     row = Row(topic="persistent://a/b/c-partition-1", schema_version=4)
     assert form_of(replace(row, schema_version=-1)) == PLAIN
     assert form_of(row) == LetterForm("persistent://a/b/c", 4)

@@ -12,14 +12,14 @@ from pulsar_encore.transport.interface import TransportProducer
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
-def test_an_error_in_the_outcome_of_one_letter_leaves_no_other_letter_waiting() -> None:
+def test_an_error_in_the_callback_of_one_letter_does_not_block_other_letters() -> None:
     async def main() -> None:
         async def create() -> TransportProducer:
             raise AuthorizationError("x")
 
         loop = asyncio.get_running_loop()
         producer = LetterProducer("t", create, ProducerEventPublisher(EventDispatcher(None, loop)))
-        told: list[int] = []
+        confirmed: list[int] = []
 
         def broken(error: Exception | None) -> None:
             raise KeyError("e.g. a full disk")
@@ -27,12 +27,12 @@ def test_an_error_in_the_outcome_of_one_letter_leaves_no_other_letter_waiting() 
         letter = OutgoingMessage(payload=b"")
         producer.post(letter, broken)
         for number in range(500):  # more than are sent in one turn of the loop
-            producer.post(letter, lambda error, number=number: told.append(number))  # type: ignore[misc]
+            producer.post(letter, lambda error, number=number: confirmed.append(number))  # type: ignore[misc]
         await asyncio.sleep(100)
-        assert told == list(range(500))
-        producer.post(letter, lambda error: told.append(500))
+        assert confirmed == list(range(500))
+        producer.post(letter, lambda error: confirmed.append(500))
         await asyncio.sleep(100)
-        assert told[-1] == 500
+        assert confirmed[-1] == 500
         await producer.close()
 
     run(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pulsar_encore import letters
 
 
-def test_each_name_has_one_meaning() -> None:
+def test_each_letter_property_has_its_own_reserved_name() -> None:
     values = [
         value for name, value in vars(letters).items() if name.isupper() and isinstance(value, str)
     ]

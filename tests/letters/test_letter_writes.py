@@ -49,7 +49,7 @@ texts = st.text(max_size=40)
 names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_size=20)
 
 
-def said(letter: OutgoingMessage) -> dict[str, str]:
+def properties_of(letter: OutgoingMessage) -> dict[str, str]:
     assert letter.properties is not None
     return letter.properties
 
@@ -57,7 +57,7 @@ def said(letter: OutgoingMessage) -> dict[str, str]:
 # Kind by kind
 
 
-def test_a_retry_letter() -> None:
+def test_a_retry_letter_has_the_fields_of_its_original_and_its_pointers() -> None:
     letter = retry_letter(
         ROW, AUTHOR, attempt=1, delay_ms=500, deliver_at=1_501, wall_now=1_000, custom={"own": "1"}
     )
@@ -83,7 +83,7 @@ def test_a_dead_letter_by_reconsume_is_delivered_at_once() -> None:
         ROW, AUTHOR, attempt=4, delay_ms=500, wall_now=1_000, evidence=LATER, custom={"own": "1"}
     )
     assert letter.deliver_at is None
-    assert said(letter) == {
+    assert properties_of(letter) == {
         "colour": "red",
         "own": "1",
         **POINTERS,
@@ -97,13 +97,13 @@ def test_a_dead_letter_by_reconsume_is_delivered_at_once() -> None:
     }
 
 
-def test_a_dead_letter_by_nack_names_the_partition() -> None:
+def test_a_dead_letter_after_nacks_names_the_partition() -> None:
     row = Row(topic=f"{TOPIC}-partition-3", payload=None)
     letter = dead_letter_by_nack(
         row, AUTHOR, attempt=4, reason="nack", wall_now=2_000, evidence=FAILURE, first_failed=900
     )
     assert letter.payload is None
-    assert said(letter) == {
+    assert properties_of(letter) == {
         **POINTERS,
         **END,
         **FAILURE.properties(),
@@ -114,14 +114,15 @@ def test_a_dead_letter_by_nack_names_the_partition() -> None:
     }
 
 
-def test_a_dead_letter_without_evidence_says_the_reason() -> None:
+def test_a_dead_letter_without_an_error_has_the_reason() -> None:
     letter = dead_letter_by_nack(ROW, AUTHOR, attempt=1, reason="ack timeout", wall_now=2_000)
     reason = evidence_of(None, "ack timeout").properties()
-    assert {name: said(letter)[name] for name in letters.FAILURE & set(said(letter))} == reason
-    assert said(letter)[letters.FIRST_TIME] == "2000"
+    found = properties_of(letter)
+    assert {name: found[name] for name in letters.FAILURE & set(found)} == reason
+    assert found[letters.FIRST_TIME] == "2000"
 
 
-def test_a_parked_nack_is_no_reconsume() -> None:
+def test_a_parked_nack_has_no_reconsume_count() -> None:
     letter = overflowed_nack(
         ROW,
         AUTHOR,
@@ -132,7 +133,7 @@ def test_a_parked_nack_is_no_reconsume() -> None:
         first_failed=900,
     )
     assert letter.deliver_at == 1_501
-    assert said(letter) == {
+    assert properties_of(letter) == {
         "colour": "red",
         **POINTERS,
         **FAILURE.properties(),
@@ -141,28 +142,28 @@ def test_a_parked_nack_is_no_reconsume() -> None:
         letters.DELAY_TIME: "500",
         letters.FIRST_TIME: "900",
     }
-    assert overflowed_attempts(said(letter)) == 2
+    assert overflowed_attempts(properties_of(letter)) == 2
 
 
 @pytest.mark.parametrize("keep_counters", [False, True])
-def test_a_replayed_copy(keep_counters: bool) -> None:
+def test_a_replayed_copy_has_the_counters_only_with_keep_counters(keep_counters: bool) -> None:
     dead = dead_letter_by_reconsume(
         ROW, AUTHOR, attempt=4, delay_ms=0, wall_now=1_000, evidence=FAILURE
     )
     copy = replayed_copy(ROW.read_back(dead, DEAD), replay_id="r", keep_counters=keep_counters)
-    kept = said(dead) if keep_counters else {"colour": "red", **POINTERS}
-    assert said(copy) == {**kept, letters.REPLAY_ID: "r", letters.REPLAYED_FROM: "90:0:0"}
+    kept = properties_of(dead) if keep_counters else {"colour": "red", **POINTERS}
+    assert properties_of(copy) == {**kept, letters.REPLAY_ID: "r", letters.REPLAYED_FROM: "90:0:0"}
     assert (copy.payload, copy.partition_key, copy.ordering_key) == (b"payload", "k", "o")
     assert (copy.event_timestamp, copy.deliver_at) == (7, None)
 
 
-def test_absent_fields_are_none() -> None:
+def test_absent_fields_of_the_original_are_none_in_the_letter() -> None:
     letter = dead_letter_by_nack(Row(), AUTHOR, attempt=1, reason="nack", wall_now=0)
     assert (letter.partition_key, letter.ordering_key, letter.event_timestamp) == (None, None, None)
 
 
 @pytest.mark.parametrize("row", [Row(key=None), Row(attributes=None), Row(key="AAE=")])
-def test_what_cannot_be_copied_is_refused_by_every_kind(row: Row) -> None:
+def test_every_kind_of_letter_refuses_an_original_that_cannot_be_copied(row: Row) -> None:
     author = LetterAuthor(subscription="s", consumer_name="me", version="1", refuse_byte_keys=True)
     of_reconsume: Any = {"attempt": 1, "delay_ms": 0, "wall_now": 0}
     with pytest.raises(encore.NotSupportedError):
@@ -188,63 +189,69 @@ def again(row: Row, wall_now: int, **given_: Any) -> OutgoingMessage:
     )
 
 
-def test_properties_through_retries_dead_letter_and_replay() -> None:
+def test_pointers_and_first_time_survive_retries_dead_letter_and_replay() -> None:
     first = again(ROW, 1_000, evidence=FAILURE, custom={"own": "1"})
     second = again(ROW.read_back(first, RETRY, 1), 2_000)
-    assert {name: said(second)[name] for name in POINTERS} == POINTERS
-    assert said(second)[letters.RECONSUME_TIMES] == "2"
-    assert said(second)[letters.FIRST_TIME] == "1000"
-    assert said(second)[letters.FINGERPRINT] == "aaaaaaaaaaaa"  # without news, the last of it
-    assert (said(second)["colour"], said(second)["own"]) == ("red", "1")
+    assert {name: properties_of(second)[name] for name in POINTERS} == POINTERS
+    assert properties_of(second)[letters.RECONSUME_TIMES] == "2"
+    assert properties_of(second)[letters.FIRST_TIME] == "1000"
+    # A retry without an error keeps the fingerprint of the previous one.
+    assert properties_of(second)[letters.FINGERPRINT] == "aaaaaaaaaaaa"
+    assert (properties_of(second)["colour"], properties_of(second)["own"]) == ("red", "1")
 
     third = ROW.read_back(second, RETRY, 2)
     dead = dead_letter_by_reconsume(
         third, AUTHOR, attempt=3, delay_ms=0, wall_now=3_000, evidence=LATER
     )
-    assert {name: said(dead)[name] for name in POINTERS} == POINTERS
-    assert said(dead)[letters.FIRST_TIME] == "1000"
-    assert said(dead)[letters.LAST_TIME] == "3000"
-    assert letters.ERROR_STACK not in said(dead)  # of the first failure; two are never mixed
-    assert said(dead)[letters.ERROR_MESSAGE] == "worse"
+    assert {name: properties_of(dead)[name] for name in POINTERS} == POINTERS
+    assert properties_of(dead)[letters.FIRST_TIME] == "1000"
+    assert properties_of(dead)[letters.LAST_TIME] == "3000"
+    # The stack is of the first failure; the properties of two failures are never mixed.
+    assert letters.ERROR_STACK not in properties_of(dead)
+    assert properties_of(dead)[letters.ERROR_MESSAGE] == "worse"
 
     copy = replayed_copy(ROW.read_back(dead, DEAD, 3), replay_id="r", keep_counters=False)
     replayed = ROW.read_back(copy, TOPIC, 4)
     assert reconsume_attempt(replayed, "s") == 1
     anew = again(replayed, 9_000)
-    assert {name: said(anew)[name] for name in POINTERS} == POINTERS
-    assert said(anew)[letters.FIRST_TIME] == "9000"
-    assert said(anew)[letters.REPLAYED_FROM] == "90:3:0"
+    assert {name: properties_of(anew)[name] for name in POINTERS} == POINTERS
+    assert properties_of(anew)[letters.FIRST_TIME] == "9000"
+    assert properties_of(anew)[letters.REPLAYED_FROM] == "90:3:0"
 
     kept = replayed_copy(ROW.read_back(dead, DEAD, 3), replay_id="r", keep_counters=True)
     assert reconsume_attempt(ROW.read_back(kept, TOPIC, 4), "s") == 4
 
 
-def test_a_parked_nack_counts_beside_its_reconsumes_and_for_itself_alone() -> None:
+def test_a_parked_nack_keeps_the_reconsume_count_and_a_retry_drops_the_nack_count() -> None:
     first = again(ROW, 1_000)
     parked = overflowed_nack(
         ROW.read_back(first, RETRY, 1), AUTHOR, attempt=2, delay_ms=5, deliver_at=5, first_failed=2
     )
-    assert reconsume_times(said(parked)) == 1
-    assert overflowed_attempts(said(parked)) == 2
-    assert said(parked)[letters.FIRST_TIME] == "1000"  # the first failure was before the first nack
+    assert reconsume_times(properties_of(parked)) == 1
+    assert overflowed_attempts(properties_of(parked)) == 2
+    # The first failure was before the first nack.
+    assert properties_of(parked)[letters.FIRST_TIME] == "1000"
     after = again(ROW.read_back(parked, RETRY, 2), 3_000)
-    assert reconsume_times(said(after)) == 2
-    assert not letters.PARKED & set(said(after))
+    assert reconsume_times(properties_of(after)) == 2
+    assert not letters.PARKED & set(properties_of(after))
     dead = dead_letter_by_nack(
         ROW.read_back(parked, RETRY, 2), AUTHOR, attempt=4, reason="nack", wall_now=4_000
     )
-    assert not letters.PARKED & set(said(dead))
-    assert (said(dead)[letters.ATTEMPTS], said(dead)[letters.FIRST_TIME]) == ("4", "1000")
+    assert not letters.PARKED & set(properties_of(dead))
+    assert (properties_of(dead)[letters.ATTEMPTS], properties_of(dead)[letters.FIRST_TIME]) == (
+        "4",
+        "1000",
+    )
 
 
-def test_a_retry_topic_of_any_name_is_believed_where_the_caller_knows_it() -> None:
+def test_counts_of_a_retry_topic_with_another_name_are_used_if_the_caller_names_it() -> None:
     first = again(ROW, 1_000)
     row = ROW.read_back(first, "persistent://a/b/again", 1)
     attempt = reconsume_attempt(row, "s", from_retry_topic=True)
     assert attempt == 2
     second = again(row, 2_000, from_retry_topic=True)
-    assert said(second)[letters.ORIGIN_MESSAGE_ID] == "5:6:-1"
-    assert said(again(row, 2_000))[letters.ORIGIN_MESSAGE_ID] == "90:1:0"
+    assert properties_of(second)[letters.ORIGIN_MESSAGE_ID] == "5:6:-1"
+    assert properties_of(again(row, 2_000))[letters.ORIGIN_MESSAGE_ID] == "90:1:0"
 
 
 # Letters read back
@@ -274,7 +281,7 @@ def content(row: Row | OutgoingMessage) -> tuple[Any, ...]:
 
 
 @given(rows, failures, st.integers(1, 99), moments, st.booleans())
-def test_a_dead_letter_is_read_as_it_was_written(
+def test_letter_facts_read_a_dead_letter_and_its_replay_as_they_were_written(
     row: Row, evidence: Evidence, attempt: int, now: int, by_nack: bool
 ) -> None:
     if by_nack:
@@ -293,9 +300,9 @@ def test_a_dead_letter_is_read_as_it_was_written(
     assert not found.replay_id
     assert (found.fingerprint, found.error_class) == (evidence.fingerprint, evidence.error_class)
     assert found.error_message == (evidence.error_message or evidence.reason)
-    told = found.evidence()
-    assert told.items() >= {**END, **evidence.properties()}.items()
-    assert (told[letters.ATTEMPTS], told[letters.LAST_TIME]) == (str(attempt), str(now))
+    properties = found.evidence()
+    assert properties.items() >= {**END, **evidence.properties()}.items()
+    assert (properties[letters.ATTEMPTS], properties[letters.LAST_TIME]) == (str(attempt), str(now))
 
     copy = replayed_copy(found.message, replay_id="r", keep_counters=False)
     replayed = LetterFacts(row.read_back(copy, TOPIC))
@@ -303,22 +310,25 @@ def test_a_dead_letter_is_read_as_it_was_written(
     assert replayed.user_properties() == row.attributes
     assert replayed.replay_id == "r"
     assert replayed.evidence()[letters.REPLAYED_FROM] == found.id
-    assert replayed.evidence()[letters.ORIGIN_MESSAGE_ID] == told[letters.ORIGIN_MESSAGE_ID]
+    assert replayed.evidence()[letters.ORIGIN_MESSAGE_ID] == properties[letters.ORIGIN_MESSAGE_ID]
 
 
 @given(rows, st.lists(st.tuples(failures, moments), min_size=1, max_size=5))
-def test_counts_origin_and_first_time_survive_any_number_of_passes(
+def test_count_origin_and_first_time_survive_any_number_of_retries(
     row: Row, passes: list[tuple[Evidence, int]]
 ) -> None:
     here, pointers = row, None
     for number, (evidence, now) in enumerate(passes, 1):
         assert reconsume_attempt(here, "s") == number
         letter = again(here, now, evidence=evidence)
-        given_ = {name: said(letter)[name] for name in (*POINTERS, letters.FIRST_TIME)}
+        given_ = {name: properties_of(letter)[name] for name in (*POINTERS, letters.FIRST_TIME)}
         assert pointers is None or given_ == pointers
         pointers = given_
-        assert reconsume_times(said(letter)) == number
-        failure = {name: said(letter)[name] for name in letters.FAILURE & set(said(letter))}
+        assert reconsume_times(properties_of(letter)) == number
+        failure = {
+            name: properties_of(letter)[name]
+            for name in letters.FAILURE & set(properties_of(letter))
+        }
         assert failure == evidence.properties()
         here = row.read_back(letter, RETRY, number)
     assert pointers is not None
@@ -330,7 +340,7 @@ def test_counts_origin_and_first_time_survive_any_number_of_passes(
 
 
 @given(st.dictionaries(texts, texts), names, names)
-def test_first_values_stay_through_every_retry(
+def test_a_second_retry_changes_no_origin_property(
     original: dict[str, str], subscription: str, other: str
 ) -> None:
     first = letter_properties(
@@ -359,16 +369,18 @@ def test_first_values_stay_through_every_retry(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(letters.RESERVED)), texts))
-def test_what_a_publisher_says_of_letters_is_not_believed(said: dict[str, str]) -> None:
+def test_letter_properties_of_a_publisher_are_removed_except_the_replay_ids(
+    given: dict[str, str],
+) -> None:
     given_ = letter_properties(
-        {**said, "colour": "red"},
+        {**given, "colour": "red"},
         encore.MessageId(-1, 5, 6, -1),
         real_topic="persistent://a/b/c",
         subscription="s",
         letter=False,
     )
-    kept = {letters.REPLAY_ID, letters.REPLAYED_FROM} & set(said)
-    assert given_ == {name: said[name] for name in kept} | {
+    kept = {letters.REPLAY_ID, letters.REPLAYED_FROM} & set(given)
+    assert given_ == {name: given[name] for name in kept} | {
         "colour": "red",
         letters.REAL_TOPIC: "persistent://a/b/c",
         letters.REAL_SUBSCRIPTION: "s",

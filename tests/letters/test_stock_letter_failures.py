@@ -9,7 +9,7 @@ import pytest
 from forwarding_kit import (
     await_letters,
     bodies,
-    look,
+    handle_all,
     nack,
     open_consumer,
     publish,
@@ -26,7 +26,7 @@ from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
 async def until_buried(client: encore.Client, broker: BrokerThread, topic: str, count: int) -> int:
     """Nack `count` messages until they are dead letters; the PRODUCER commands it took."""
     async with await open_consumer(client, topic, most=1) as consumer:
-        seen = await look(consumer, nack, quiet_s=0.5)
+        seen = await handle_all(consumer, nack, quiet_s=0.5)
         dead = await await_letters(client, f"{topic}-s-DLQ", count)
         assert len(dead) == len(set(bodies(dead))) == count
         assert set(seen.values()) == {2}
@@ -40,7 +40,7 @@ async def until_buried(client: encore.Client, broker: BrokerThread, topic: str, 
 
 
 @pytest.mark.parametrize("error", ["ProducerBusy", "AuthorizationError", "TopicTerminatedError"])
-async def test_a_producer_that_is_refused_is_made_again(
+async def test_a_refused_letter_producer_is_opened_again(
     stock: encore.Client, broker: BrokerThread, topic: str, error: str
 ) -> None:
     await publish(stock, topic, b"a", b"b", b"c")
@@ -51,7 +51,7 @@ async def test_a_producer_that_is_refused_is_made_again(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_terminated_dead_letter_topic(
+async def test_a_terminated_dead_letter_topic_causes_no_hot_loop_and_keeps_the_messages(
     stock: encore.Client, broker: BrokerThread, topic: str, when: str
 ) -> None:
     """Java, terminated later: a hot loop of about 150 redeliveries a second and message."""
@@ -59,13 +59,13 @@ async def test_a_terminated_dead_letter_topic(
     await publish(stock, topic, b"first")
     async with await open_consumer(stock, topic, most=1) as consumer:
         if when == "after":
-            await look(consumer, nack, quiet_s=0.4)
+            await handle_all(consumer, nack, quiet_s=0.4)
         else:
             await asyncio.to_thread(broker.create_topic, dead_topic)
         await asyncio.to_thread(broker.terminate, dead_topic)
         await publish(stock, topic, b"a", b"b")
         await asyncio.to_thread(broker.forget_commands)
-        await look(consumer, nack, quiet_s=2)
+        await handle_all(consumer, nack, quiet_s=2)
         again = broker.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES", "in")
         assert 2 <= len(again) < 40
         assert await asyncio.to_thread(broker.backlog, topic, "s") == (2 if when == "after" else 3)
@@ -75,7 +75,7 @@ async def test_a_terminated_dead_letter_topic(
 
 
 @pytest.mark.parametrize("kind", ["close_before", "close_after", "delay"])
-async def test_a_connection_lost_in_the_middle(
+async def test_a_connection_lost_while_letters_are_in_flight_loses_no_letter(
     stock: encore.Client, broker: BrokerThread, topic: str, kind: Any
 ) -> None:
     """Copied and not acked, or not copied: the engine sends again and nothing is missing."""
@@ -95,7 +95,7 @@ async def test_a_connection_lost_in_the_middle(
             await consumer.receive(timeout=0.3)
 
 
-async def test_an_outage_while_letters_are_sent(
+async def test_an_outage_while_letters_are_in_flight_loses_no_letter(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     await publish(stock, topic, *(b"%d" % each for each in range(200)))
@@ -118,7 +118,7 @@ async def test_an_outage_while_letters_are_sent(
         await settled(broker, topic)
 
 
-async def test_close_while_letters_are_sent(
+async def test_close_finishes_letters_in_flight(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     """All that was begun is finished: copied and acked."""

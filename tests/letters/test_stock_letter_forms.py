@@ -15,7 +15,7 @@ from forwarding_kit import (
     QUIET,
     Act,
     await_letters,
-    look,
+    handle_all,
     nack,
     open_consumer,
     publish,
@@ -51,7 +51,7 @@ async def publish_as(client: encore.Client, topic: str, value: Any, schema: Any)
 
 @pytest.mark.parametrize("act", [nack, reconsume])
 @pytest.mark.parametrize("reader", [OLD, NEW])
-async def test_a_letter_of_an_older_schema_is_read_with_it(
+async def test_letters_keep_the_schema_version_of_their_original(
     stock: encore.Client, broker: BrokerThread, topic: str, act: Act, reader: tuple[str, ...]
 ) -> None:
     """With the consumer's own on it the old bytes read as width 2, height 1."""
@@ -64,7 +64,7 @@ async def test_a_letter_of_an_older_schema_is_read_with_it(
         await act(consumer, message)
 
     async with await open_consumer(stock, topic, most=1, schema=avro(*reader)) as consumer:
-        await look(consumer, and_keep, quiet_s=0.7)
+        await handle_all(consumer, and_keep, quiet_s=0.7)
     assert values == [BOX] * 4
     await settled(broker, topic)
     found = await await_letters(stock, f"{topic}-s-DLQ", 2)
@@ -79,7 +79,7 @@ async def test_a_letter_of_an_older_schema_is_read_with_it(
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_a_letter_topic_that_refuses_the_schema_gives_the_message_back(
+async def test_a_message_stays_if_the_letter_topic_refuses_its_schema(
     stock: encore.Client, broker: BrokerThread, topic: str, act: Act
 ) -> None:
     await publish_as(stock, topic, BOX, avro(*OLD))
@@ -101,21 +101,23 @@ async def test_a_letter_topic_that_refuses_the_schema_gives_the_message_back(
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_what_was_written_without_a_schema_stays_without(
+async def test_a_letter_of_a_message_without_a_schema_has_no_schema(
     stock: encore.Client, topic: str, act: Act
 ) -> None:
     await publish(stock, topic, b"\x02\x04")
     async with await open_consumer(stock, topic, most=1, schema=avro(*OLD)) as consumer:
-        await look(consumer, act, quiet_s=0.7)
+        await handle_all(consumer, act, quiet_s=0.7)
     (letter,) = await await_letters(stock, f"{topic}-s-DLQ", 1)
     assert (letter.data(), letter.int_schema_version()) == (b"\x02\x04", -1)
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_text_stays_text(stock: encore.Client, topic: str, act: Act) -> None:
+async def test_a_letter_of_a_text_message_has_the_string_schema(
+    stock: encore.Client, topic: str, act: Act
+) -> None:
     await publish_as(stock, topic, "tëxt", StringSchema())
     async with await open_consumer(stock, topic, most=1, schema=StringSchema()) as consumer:
-        await look(consumer, act, quiet_s=0.7)
+        await handle_all(consumer, act, quiet_s=0.7)
     (letter,) = await read_out(stock, f"{topic}-s-DLQ", StringSchema())
     assert (letter.value(), letter.int_schema_version()) == ("tëxt", 0)
 
@@ -152,7 +154,7 @@ async def undecrypted(client: encore.Client, topic: str) -> encore.Message:
         return await reader.read_next(timeout_millis=5000)
 
 
-async def test_an_encrypted_message_says_how(
+async def test_an_encrypted_message_has_an_encryption_context(
     stock: encore.Client, topic: str, secret: CryptoKeyReader
 ) -> None:
     """In the exported class, as stock's message does."""
@@ -185,7 +187,7 @@ async def test_letters_of_an_encrypted_topic_are_encrypted_with_the_same_key(
 ) -> None:
     await publish(stock, topic, b"secret", encryption_key="its-key", crypto_key_reader=secret)
     async with await open_consumer(stock, topic, most=1, crypto_key_reader=secret) as consumer:
-        assert await look(consumer, act, quiet_s=0.7) == {b"secret": 2}
+        assert await handle_all(consumer, act, quiet_s=0.7) == {b"secret": 2}
     where = [f"{topic}-s-DLQ"] + ([f"{topic}-s-RETRY"] if act is reconsume else [])
     for each in where:
         letter = await undecrypted(stock, each)
@@ -203,7 +205,7 @@ async def test_letters_of_an_encrypted_topic_are_encrypted_with_the_same_key(
     assert b"secret" not in (await undecrypted(stock, home)).data()
 
 
-async def test_what_cannot_be_encrypted_again_is_refused_and_stays(
+async def test_a_message_that_cannot_be_encrypted_again_is_not_forwarded_and_stays(
     stock: encore.Client, broker: BrokerThread, topic: str, keys: Path, secret: CryptoKeyReader
 ) -> None:
     """The consumer can decrypt, and has no public key: no letter, and none in clear text."""
@@ -222,7 +224,7 @@ async def test_what_cannot_be_encrypted_again_is_refused_and_stays(
     assert await asyncio.to_thread(broker.backlog, topic, "s") == 1
 
 
-async def test_what_was_not_decrypted_is_refused_and_stays(
+async def test_a_message_that_was_not_decrypted_is_not_forwarded_and_stays(
     stock: encore.Client, broker: BrokerThread, topic: str, secret: CryptoKeyReader
 ) -> None:
     await publish(stock, topic, b"secret", encryption_key="its-key", crypto_key_reader=secret)
@@ -240,7 +242,7 @@ async def test_what_was_not_decrypted_is_refused_and_stays(
 # Looking schemas up
 
 
-async def test_a_slow_schema_look_up_keeps_nobody_waiting(
+async def test_a_slow_schema_lookup_does_not_block_the_loop(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     await publish_as(stock, topic, BOX, avro(*OLD))
@@ -249,16 +251,16 @@ async def test_a_slow_schema_look_up_keeps_nobody_waiting(
     async with await open_consumer(stock, topic) as consumer:
         message = await consumer.receive(timeout=5)
         sending = asyncio.ensure_future(consumer.reconsume_later(message))
-        turns = 0
+        iterations = 0
         while not sending.done():
             await asyncio.sleep(0.01)
-            turns += 1
+            iterations += 1
         await sending
     assert len(broker.recorded("GET_SCHEMA", "in")) == 1
-    assert turns > 5, "of a second, in which a blocked loop would have had one or two"
+    assert iterations > 5, "of a second, in which a blocked loop would have had one or two"
 
 
-async def test_a_schema_that_cannot_be_had_gives_the_message_back(
+async def test_a_failed_schema_lookup_raises_and_the_message_is_redelivered(
     broker: BrokerThread, topic: str
 ) -> None:
     """And the next try, when it can be had, is written with it."""
@@ -279,7 +281,7 @@ async def test_a_schema_that_cannot_be_had_gives_the_message_back(
     await settled(broker, topic)
 
 
-async def test_one_look_up_and_one_producer_for_all_letters_of_a_version(
+async def test_letters_of_one_schema_version_need_one_lookup_and_one_producer(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     async with await stock.create_producer(topic, schema=avro(*OLD)) as producer:
@@ -297,7 +299,7 @@ async def test_one_look_up_and_one_producer_for_all_letters_of_a_version(
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_keys_that_read_as_bytes_are_refused_unless_they_are_said_to_be_text(
+async def test_keys_that_read_as_bytes_are_refused_without_text_keys(
     stock: encore.Client, broker: BrokerThread, topic: str, act: Act
 ) -> None:
     await publish(stock, topic, b"a", partition_key="AAEC/w==")
@@ -315,11 +317,11 @@ async def test_keys_that_read_as_bytes_are_refused_unless_they_are_said_to_be_te
         assert await read_out(stock, where) == []
     policy = encore.DeadLetterPolicy(1, text_keys=True)
     async with await open_consumer(stock, topic, dead_letter_policy=policy) as consumer:
-        await look(consumer, act, quiet_s=0.7)
+        await handle_all(consumer, act, quiet_s=0.7)
     (letter,) = await await_letters(stock, f"{topic}-s-DLQ", 1)
     assert letter.partition_key() == "AAEC/w=="
     report = await DeadLetters(stock, f"{topic}-s-DLQ").replay()
     assert (report.replayed, report.refused) == (0, 1)
     assert "text_keys" in report.refusals[0].reason
-    told = DeadLetters(stock, f"{topic}-s-DLQ", text_keys=True)
-    assert (await told.replay()).replayed == 1
+    letters_again = DeadLetters(stock, f"{topic}-s-DLQ", text_keys=True)
+    assert (await letters_again.replay()).replayed == 1

@@ -10,7 +10,7 @@ from forwarding_kit import (
     Act,
     await_letters,
     bodies,
-    look,
+    handle_all,
     nack,
     open_consumer,
     publish,
@@ -30,7 +30,7 @@ def several(topic: str, form: str) -> tuple[Any, list[str]]:
 @pytest.mark.parametrize("form", ["list", "pattern"])
 @pytest.mark.parametrize("act", [nack, reconsume])
 @pytest.mark.parametrize("name", [None, "me"])
-async def test_retries_on_several_topics(
+async def test_several_topics_with_retries_share_letter_topics_and_the_consumer_name(
     stock: encore.Client, broker: BrokerThread, topic: str, form: str, act: Act, name: str | None
 ) -> None:
     which, topics = several(topic, form)
@@ -51,7 +51,7 @@ async def test_retries_on_several_topics(
     ) as consumer:
         given = consumer.consumer_name()
         assert given == name if name else re.fullmatch("[0-9a-f]{5}", given)
-        assert await look(consumer, act, quiet_s=0.7) == {b"a": 2, b"b": 2}
+        assert await handle_all(consumer, act, quiet_s=0.7) == {b"a": 2, b"b": 2}
         found = await await_letters(stock, dead, 2)
     assert sorted(bodies(found)) == [b"a", b"b"]
     for each in (*topics, retry):
@@ -64,7 +64,7 @@ async def test_retries_on_several_topics(
         assert names == {given}
 
 
-async def test_ids_without_topic_go_by_their_ledger(
+async def test_an_id_without_a_topic_acks_the_message_of_the_topic_with_its_ledger(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     _, topics = several(topic, "list")

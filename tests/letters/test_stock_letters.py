@@ -10,7 +10,7 @@ from forwarding_kit import (
     Act,
     await_letters,
     bodies,
-    look,
+    handle_all,
     nack,
     named,
     open_consumer,
@@ -34,7 +34,7 @@ class Order(Record):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_everything_is_copied(
+async def test_letters_copy_payload_keys_event_time_and_null_value(
     stock: encore.Client, broker: BrokerThread, topic: str, act: Act
 ) -> None:
     await publish(
@@ -43,7 +43,7 @@ async def test_everything_is_copied(
     await publish(stock, topic, b"plain")
     await publish(stock, topic, None, partition_key="gone")
     async with await open_consumer(stock, topic, most=1) as consumer:
-        seen = await look(consumer, act, quiet_s=0.7)
+        seen = await handle_all(consumer, act, quiet_s=0.7)
     assert seen == Counter({b"\x00\xff": 2, b"plain": 2, b"": 2})
     for where in (
         (f"{topic}-s-RETRY", f"{topic}-s-DLQ") if act is reconsume else (f"{topic}-s-DLQ",)
@@ -60,7 +60,7 @@ def _by_origin(message: encore.Message) -> int:
     return int(message.properties()[letters.ORIGIN_MESSAGE_ID].split(":")[1])
 
 
-async def test_the_schema_goes_along(
+async def test_letters_and_their_producers_have_the_schema(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     schema = JsonSchema(Order)
@@ -81,7 +81,7 @@ async def test_the_schema_goes_along(
         assert made[where].schema.schema_data
 
 
-async def test_a_binary_ordering_key_is_refused_and_the_message_stays(
+async def test_a_message_with_a_binary_ordering_key_is_not_forwarded_and_stays(
     stock: encore.Client, topic: str
 ) -> None:
     """The engine cannot read it; a letter without it, or with another, would be a lie."""
@@ -95,7 +95,7 @@ async def test_a_binary_ordering_key_is_refused_and_the_message_stays(
             await consumer.reconsume_later(message)
         await consumer.negative_acknowledge(message)
         again = await consumer.receive(timeout=5)
-        await consumer.negative_acknowledge(again)  # its last look: it cannot be buried either
+        await consumer.negative_acknowledge(again)  # its dead letter cannot be sent either
         await asyncio.sleep(0.8)
         assert await read_out(stock, f"{topic}-s-RETRY") == []
         assert consumer.statistics().unacked == 1
@@ -127,7 +127,7 @@ async def publish_binary(client: encore.Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_a_batch_of_five_with_one_acked(
+async def test_the_unacked_messages_of_a_batch_are_dead_lettered_one_by_one(
     stock: encore.Client, broker: BrokerThread, topic: str, act: Act
 ) -> None:
     await publish(
@@ -145,7 +145,7 @@ async def test_a_batch_of_five_with_one_acked(
             await act(consumer, message)
 
     async with await open_consumer(stock, topic, most=2) as consumer:
-        seen = await look(consumer, but_one, quiet_s=0.7)
+        seen = await handle_all(consumer, but_one, quiet_s=0.7)
     assert seen == Counter({b"0": 3, b"1": 3, b"2": 3, b"3": 1, b"4": 3})
     dead = await await_letters(stock, f"{topic}-s-DLQ", 4)
     assert sorted(bodies(dead)) == [b"0", b"1", b"2", b"4"]
@@ -154,12 +154,14 @@ async def test_a_batch_of_five_with_one_acked(
     await settled(broker, topic)
 
 
-async def test_a_chunked_message(stock: encore.Client, broker: BrokerThread, topic: str) -> None:
+async def test_a_chunked_message_becomes_one_chunked_dead_letter(
+    stock: encore.Client, broker: BrokerThread, topic: str
+) -> None:
     """One dead letter, chunked again, and no chunk left unacked (Java: all but the last)."""
     large = bytes(range(256)) * 30_000  # two chunks of 5 MiB
     await publish(stock, topic, large, chunking_enabled=True)
     async with await open_consumer(stock, topic, most=1) as consumer:
-        seen = await look(consumer, nack, quiet_s=1)
+        seen = await handle_all(consumer, nack, quiet_s=1)
         assert sum(seen.values()) == 2
         (dead,) = await await_letters(stock, f"{topic}-s-DLQ", 1)
     assert dead.data() == large
@@ -168,11 +170,13 @@ async def test_a_chunked_message(stock: encore.Client, broker: BrokerThread, top
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_partitions(stock: encore.Client, broker: BrokerThread, topic: str, act: Act) -> None:
+async def test_letters_of_partitions_name_the_partition_after_a_nack_and_else_the_topic(
+    stock: encore.Client, broker: BrokerThread, topic: str, act: Act
+) -> None:
     await asyncio.to_thread(broker.create_partitioned_topic, topic, 3)
     await publish(stock, topic, *(b"%d" % each for each in range(9)))
     async with await open_consumer(stock, topic, most=1) as consumer:
-        seen = await look(consumer, act, quiet_s=0.7)
+        seen = await handle_all(consumer, act, quiet_s=0.7)
     assert seen == Counter({b"%d" % each: 2 for each in range(9)})
     dead = await await_letters(stock, f"{topic}-s-DLQ", 9)
     assert len(set(bodies(dead))) == 9
@@ -186,16 +190,16 @@ async def test_partitions(stock: encore.Client, broker: BrokerThread, topic: str
 # State that the broker forgets
 
 
-async def test_attempts_survive_an_unload(
+async def test_attempts_survive_unloads_of_the_topic(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     await publish(stock, topic, b"poison")
-    looks = 0
+    deliveries = 0
     async with await open_consumer(stock, topic, most=2) as consumer:
         for _ in range(3):
             message = await consumer.receive(timeout=5)
-            assert message.redelivery_count() == looks
-            looks += 1
+            assert message.redelivery_count() == deliveries
+            deliveries += 1
             await consumer.negative_acknowledge(message)
             await asyncio.to_thread(broker.unload, topic)
         (dead,) = await await_letters(stock, f"{topic}-s-DLQ", 1)
@@ -207,7 +211,7 @@ async def test_attempts_survive_an_unload(
 # On the wire
 
 
-async def test_the_commands_of_one_letter(
+async def test_a_letter_is_stored_before_its_original_is_acked(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     await publish(stock, topic, b"a")
@@ -247,7 +251,9 @@ async def test_the_commands_of_one_letter(
 
 
 @pytest.mark.parametrize("delay", [0.5, 1.5])
-async def test_short_delays_are_kept(stock: encore.Client, topic: str, delay: float) -> None:
+async def test_a_retry_letter_is_not_early_for_delays_near_the_broker_tick(
+    stock: encore.Client, topic: str, delay: float
+) -> None:
     """The broker's tick is 1 s: it delivers the first at once, the second up to a tick early."""
     await publish(stock, topic, *(b"%d" % each for each in range(5)))
     loop = asyncio.get_running_loop()

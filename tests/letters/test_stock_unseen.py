@@ -21,21 +21,21 @@ TYPES = [encore.ConsumerType.Shared, encore.ConsumerType.KeyShared]
 QUEUES = [1000, 2]
 SEEN_S = 0.2
 
-Looks = list[tuple[bytes, int]]
+Deliveries = list[tuple[bytes, int]]
 Act = Callable[[encore.Consumer, encore.Message], Awaitable[bool]]
 
 
-async def work(consumer: encore.Consumer, act: Act, quiet_s: float = 0.8) -> Looks:
+async def work(consumer: encore.Consumer, act: Act, quiet_s: float = 0.8) -> Deliveries:
     """Return the received messages with their counts; `act` decides whether to continue."""
-    looks: Looks = []
+    deliveries: Deliveries = []
     while True:
         try:
             message = await consumer.receive(timeout=quiet_s)
         except encore.ReceiveTimeout:
-            return looks
-        looks.append((message.data(), message.redelivery_count()))
+            return deliveries
+        deliveries.append((message.data(), message.redelivery_count()))
         if not await act(consumer, message):
-            return looks
+            return deliveries
 
 
 async def open_plain(client: encore.Client, topic: str, **options: Any) -> encore.Consumer:
@@ -44,7 +44,7 @@ async def open_plain(client: encore.Client, topic: str, **options: Any) -> encor
 
 @pytest.mark.parametrize("queue", QUEUES)
 @pytest.mark.parametrize("kind", TYPES)
-async def test_a_healthy_message_beside_a_poison_one_is_no_dead_letter(
+async def test_only_the_poison_message_is_dead_lettered_by_repeated_redelivery_requests(
     stock: encore.Client,
     broker: BrokerThread,
     topic: str,
@@ -65,15 +65,19 @@ async def test_a_healthy_message_beside_a_poison_one_is_no_dead_letter(
     async with await open_plain(
         stock, topic, consumer_type=kind, receiver_queue_size=queue
     ) as consumer:
-        looks = await work(consumer, act)
-    assert [look for look in looks if look[0] == b"poison"] == [(b"poison", n) for n in range(3)]
-    assert sorted(look for look in looks if look[0] != b"poison") == [(each, 0) for each in good]
+        deliveries = await work(consumer, act)
+    assert [delivery for delivery in deliveries if delivery[0] == b"poison"] == [
+        (b"poison", n) for n in range(3)
+    ]
+    assert sorted(delivery for delivery in deliveries if delivery[0] != b"poison") == [
+        (each, 0) for each in good
+    ]
     assert bodies(await await_letters(stock, f"{topic}-s-DLQ", 1)) == [b"poison"]
 
 
 @pytest.mark.parametrize("queue", QUEUES)
 @pytest.mark.parametrize("kind", TYPES)
-async def test_asked_for_many_times_unseen_then_nacked_in_earnest(
+async def test_redelivery_requests_before_a_receive_count_no_attempts(
     stock: encore.Client, topic: str, kind: encore.ConsumerType, queue: int
 ) -> None:
     """With and without time for the requested messages to arrive in between."""
@@ -90,13 +94,15 @@ async def test_asked_for_many_times_unseen_then_nacked_in_earnest(
         for pause_s in (0.3, 0.3, 0.3, 0.3, 0.02, 0, 0.01, 0.3):
             await asyncio.sleep(pause_s)
             consumer.redeliver_unacknowledged_messages()
-        looks = await work(consumer, nack)
-    assert sorted(looks) == [(each, count) for each in sent for count in range(3)]
+        deliveries = await work(consumer, nack)
+    assert sorted(deliveries) == [(each, count) for each in sent for count in range(3)]
     assert sorted(bodies(await await_letters(stock, f"{topic}-s-DLQ", 5))) == sent
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-async def test_of_several_topics_too(stock: encore.Client, topic: str, queue: int) -> None:
+async def test_redelivery_requests_before_a_receive_count_no_attempts_on_several_topics(
+    stock: encore.Client, topic: str, queue: int
+) -> None:
     topics = [f"{topic}-{number}" for number in range(3)]
     for each in topics:
         await publish(stock, each, b"a", b"b")
@@ -116,11 +122,13 @@ async def test_of_several_topics_too(stock: encore.Client, topic: str, queue: in
         for _ in range(4):
             await asyncio.sleep(0.3)
             consumer.redeliver_unacknowledged_messages()
-        looks = await work(consumer, ack)
-    assert sorted(looks) == [(b"a", 0)] * 3 + [(b"b", 0)] * 3
+        deliveries = await work(consumer, ack)
+    assert sorted(deliveries) == [(b"a", 0)] * 3 + [(b"b", 0)] * 3
 
 
-async def test_with_a_retry_letter_topic_beside_it(stock: encore.Client, topic: str) -> None:
+async def test_redelivery_requests_before_a_receive_count_no_attempts_on_the_retry_topic(
+    stock: encore.Client, topic: str
+) -> None:
     """Two subscriptions as one: each tells of its own sources."""
     await publish(stock, topic, b"a")
     await publish(stock, f"{topic}-s-RETRY", b"b")
@@ -136,7 +144,9 @@ async def test_with_a_retry_letter_topic_beside_it(stock: encore.Client, topic: 
         assert sorted(await work(consumer, ack)) == [(b"a", 0), (b"b", 0)]
 
 
-async def test_a_look_that_is_given_back_counts_as_ever(stock: encore.Client, topic: str) -> None:
+async def test_redelivery_requests_after_a_receive_count_as_attempts(
+    stock: encore.Client, topic: str
+) -> None:
     await publish(stock, topic, b"a")
     async with await open_plain(stock, topic) as consumer:
         for count in range(3):
@@ -145,7 +155,7 @@ async def test_a_look_that_is_given_back_counts_as_ever(stock: encore.Client, to
         assert bodies(await await_letters(stock, f"{topic}-s-DLQ", 1)) == [b"a"]
 
 
-async def test_what_comes_after_a_chunked_one_and_a_reconnect(
+async def test_a_message_queued_behind_a_chunked_message_has_no_attempts_after_reconnects(
     stock: encore.Client, broker: BrokerThread, topic: str
 ) -> None:
     """A second after a reconnect everything is requested again, for chunks that it cut in two."""

@@ -7,7 +7,8 @@ from collections.abc import Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from pulsar_encore import Consumer
+from pulsar_encore import Client, Consumer
+from pulsar_encore.consumer.consumer import ConsumerParts
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
@@ -47,7 +48,17 @@ def lookup_of(transport: NativeTransport) -> Lookup:
     return transport._scope().lookup
 
 
-def link_of(consumer: Consumer) -> Any:
+def scopes_of(transport: NativeTransport) -> list[Any]:
+    """Return what a transport holds of each event loop in which it is used."""
+    return list(transport._scopes.values())
+
+
+def parts_of(consumer: Consumer) -> ConsumerParts:
+    """Return the parts that a consumer is assembled from, for tests that drive one of them."""
+    return consumer._parts
+
+
+def transport_consumer_of(consumer: Consumer) -> Any:
     """Return the transport's part of a consumer; its `snapshot()` tells the state."""
     return consumer._transport_consumer
 
@@ -74,6 +85,18 @@ class Rig:
     def lookup(self) -> Lookup:
         """The lookup of the transport."""
         return lookup_of(self.transport)
+
+    def client(self) -> Client:
+        """Return a client with the transport."""
+        return Client(URL, transport=self.transport)
+
+    async def subscribe(self, **fields: Any) -> tuple[Any, Collector]:
+        """Subscribe with a collector as the delivery listener, and wait for queued messages."""
+        transport_consumer = await self.transport.subscribe(subscription(**fields))
+        listener = Collector()
+        transport_consumer.start(listener)
+        await settle()
+        return transport_consumer, listener
 
     def store(
         self, *payloads: bytes, batch: bool = False, topic: str = TOPIC, **fields: Any

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from brokers_kit import Brokers, Double, lookup_answer, welcome
 from google.protobuf.message import Message
-from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import TOPIC, Rig, run, settle
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.errors import ClosedError, ConfigurationError, ProtocolError, TransportTimeout
@@ -450,12 +450,11 @@ def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_attaches_again
         network = Brokers()
         network.doubles["memory:6650"] = double = Double(answer)
         rig.transport = type(rig.transport)("pulsar://memory", dialer=network)
-        link = await rig.transport.subscribe(subscription())
-        link.start(Collector())
+        transport_consumer, _ = await rig.subscribe()
         await asyncio.sleep(1)
         subscribed = [each for each in double.received if each.type == pb.BaseCommand.SUBSCRIBE]
         assert len(subscribed) == 2
-        assert link.is_connected()
+        assert transport_consumer.is_connected()
         assert [each.type for each in double.received[-1:]] == [pb.BaseCommand.FLOW]
         rig.transport.shutdown()
 
@@ -469,15 +468,13 @@ def test_a_consumer_attaches_again_when_its_permission_is_restored() -> None:
         rig.transport = type(rig.transport)(
             "pulsar://memory", credentials=secret, dialer=rig.dialer
         )
-        link = await rig.transport.subscribe(subscription())
-        listener = Collector()
-        link.start(listener)
+        transport_consumer, listener = await rig.subscribe()
         secret.token = b"not any more"
         rig.dialer.drop()
         await asyncio.sleep(5)
         assert listener.names[0] == "disconnected" and set(listener.names[1:]) == {"retrying"}
         assert isinstance(listener.calls[-1][2].error, AuthenticationError)
-        assert not link.is_connected()
+        assert not transport_consumer.is_connected()
         secret.token = b"t"
         await asyncio.sleep(10)
         assert listener.names[-1] == "connected"

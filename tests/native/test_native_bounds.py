@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import TOPIC, Rig, run, settle, subscription
 
 import pulsar_encore as encore
 from pulsar_encore.authentication import oauth2_issuer as issuer
@@ -31,15 +31,6 @@ from pulsar_encore.values.message_id import MAX_BATCH_SIZE, MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import BatchError, encode_batch, encode_body
-
-
-async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
-    link = await rig.transport.subscribe(subscription(**fields))
-    listener = Collector()
-    link.start(listener)
-    await settle()
-    return link, listener
-
 
 # Partitions
 
@@ -63,8 +54,8 @@ def test_as_many_partitions_as_the_client_accepts_are_subscribed() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(max_partitions=3))
         rig.service.catalogue.create_partitioned(TOPIC, 3)
-        link, _ = await opened(rig)
-        assert len(link.topic_numbers()) == 3
+        transport_consumer, _ = await rig.subscribe()
+        assert len(transport_consumer.topic_numbers()) == 3
 
     run(main())
 
@@ -81,7 +72,7 @@ def test_the_partitions_of_several_topics_together_are_bounded() -> None:
     run(main())
 
 
-def test_an_absurd_partition_count_allocates_nothing(
+def test_an_absurd_partition_count_is_refused_before_memory_is_allocated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An answer of 2**32 - 5 partitions once took 22 GB."""
@@ -125,7 +116,7 @@ def test_the_bounds_are_options_of_the_client() -> None:
                 ClientOptions(service_url="pulsar://h:1", **values)
 
 
-async def test_a_client_takes_the_bounds() -> None:
+async def test_a_client_accepts_the_bounds() -> None:
     async with encore.Client(
         "pulsar://h:1",
         max_partitions=7,
@@ -148,7 +139,7 @@ def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_opt
         else:
             rig.store(payload, event_time=1)
         rig.store(b"behind")
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         await settle(5)
         assert b"behind" in listener.payloads
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 1
@@ -208,7 +199,7 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
         rig.store(b"before")
         store_chunked(rig, payload, 5, **fields)
         rig.store(b"behind")
-        _, listener = await opened(rig, consumer_type=kind)
+        _, listener = await rig.subscribe(consumer_type=kind)
         await settle(100)
         assert sorted(set(listener.payloads)) == [b"before", b"behind"]
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 2
@@ -237,8 +228,7 @@ def test_a_reader_skips_a_chunked_message_over_max_uncompressed_size(
             fields["total"] = len(payload)
         store_chunked(rig, payload, 5, **fields)
         rig.store(b"behind")
-        link, listener = await opened(
-            rig,
+        transport_consumer, listener = await rig.subscribe(
             durable=False,
             consumer_type=ConsumerType.Exclusive,
             start_message_id=MessageId.earliest,
@@ -248,7 +238,7 @@ def test_a_reader_skips_a_chunked_message_over_max_uncompressed_size(
         assert "disconnected" not in listener.names
         passed = [each for call in listener.calls if call[0] == "skipped" for each in call[2]]
         assert SkipReason.BROKEN in {each.reason for each in passed}
-        assert link.is_connected()
+        assert transport_consumer.is_connected()
 
     run(main())
     (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
@@ -261,7 +251,7 @@ def test_a_reader_skips_a_chunked_message_over_max_uncompressed_size(
 
 @pytest.mark.parametrize("where", ["batch_size", "batch_index"])
 @pytest.mark.parametrize("value", [MAX_BATCH_SIZE + 1, 2**31 - 1, 2**62])
-async def test_an_id_with_an_absurd_batch_size_is_refused_and_allocates_nothing(
+async def test_an_id_with_an_absurd_batch_size_is_refused_before_memory_is_allocated(
     where: str, value: int
 ) -> None:
     """A seek to an id with 2**31 - 1 batch messages once took more than a gigabyte."""
@@ -316,15 +306,15 @@ def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int)
     async def main() -> None:
         rig = Rig()
         messages = [b"%d" % each for each in range(count)]
-        link, listener = await opened(rig)
-        source = link.topic_consumers[0]
+        transport_consumer, listener = await rig.subscribe()
+        topic_consumer = transport_consumer.topic_consumers[0]
         metadata = pb.MessageMetadata(
             producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
         )
         payload = encode_batch((pb.SingleMessageMetadata(), each) for each in messages)
         body = encode_body(metadata, payload)
-        source.on_entry(1, 1, 0, mask, 0, body, 0, len(body))
-        source.on_entries_end()
+        topic_consumer.on_entry(1, 1, 0, mask, 0, body, 0, len(body))
+        topic_consumer.on_entries_end()
         left = [each for each in range(count) if mask >> each & 1]
         assert [list(each.indexes) for each in listener.deliveries] == ([left] if left else [])
         for each in listener.deliveries:
@@ -345,12 +335,14 @@ def test_a_large_batch_with_a_huge_ack_set_is_linear() -> None:
         payload = encode_batch([(pb.SingleMessageMetadata(), b"")] * count)
         state = rig.service.catalogue.topic(TOPIC, create=True)
         state.log.append(LogEntry(encode_body(metadata, payload), batch=count, publish_ms=1))
-        link, listener = await opened(rig, receiver_queue_size=200_000)
+        transport_consumer, listener = await rig.subscribe(receiver_queue_size=200_000)
         (delivery,) = listener.deliveries
         odd = int.from_bytes(b"\xaa" * (count // 8), "little")
-        link.ack(AckPlan(0, None, [], [(delivery.ledger, delivery.entry, count, odd)]))
+        transport_consumer.ack(
+            AckPlan(0, None, [], [(delivery.ledger, delivery.entry, count, odd)])
+        )
         await settle()
-        link.redeliver(0, [(delivery.ledger, [delivery.entry])])
+        transport_consumer.redeliver(0, [(delivery.ledger, [delivery.entry])])
         listener.deliveries.clear()
         await settle()
         (again,) = listener.deliveries

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from brokers_kit import Brokers
-from native_kit import TOPIC, Collector, lookup_of, run, subscription
+from native_kit import TOPIC, Collector, lookup_of, run, scopes_of, subscription
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.exceptions import InvalidUrl
@@ -32,14 +32,14 @@ class Client:
         self.listener = Collector()
 
     async def start(self) -> Client:
-        self.link: Any = await self.transport.subscribe(subscription())
-        self.link.start(self.listener)
+        self.transport_consumer: Any = await self.transport.subscribe(subscription())
+        self.transport_consumer.start(self.listener)
         self.producer = await self.transport.create_producer(ProducerOptions(topic=TOPIC))
         return self
 
     @property
     def at(self) -> str:
-        (pool,) = [place.lookup.pool for place in self.transport._scopes.values()]
+        (pool,) = [scope.lookup.pool for scope in scopes_of(self.transport)]
         return pool.service.addresses[0].host
 
     def down(self, name: str) -> None:
@@ -98,7 +98,7 @@ def test_the_first_other_cluster_that_answers_is_chosen() -> None:
     run(main())
 
 
-def test_a_move_takes_the_configured_number_of_failures_or_successes_in_a_row() -> None:
+def test_a_move_needs_the_configured_number_of_failures_or_successes_in_a_row() -> None:
     async def main() -> None:
         client = await Client("one", "two", failures=3, successes=4).start()
         client.down("one")
@@ -183,14 +183,14 @@ def test_a_provider_can_change_the_cluster_from_any_thread() -> None:
         provider = Provider("pulsar://one")
         clusters = Provided(provider, lambda url: ClusterService.at(url, network))
         transport = NativeTransport(clusters)
-        link: Any = await transport.subscribe(subscription())
-        link.start(Collector())
+        transport_consumer: Any = await transport.subscribe(subscription())
+        transport_consumer.start(Collector())
         for name in ("two", "three"):
             thread = threading.Thread(target=provider.tell, args=(f"pulsar://{name}",))
             thread.start()
             thread.join()
             await asyncio.sleep(2)
-            assert link.is_connected()
+            assert transport_consumer.is_connected()
             assert len(network.brokers[f"{name}:6650"].lines) == 1
         assert network.brokers["one:6650"].lines == network.brokers["two:6650"].lines == []
         with pytest.raises(InvalidUrl):

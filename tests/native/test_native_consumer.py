@@ -24,22 +24,13 @@ from pulsar_encore.exceptions import (
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.interface import AckPlan
 from pulsar_encore.transport.native.client_settings import ClientSettings
-from pulsar_encore.transport.native.consumer import native_consumer as link_module
+from pulsar_encore.transport.native.consumer import native_consumer as consumer_module
 from pulsar_encore.transport.native.consumer import seek
 from pulsar_encore.transport.native.consumer.permits import Permits
 from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
-
-
-async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
-    """Subscribe with a collector as the delivery listener."""
-    link = await rig.transport.subscribe(subscription(**fields))
-    listener = Collector()
-    link.start(listener)
-    await settle()
-    return link, listener
 
 
 def backlog(rig: Rig, topic: str = TOPIC, name: str = "s") -> int:
@@ -53,16 +44,16 @@ def acks(listener: Collector) -> AckPlan:
 def test_plain_messages_and_batches_are_delivered_and_acked() -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         rig.store(b"a", b"b")
         rig.store(b"c", b"d", b"e", batch=True)
         await settle()
         assert listener.payloads == [b"a", b"b", b"c", b"d", b"e"]
         assert [each.batch_size for each in listener.deliveries] == [0, 0, 3]
-        link.ack(acks(listener))
+        transport_consumer.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
-        await link.close()
+        await transport_consumer.close()
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers == []
 
     run(main())
@@ -75,11 +66,11 @@ def test_a_batch_that_compaction_emptied_is_acked_and_costs_only_its_entry() -> 
         rig.store_batch((removed, b"a"), (removed, b"b"))
         rig.store_batch((pb.SingleMessageMetadata(), b"c"), (removed, b"d"))
         rig.store(b"e")
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         assert listener.payloads == [b"c", b"e"]
         assert [tuple(each.indexes) for each in listener.deliveries] == [(0,), (0,)]
         assert backlog(rig) == 2
-        link.ack(acks(listener))
+        transport_consumer.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
 
@@ -91,13 +82,15 @@ def test_an_undecryptable_batch_costs_the_permits_that_the_broker_counted() -> N
         rig = Rig()
         key = pb.EncryptionKeys(key="k", value=b"?")
         rig.store(*(b"%d" % each for each in range(8)), batch=True, encryption_keys=[key])
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         state = rig.service.catalogue.topic(TOPIC)
         for _ in range(2):
             (consumer,) = state.subscriptions["s"].consumers
-            assert link.snapshot().topics[0].open_permits == consumer.permits
+            assert transport_consumer.snapshot().topics[0].open_permits == consumer.permits
             stored = state.log.at(state.log.base)
-            link.ack(AckPlan(0, None, [], [(stored.ledger, stored.entry, 8, 0b1111_0100)]))
+            transport_consumer.ack(
+                AckPlan(0, None, [], [(stored.ledger, stored.entry, 8, 0b1111_0100)])
+            )
             await settle()
             rig.dialer.drop()
             await settle(1)  # the entry comes without its acked messages
@@ -110,16 +103,16 @@ def test_the_consumer_requests_no_more_than_its_queue_until_messages_are_consume
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(100)))
-        link, listener = await opened(rig, receiver_queue_size=20)
+        transport_consumer, listener = await rig.subscribe(receiver_queue_size=20)
         assert len(listener.payloads) == 20
-        link.consumed(0, 9)
+        transport_consumer.consumed(0, 9)
         await settle()
         assert len(listener.payloads) == 20
-        link.consumed(0, 1)
+        transport_consumer.consumed(0, 1)
         await settle()
         assert len(listener.payloads) == 30
-        link.stop_flow()
-        link.consumed(0, 30)
+        transport_consumer.stop_flow()
+        transport_consumer.consumed(0, 30)
         await settle()
         assert len(listener.payloads) == 30
 
@@ -169,20 +162,20 @@ def test_compressed_messages_count_with_their_uncompressed_size(
 ) -> None:
     """Otherwise a queue of a thousand messages that are mostly zeros would fill the memory."""
     size, most = 1 << 20, 8 << 20
-    monkeypatch.setattr(link_module, "MOST_BYTES", most)
+    monkeypatch.setattr(consumer_module, "MOST_BYTES", most)
 
     async def main() -> None:
         rig = Rig()
         packed = {"compression": pb.ZLIB, "uncompressed_size": size}
         rig.store(*[compress(pb.ZLIB, bytes(size))] * 60, **packed)
-        link, listener = await opened(rig, receiver_queue_size=1000)
+        transport_consumer, listener = await rig.subscribe(receiver_queue_size=1000)
         taken = 0
         while taken < 60:
-            came = len(listener.deliveries) - taken
+            arrived = len(listener.deliveries) - taken
             # One read decompresses up to 4 MiB in addition to the entries that waited for memory.
-            assert 0 < came <= most // size + 4
-            taken += came
-            link.consumed(0, came)
+            assert 0 < arrived <= most // size + 4
+            taken += arrived
+            transport_consumer.consumed(0, arrived)
             await settle()
         assert all(payload == bytes(size) for payload in listener.payloads)
 
@@ -192,15 +185,15 @@ def test_compressed_messages_count_with_their_uncompressed_size(
 def test_entries_are_redelivered_at_once_by_id() -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         rig.store(b"a", b"b", b"c")
         await settle()
         second = listener.deliveries[1]
-        link.redeliver(0, [(second.ledger, [second.entry])])
+        transport_consumer.redeliver(0, [(second.ledger, [second.entry])])
         await settle()
         assert listener.payloads == [b"a", b"b", b"c", b"b"]
         assert listener.deliveries[-1].redelivery_count == 1
-        link.redeliver(0, [])
+        transport_consumer.redeliver(0, [])
         await settle()
         assert len(listener.deliveries) == 4
 
@@ -210,19 +203,19 @@ def test_entries_are_redelivered_at_once_by_id() -> None:
 def test_after_a_partial_ack_of_a_batch_only_the_rest_is_redelivered() -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig, receiver_queue_size=100)
+        transport_consumer, listener = await rig.subscribe(receiver_queue_size=100)
         rig.store(*(b"%02d" % number for number in range(80)), batch=True)
         await settle()
         entry = listener.deliveries[0]
         rest = (1 << 79) | 1
-        link.ack(AckPlan(0, None, [], [(entry.ledger, entry.entry, 80, rest)]))
-        link.redeliver(0, [(entry.ledger, [entry.entry])])
+        transport_consumer.ack(AckPlan(0, None, [], [(entry.ledger, entry.entry, 80, rest)]))
+        transport_consumer.redeliver(0, [(entry.ledger, [entry.entry])])
         await settle()
         again = listener.deliveries[1]
         assert (list(again.indexes), again.ack_set) == ([0, 79], rest)
         assert [message.data() for message in again.messages] == [b"00", b"79"]
         assert backlog(rig) == 1
-        link.ack(acks(listener))
+        transport_consumer.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
 
@@ -232,24 +225,24 @@ def test_after_a_partial_ack_of_a_batch_only_the_rest_is_redelivered() -> None:
 def test_a_lost_connection_is_reported_and_pending_acks_are_sent_before_any_permits() -> None:
     async def main() -> None:
         rig = Rig()
-        link = await rig.transport.subscribe(subscription())
+        transport_consumer = await rig.transport.subscribe(subscription())
 
         class Acking(Collector):
             def on_connected(self, only: Any = None) -> None:
                 self.calls.append(("connected", only))
-                link.ack(acks(self))
+                transport_consumer.ack(acks(self))
 
         listener = Acking()
-        link.start(listener)
+        transport_consumer.start(listener)
         await settle()
         listener.calls.clear()
         rig.store(b"a", b"b")
         await settle()
         rig.dialer.drop()
         assert listener.names == ["disconnected"]
-        assert not link.can_ack(0)
+        assert not transport_consumer.can_ack(0)
         with pytest.raises(NotConnected):
-            link.ack(acks(listener))
+            transport_consumer.ack(acks(listener))
         rig.store(b"c")
         await settle(1)
         assert listener.names == ["disconnected", "connected"]
@@ -262,7 +255,7 @@ def test_a_lost_connection_is_reported_and_pending_acks_are_sent_before_any_perm
 def test_a_listener_that_fails_once_on_connected_still_gets_all_messages() -> None:
     async def main() -> None:
         rig = Rig()
-        link = await rig.transport.subscribe(subscription())
+        transport_consumer = await rig.transport.subscribe(subscription())
         failures = [RuntimeError("once")]
 
         class Failing(Collector):
@@ -272,7 +265,7 @@ def test_a_listener_that_fails_once_on_connected_still_gets_all_messages() -> No
                     raise failures.pop()
 
         listener = Failing()
-        link.start(listener)
+        transport_consumer.start(listener)
         rig.store(b"a")
         await settle()
         rig.dialer.drop()
@@ -281,7 +274,7 @@ def test_a_listener_that_fails_once_on_connected_still_gets_all_messages() -> No
         assert failures == []
         assert listener.names[-1] == "connected"
         assert sorted(set(listener.payloads)) == [b"a", b"b"]
-        link.ack(acks(listener))
+        transport_consumer.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
 
@@ -291,7 +284,7 @@ def test_a_listener_that_fails_once_on_connected_still_gets_all_messages() -> No
 def test_after_an_unload_all_unacked_messages_are_redelivered() -> None:
     async def main() -> None:
         rig = Rig()
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         rig.store(b"a", b"b")
         await settle()
         rig.service.unload(rig.service.catalogue.topic(TOPIC))
@@ -305,14 +298,14 @@ def test_after_an_unload_all_unacked_messages_are_redelivered() -> None:
 def test_a_consumer_survives_a_long_outage_and_refused_subscribes() -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         rig.service.faults = FaultPlan([Fault(kind="refuse", command="SUBSCRIBE", times=2)])
-        rig.dialer._outage(600)
+        rig.service.start_outage(600)
         await settle(500)
-        assert not link.is_connected()
+        assert not transport_consumer.is_connected()
         rig.store(b"a")
         await settle(300)
-        assert link.is_connected()
+        assert transport_consumer.is_connected()
         assert listener.payloads == [b"a"]
 
     run(main())
@@ -321,9 +314,9 @@ def test_a_consumer_survives_a_long_outage_and_refused_subscribes() -> None:
 def test_a_refusal_after_a_loss_is_retried_until_it_ends() -> None:
     async def main() -> None:
         rig = Rig()
-        _, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        _, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
         with pytest.raises(ConsumerBusy):
-            await opened(OtherClient(rig), consumer_type=ConsumerType.Exclusive)
+            await OtherClient(rig).subscribe(consumer_type=ConsumerType.Exclusive)
         refusal = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=9)
         rig.service.faults = FaultPlan([refusal])
         rig.dialer.drop()
@@ -395,7 +388,9 @@ def store_chunks(rig: Rig, uuid: str, *pieces: bytes) -> None:
 def test_a_chunked_message_is_acked_and_redelivered_whole(kind: ConsumerType) -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(rewind_overtaken=0))
-        link, listener = await opened(rig, consumer_type=kind, receiver_queue_size=2)
+        transport_consumer, listener = await rig.subscribe(
+            consumer_type=kind, receiver_queue_size=2
+        )
         store_chunks(rig, "u", b"one ", b"two ", b"three")
         rig.store(b"plain")
         await settle()
@@ -403,16 +398,16 @@ def test_a_chunked_message_is_acked_and_redelivered_whole(kind: ConsumerType) ->
         whole = listener.deliveries[0]
         assert whole.first_chunk == (whole.ledger, whole.entry - 2)
         assert backlog(rig) == 4
-        link.consumed(0, 2)
+        transport_consumer.consumed(0, 2)
         if kind is ConsumerType.Shared:
-            link.redeliver(0, [(whole.ledger, [whole.entry])])
+            transport_consumer.redeliver(0, [(whole.ledger, [whole.entry])])
             await settle()
             assert listener.payloads[2:] == [b"one two three"]
         else:
-            link.redeliver_all()
+            transport_consumer.redeliver_all()
             await settle(1)
             assert listener.payloads[2:] == [b"one two three", b"plain"]
-        link.ack(acks(listener))
+        transport_consumer.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
 
@@ -422,7 +417,7 @@ def test_a_chunked_message_is_acked_and_redelivered_whole(kind: ConsumerType) ->
 def test_chunks_cut_by_a_loss_are_redelivered_and_a_rest_without_a_first_chunk_is_dropped() -> None:
     async def main() -> None:
         rig = Rig()
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         store_chunks(rig, "u", b"one ", b"two ")
         state = rig.service.catalogue.topic(TOPIC)
         rig.dialer.drop()
@@ -439,20 +434,20 @@ def test_chunks_cut_by_a_loss_are_redelivered_and_a_rest_without_a_first_chunk_i
 def test_exclusive_rewinds_with_an_epoch_and_drops_messages_in_flight() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(rewind_overtaken=0))
-        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
         rig.store(b"a", b"b", b"c")
         await settle()
         first = listener.deliveries[0]
-        link.ack(AckPlan(0, (first.ledger, first.entry, 0, -1), [], []))
-        link.redeliver_all()
+        transport_consumer.ack(AckPlan(0, (first.ledger, first.entry, 0, -1), [], []))
+        transport_consumer.redeliver_all()
         await settle(1)
         assert listener.payloads == [b"a", b"b", b"c", b"b", b"c"]
         rig.store(*(b"%d" % number for number in range(3000)))
         await settle(0.001)
-        link.redeliver_all(0)
+        transport_consumer.redeliver_all(0)
         listener.deliveries.clear()
         for _ in range(100):
-            link.consumed(0, 100)
+            transport_consumer.consumed(0, 100)
             await settle(0.1)
         assert listener.payloads == [b"b", b"c", *(b"%d" % number for number in range(3000))]
 
@@ -464,28 +459,30 @@ def test_exclusive_rewinds_with_an_epoch_and_drops_messages_in_flight() -> None:
 def test_a_seek_goes_to_an_id_or_behind_its_message(kind: ConsumerType, inclusive: bool) -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig, consumer_type=kind, start_message_id_inclusive=inclusive)
+        transport_consumer, listener = await rig.subscribe(
+            consumer_type=kind, start_message_id_inclusive=inclusive
+        )
         rig.store(b"a", b"b")
         rig.store(b"c", b"d", b"e", batch=True)
         rig.store(b"f")
         await settle()
         plain, batch = listener.deliveries[1], listener.deliveries[2]
         listener.deliveries.clear()
-        await link.seek(MessageId(-1, plain.ledger, plain.entry))
+        await transport_consumer.seek(MessageId(-1, plain.ledger, plain.entry))
         await settle(1)
         assert listener.payloads == [b"b", b"c", b"d", b"e", b"f"][not inclusive :]
         assert "seek" in listener.names
         assert "disconnected" not in listener.names
         listener.deliveries.clear()
-        await link.seek(MessageId(-1, batch.ledger, batch.entry, 1, batch_size=3))
+        await transport_consumer.seek(MessageId(-1, batch.ledger, batch.entry, 1, batch_size=3))
         await settle(1)
         assert listener.payloads == [b"d", b"e", b"f"][not inclusive :]
         listener.deliveries.clear()
-        await link.seek(MessageId.earliest)
+        await transport_consumer.seek(MessageId.earliest)
         await settle(1)
         assert listener.payloads == [b"a", b"b", b"c", b"d", b"e", b"f"]
         listener.deliveries.clear()
-        await link.seek(0)
+        await transport_consumer.seek(0)
         await settle(1)
         assert len(listener.payloads) == 6
 
@@ -496,13 +493,13 @@ def test_a_seek_that_loses_its_connection_still_takes_effect() -> None:
     async def main() -> None:
         for kind in ("close_before", "close_after"):
             rig = Rig()
-            link, listener = await opened(rig)
+            transport_consumer, listener = await rig.subscribe()
             rig.store(b"a", b"b")
             await settle()
-            link.ack(acks(listener))
+            transport_consumer.ack(acks(listener))
             listener.deliveries.clear()
             rig.service.faults = FaultPlan([Fault(kind=kind, command="SEEK")])  # type: ignore[arg-type]
-            await link.seek(MessageId.earliest)
+            await transport_consumer.seek(MessageId.earliest)
             await settle(2)
             assert listener.payloads[-2:] == [b"a", b"b"]
             assert listener.names.count("seek") == 1
@@ -517,18 +514,18 @@ def test_a_seek_waits_for_an_earlier_seek_that_the_broker_still_processes(
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(operation_timeout_s=5))
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         rig.store(b"a", b"b")
         await settle()
-        link.ack(acks(listener))
+        transport_consumer.ack(acks(listener))
         refusals = Fault(kind="refuse", command="SEEK", times=3, error="UnknownError")
         rig.service.faults = FaultPlan([refusals])
-        await link.seek(MessageId.earliest)
+        await transport_consumer.seek(MessageId.earliest)
         await settle(1)
         assert listener.payloads == [b"a", b"b", b"a", b"b"]
         rig.service.faults = FaultPlan([replace(refusals, times=1000)])
         with pytest.raises(UnknownError):
-            await link.seek(MessageId.earliest)
+            await transport_consumer.seek(MessageId.earliest)
 
     run(main())
 
@@ -538,20 +535,19 @@ def test_a_reader_continues_behind_its_last_delivery_after_a_loss() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
         rig.store(b"c", b"d", batch=True)
-        link, listener = await opened(
-            rig,
+        transport_consumer, listener = await rig.subscribe(
             durable=False,
             consumer_type=ConsumerType.Exclusive,
             start_message_id=MessageId.earliest,
         )
         assert listener.payloads == [b"a", b"b", b"c", b"d"]
-        assert not await link.has_message_available()
+        assert not await transport_consumer.has_message_available()
         rig.dialer.drop()
         await settle(1)
         rig.store(b"e")
         await settle(1)
         assert listener.payloads == [b"a", b"b", b"c", b"d", b"e"]
-        last = await link.last_message_id()
+        last = await transport_consumer.last_message_id()
         assert (last.ledger_id(), last.entry_id()) == (
             listener.deliveries[-1].ledger,
             listener.deliveries[-1].entry,
@@ -564,13 +560,12 @@ def test_a_reader_that_sought_a_time_returns_to_it_after_a_loss() -> None:
     async def main() -> None:
         for lost_again in (False, True):
             rig = Rig()
-            link, listener = await opened(
-                rig,
+            transport_consumer, listener = await rig.subscribe(
                 durable=False,
                 consumer_type=ConsumerType.Exclusive,
                 start_message_id=MessageId.latest,
             )
-            await link.seek(1_700_000_000_000)
+            await transport_consumer.seek(1_700_000_000_000)
             await settle(1)
             if lost_again:  # a second loss while it reattaches
                 rig.service.faults = FaultPlan([Fault(kind="close_after", command="SEEK")])
@@ -583,7 +578,7 @@ def test_a_reader_that_sought_a_time_returns_to_it_after_a_loss() -> None:
             rig.store(b"c")
             await settle(3)
             assert listener.payloads == [b"a", b"b", b"c"]
-            await link.close()
+            await transport_consumer.close()
 
     run(main())
 
@@ -592,19 +587,20 @@ def test_a_request_between_two_attachments_waits_for_the_second() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
-        link, listener = await opened(
-            rig,
+        transport_consumer, listener = await rig.subscribe(
             durable=False,
             consumer_type=ConsumerType.Exclusive,
             start_message_id=MessageId.earliest,
         )
-        await link.seek(MessageId.earliest)
-        assert not await link.has_message_available(), "all of it came with the second attachment"
+        await transport_consumer.seek(MessageId.earliest)
+        assert not await transport_consumer.has_message_available(), (
+            "all messages arrived with the second attachment"
+        )
         assert listener.payloads == [b"a", b"b", b"a", b"b"]
         rig.dialer.drop()
-        assert (await link.last_message_id()).entry_id() == 1
+        assert (await transport_consumer.last_message_id()).entry_id() == 1
         rig.dialer.drop()
-        await link.unsubscribe()
+        await transport_consumer.unsubscribe()
         await settle(1)
         assert not rig.service.catalogue.topic(TOPIC).subscriptions
 
@@ -615,16 +611,16 @@ def test_a_request_while_the_broker_is_down_ends_after_the_operation_timeout() -
     async def main() -> None:
         rig = Rig(settings=ClientSettings(operation_timeout_s=10.0))
         loop = asyncio.get_running_loop()
-        link, _ = await opened(rig)
+        transport_consumer, _ = await rig.subscribe()
         rig.dialer.reachable = False
         rig.dialer.drop()
         began = loop.time()
         with pytest.raises(NotConnected):
-            await link.last_message_id()
+            await transport_consumer.last_message_id()
         assert loop.time() - began == pytest.approx(10.0)
-        asking = asyncio.ensure_future(link.last_message_id())
+        asking = asyncio.ensure_future(transport_consumer.last_message_id())
         await asyncio.sleep(0)
-        await link.close()
+        await transport_consumer.close()
         with pytest.raises(ClosedError):
             await asking
 
@@ -639,8 +635,7 @@ def test_a_reader_can_start_inside_a_batch() -> None:
         entry = state.log.at(state.log.base)
         start = MessageId(-1, entry.ledger, entry.entry, 1, batch_size=3)
         for inclusive, expected in ((True, [b"b", b"c"]), (False, [b"c"])):
-            link, listener = await opened(
-                rig,
+            transport_consumer, listener = await rig.subscribe(
                 subscription_name=f"r-{inclusive}",
                 durable=False,
                 consumer_type=ConsumerType.Exclusive,
@@ -648,8 +643,8 @@ def test_a_reader_can_start_inside_a_batch() -> None:
                 start_message_id_inclusive=inclusive,
             )
             assert listener.payloads == expected
-            assert await link.has_message_available() is False
-            await link.close()
+            assert await transport_consumer.has_message_available() is False
+            await transport_consumer.close()
 
     run(main())
 
@@ -659,7 +654,7 @@ def test_has_message_available_works_before_the_first_message() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
         for start, expected in ((MessageId.earliest, True), (MessageId.latest, False)):
-            link = await rig.transport.subscribe(
+            transport_consumer = await rig.transport.subscribe(
                 subscription(
                     subscription_name=f"r-{expected}",
                     durable=False,
@@ -667,8 +662,8 @@ def test_has_message_available_works_before_the_first_message() -> None:
                     start_message_id=start,
                 )
             )
-            assert await link.has_message_available() is expected
-            await link.close()
+            assert await transport_consumer.has_message_available() is expected
+            await transport_consumer.close()
 
     run(main())
 
@@ -677,14 +672,16 @@ def test_new_partitions_are_found_and_have_their_own_topic_state() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(discovery_s=60))
         rig.service.catalogue.create_partitioned(TOPIC, 2)
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         for each in range(2):
             rig.store(b"%d" % each, topic=f"{TOPIC}-partition-{each}")
         await settle()
         assert sorted(listener.payloads) == [b"0", b"1"]
-        assert {link.topic_of(each.topic_number)[1] for each in listener.deliveries} == {0, 1}
+        assert {
+            transport_consumer.topic_of(each.topic_number)[1] for each in listener.deliveries
+        } == {0, 1}
         with pytest.raises(OperationNotSupported):
-            await link.last_message_id()
+            await transport_consumer.last_message_id()
         rig.service.catalogue.create_partitioned(TOPIC, 3)
         rig.store(b"2", topic=f"{TOPIC}-partition-2")
         await settle(61)
@@ -698,8 +695,7 @@ def test_new_topics_of_a_pattern_are_found() -> None:
         rig = Rig()
         rig.store(b"a", topic="persistent://public/default/jobs-1")
         rig.store(b"x", topic="persistent://public/default/other")
-        _, listener = await opened(
-            rig,
+        _, listener = await rig.subscribe(
             topics=(),
             pattern="persistent://public/default/jobs-.*",
             pattern_auto_discovery_period=5,
@@ -724,16 +720,18 @@ def test_a_fragmented_backlog_with_losses_is_received_completely(seed: int) -> N
             size = rng.choice([1, 1, 5, 30])
             rig.store(*(b"%d" % (count + each) for each in range(size)), batch=size > 1)
             count += size
-        link, listener = await opened(rig, receiver_queue_size=25)
+        transport_consumer, listener = await rig.subscribe(receiver_queue_size=25)
         seen: set[bytes] = set()
         for _ in range(400):
             taken, listener.deliveries = listener.deliveries, []
             for each in taken:
                 seen.update(message.data() for message in each.messages)
-                link.consumed(0, len(each.messages))
+                transport_consumer.consumed(0, len(each.messages))
             try:
                 if taken:
-                    link.ack(AckPlan(0, None, [(one.ledger, one.entry) for one in taken], []))
+                    transport_consumer.ack(
+                        AckPlan(0, None, [(one.ledger, one.entry) for one in taken], [])
+                    )
             except NotConnected:
                 pass
             if rng.random() < 0.05:
@@ -784,15 +782,15 @@ def test_runs_of_plain_messages_equal_single_messages(data: st.DataObject) -> No
 
     async def main() -> None:
         rig = Rig()
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         (line,) = rig.dialer.lines
         for at in range(0, len(stream), cut):
             line.client.receive(stream[at : at + cut])
-        came = [
+        arrived = [
             (each.ledger, each.entry, each.redelivery_count, message.data(), message)
             for each in listener.deliveries
             for message in each.messages
         ]
-        assert [(*head, last.publish_timestamp()) for *head, last in came] == expected
+        assert [(*head, last.publish_timestamp()) for *head, last in arrived] == expected
 
     run(main())

@@ -72,7 +72,7 @@ def test_a_new_consumer_is_detached() -> None:
     assert StateMachine().state is State.DETACHED
 
 
-def test_nothing_follows_the_end_state() -> None:
+def test_no_step_leaves_the_end_state() -> None:
     assert reachable(State.ENDED) == {State.ENDED}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import TOPIC, Collector, Rig, run, settle
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
@@ -22,7 +22,7 @@ from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.interface import AckPlan
 from pulsar_encore.transport.native.connection.codec_thread import CodecThread
 from pulsar_encore.transport.native.consumer import entry_reader as entries_module
-from pulsar_encore.transport.native.consumer import native_consumer as link_module
+from pulsar_encore.transport.native.consumer import native_consumer as consumer_module
 from pulsar_encore.transport.native.consumer.memory_budget import MemoryBudget
 from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
@@ -36,7 +36,7 @@ MEMORY_LIMIT = 5_000  # Limit of unread decompressed bytes: two payloads.
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries_module, "_AT_ONCE", LARGE - 1)
-    monkeypatch.setattr(link_module, "MOST_BYTES", MEMORY_LIMIT)
+    monkeypatch.setattr(consumer_module, "MOST_BYTES", MEMORY_LIMIT)
 
 
 class HeldCodecs:
@@ -82,19 +82,11 @@ def store_large(rig: Rig, *numbers: int, claim: int = LARGE, damaged: bool = Fal
         rig.store(packed, compression=pb.ZLIB, uncompressed_size=claim)
 
 
-async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
-    link = await rig.transport.subscribe(subscription(**fields))
-    listener = Collector()
-    link.start(listener)
-    await settle()
-    return link, listener
-
-
 def numbers(listener: Collector) -> list[int]:
     return [int(payload[:4]) for payload in listener.payloads]
 
 
-async def take(link: Any, listener: Collector, wanted: int) -> list[int]:
+async def take(transport_consumer: Any, listener: Collector, count: int) -> list[int]:
     """Receive messages as they arrive, like an application."""
     taken: list[int] = []
     for _ in range(1000):
@@ -102,8 +94,8 @@ async def take(link: Any, listener: Collector, wanted: int) -> list[int]:
         listener.deliveries.clear()
         taken += got
         if got:
-            link.consumed(0, len(got))
-        if len(taken) >= wanted:
+            transport_consumer.consumed(0, len(got))
+        if len(taken) >= count:
             break
         await settle()
     return taken
@@ -115,13 +107,13 @@ def test_an_unread_consumer_decompresses_no_more_than_its_memory_limit() -> None
     async def main() -> None:
         rig = Rig()
         store_large(rig, *range(40))
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         await settle(1)
         assert numbers(listener) == [0, 1]
-        assert await take(link, listener, 40) == list(range(40))
-        assert link.snapshot().decompressed_bytes <= MEMORY_LIMIT
+        assert await take(transport_consumer, listener, 40) == list(range(40))
+        assert transport_consumer.snapshot().decompressed_bytes <= MEMORY_LIMIT
         await settle()
-        assert link.snapshot().decompressed_bytes == 0
+        assert transport_consumer.snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -133,9 +125,9 @@ def test_a_payload_larger_than_the_limit_is_delivered_alone() -> None:
         for number in range(3):
             payload = b"%4d" % number + bytes(size - 4)
             rig.store(compress(pb.ZLIB, payload), compression=pb.ZLIB, uncompressed_size=size)
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         assert numbers(listener) == [0]
-        assert await take(link, listener, 3) == [0, 1, 2]
+        assert await take(transport_consumer, listener, 3) == [0, 1, 2]
 
     run(main())
 
@@ -152,13 +144,13 @@ def test_the_topics_of_a_consumer_share_the_memory_limit_in_order_of_their_reque
                 compression=pb.ZLIB,
                 uncompressed_size=LARGE,
             )
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         assert len(listener.deliveries) == 2
         taken: list[int] = []
         while listener.deliveries:
             delivery = listener.deliveries.pop(0)
             taken.append(delivery.topic_number)
-            link.consumed(delivery.topic_number, 1)
+            transport_consumer.consumed(delivery.topic_number, 1)
             await settle()
             assert len(listener.deliveries) <= 2
         assert sorted(taken) == [0] * 4 + [1] * 4 + [2] * 4
@@ -176,7 +168,7 @@ def test_entries_behind_one_that_is_being_decompressed_wait_in_order() -> None:
         rig.store(b"   4", b"   5", batch=True)
         store_large(rig, 6)
         rig.store(b"   7")
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         assert numbers(listener) == [0]
         codecs.go()
         await settle()
@@ -196,7 +188,7 @@ def test_another_topic_continues_during_a_decompression() -> None:
         packed = compress(pb.ZLIB, large(0))
         topic = f"{TOPIC}-partition-0"
         rig.store(packed, topic=topic, compression=pb.ZLIB, uncompressed_size=LARGE)
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         assert numbers(listener) == [1]
         codecs.go()
         await settle()
@@ -210,17 +202,17 @@ def test_permits_match_the_brokers_count_while_entries_wait() -> None:
         rig, codecs = held_rig()
         store_large(rig, *range(4))
         rig.store(b"   4", b"   5", b"   6", batch=True)
-        link, listener = await opened(rig, receiver_queue_size=20)
-        topic = link.topic_consumers[0]
+        transport_consumer, listener = await rig.subscribe(receiver_queue_size=20)
+        topic = transport_consumer.topic_consumers[0]
         (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
         for _ in range(4):
             assert topic.snapshot().open_permits == consumer.permits
             assert topic.snapshot().open_permits + topic.snapshot().unconsumed <= 20
             codecs.go()
-            link.consumed(0, len(listener.deliveries))
+            transport_consumer.consumed(0, len(listener.deliveries))
             listener.deliveries.clear()
             await settle()
-        await take(link, listener, 3)
+        await take(transport_consumer, listener, 3)
         await settle()
         assert topic.snapshot().unconsumed == 0
         assert topic.snapshot().open_permits == consumer.permits
@@ -228,16 +220,16 @@ def test_permits_match_the_brokers_count_while_entries_wait() -> None:
     run(main())
 
 
-def cut(rig: Rig, link: Any) -> Any:
+def cut(rig: Rig, transport_consumer: Any) -> Any:
     rig.dialer.drop()
 
 
-def rewind(rig: Rig, link: Any) -> Any:
-    link.redeliver_all()
+def rewind(rig: Rig, transport_consumer: Any) -> Any:
+    transport_consumer.redeliver_all()
 
 
-def seek(rig: Rig, link: Any) -> Any:
-    return link.seek(MessageId.earliest)
+def seek(rig: Rig, transport_consumer: Any) -> Any:
+    return transport_consumer.seek(MessageId.earliest)
 
 
 @pytest.mark.parametrize("void", [cut, rewind, seek])
@@ -249,9 +241,9 @@ def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, fini
         rig, codecs = held_rig()
         store_large(rig, 0, 1)
         rig.store(b"   2")
-        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
         under_way = codecs.calls[:]
-        seeking = void(rig, link)
+        seeking = void(rig, transport_consumer)
         if seeking is not None:
             seeking = asyncio.ensure_future(seeking)
             await asyncio.sleep(0)
@@ -267,9 +259,9 @@ def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, fini
             await settle(1)
         assert numbers(listener) == [0, 1, 2]
         assert len(under_way) == 1
-        link.consumed(0, 3)
+        transport_consumer.consumed(0, 3)
         await settle()
-        assert link.snapshot().decompressed_bytes == 0
+        assert transport_consumer.snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -278,10 +270,10 @@ def test_a_rewind_during_a_decompression_drops_its_result() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
-        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
         future, work = codecs.calls.pop()
         assert future.set_running_or_notify_cancel()
-        link.redeliver_all()
+        transport_consumer.redeliver_all()
         future.set_result(work())
         await settle()
         assert not listener.deliveries
@@ -298,19 +290,19 @@ def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0, 1, 2)
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         if how == "close":
-            await link.close()
+            await transport_consumer.close()
         else:
-            link.abandon()
+            transport_consumer.abandon()
         while codecs.calls:
             codecs.go()
         await settle()
         assert not listener.deliveries
-        assert link.snapshot().decompressed_bytes == 0
-        assert not link.snapshot().topics[0].queued
+        assert transport_consumer.snapshot().decompressed_bytes == 0
+        assert not transport_consumer.snapshot().topics[0].queued
         rig.dialer.drop()
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         while codecs.calls:
             codecs.go()
             await settle()
@@ -319,7 +311,7 @@ def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
     run(main())
 
 
-def test_a_corrupted_payload_is_requested_once_more_then_acked_and_costs_nothing_else(
+def test_a_corrupted_payload_is_requested_once_more_then_acked_and_costs_no_other_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -329,18 +321,18 @@ def test_a_corrupted_payload_is_requested_once_more_then_acked_and_costs_nothing
         store_large(rig, 99, damaged=True)
         store_large(rig, 2)
         rig.store(b"   3")
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         seen: dict[int, None] = {}
         for _ in range(200):
             for delivery in listener.deliveries:
                 seen.setdefault(int(delivery.messages[0].data()[:4]))
-            if link.is_connected():
-                link.ack(
+            if transport_consumer.is_connected():
+                transport_consumer.ack(
                     AckPlan(
                         0, None, [(each.ledger, each.entry) for each in listener.deliveries], []
                     )
                 )
-                link.consumed(0, len(listener.deliveries))
+                transport_consumer.consumed(0, len(listener.deliveries))
                 listener.deliveries.clear()
             await settle(0.1)
         assert sorted(seen) == [0, 1, 2, 3]
@@ -360,18 +352,18 @@ def test_a_wrong_size_from_a_publisher_costs_one_entry(
         store_large(rig, 0)
         store_large(rig, 99, claim=claim)
         store_large(rig, 1)
-        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
         seen: dict[int, None] = {}
         for _ in range(100):
             for delivery in listener.deliveries:
                 seen.setdefault(int(delivery.messages[0].data()[:4]))
-            if link.is_connected():
-                link.ack(
+            if transport_consumer.is_connected():
+                transport_consumer.ack(
                     AckPlan(
                         0, None, [(each.ledger, each.entry) for each in listener.deliveries], []
                     )
                 )
-                link.consumed(0, len(listener.deliveries))
+                transport_consumer.consumed(0, len(listener.deliveries))
                 listener.deliveries.clear()
             await settle(0.1)
         assert list(seen) == [0, 1]
@@ -387,7 +379,7 @@ def test_an_internal_error_during_decompression_never_acks_the_entry(
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         future, _ = codecs.calls.pop()
         future.set_running_or_notify_cancel()
         future.set_exception(MemoryError())
@@ -407,7 +399,7 @@ def test_a_decompressed_message_does_not_keep_the_compressed_bytes() -> None:
         store_large(rig, 0)
         packed = compress(pb.LZ4, b"small" * 20)
         rig.store(packed, compression=pb.LZ4, uncompressed_size=100)
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         for delivery in listener.deliveries:
             message: Any = delivery.messages[0]
             assert message.body == b""
@@ -433,17 +425,17 @@ def test_a_large_batch_waits_as_one_entry_and_is_delivered_without_acked_message
         state = rig.service.catalogue.topic(TOPIC, create=True)
         stored = encode_body(metadata, compress(pb.ZLIB, body))
         state.log.append(LogEntry(stored, batch=8, publish_ms=1_700_000_000_000))
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         codecs.go()
         await settle()
         assert numbers(listener) == list(range(8))
         (delivery,) = listener.deliveries
         assert delivery.batch_size == 8
         mask = 0b1010_1010
-        link.ack(AckPlan(0, None, [], [(delivery.ledger, delivery.entry, 8, mask)]))
-        link.consumed(0, 8)
+        transport_consumer.ack(AckPlan(0, None, [], [(delivery.ledger, delivery.entry, 8, mask)]))
+        transport_consumer.consumed(0, 8)
         await settle()
-        link.redeliver(0, [(delivery.ledger, [delivery.entry])])
+        transport_consumer.redeliver(0, [(delivery.ledger, [delivery.entry])])
         listener.deliveries.clear()
         await settle()
         codecs.go()
@@ -479,7 +471,7 @@ def test_a_chunked_message_is_decompressed_in_order(durable: bool) -> None:
                 "start_message_id": MessageId.earliest,
                 "consumer_type": ConsumerType.Exclusive,
             }
-        _, listener = await opened(rig, **fields)
+        _, listener = await rig.subscribe(**fields)
         assert numbers(listener) == [5]
         rig.dialer.drop()  # Its first chunk is before the last message that the reader delivered.
         await settle(1)
@@ -506,10 +498,10 @@ def test_unread_chunked_messages_count_with_all_their_chunks() -> None:
                     num_chunks_from_msg=10,
                     total_chunk_msg_size=2_500,
                 )
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         await settle(1)
         assert len(listener.deliveries) == MEMORY_LIMIT // 2_500
-        assert await take(link, listener, 20) == list(range(20))
+        assert await take(transport_consumer, listener, 20) == list(range(20))
 
     run(main())
 
@@ -520,33 +512,31 @@ def test_a_reader_reconnects_after_its_last_delivery_also_with_queued_entries() 
         rig.store(b"   0")
         store_large(rig, 1)
         rig.store(b"   2")
-        link, listener = await opened(
-            rig,
+        transport_consumer, listener = await rig.subscribe(
             durable=False,
             start_message_id=MessageId.earliest,
             consumer_type=ConsumerType.Exclusive,
         )
         assert numbers(listener) == [0]
-        assert await link.has_message_available()
+        assert await transport_consumer.has_message_available()
         rig.dialer.drop()
         await settle(1)
         while codecs.calls:
             codecs.go()
             await settle()
         assert numbers(listener) == [0, 1, 2]
-        assert not await link.has_message_available()
+        assert not await transport_consumer.has_message_available()
 
     run(main())
 
 
-def test_a_reader_skips_a_broken_entry_behind_a_waiting_one_and_loses_nothing() -> None:
+def test_a_reader_skips_a_broken_entry_behind_a_waiting_one_and_loses_no_message() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, 0, 1, 2, 3)
         store_large(rig, 99, claim=200_000_000)
         store_large(rig, 4)
-        link, listener = await opened(
-            rig,
+        transport_consumer, listener = await rig.subscribe(
             durable=False,
             start_message_id=MessageId.earliest,
             consumer_type=ConsumerType.Exclusive,
@@ -554,7 +544,7 @@ def test_a_reader_skips_a_broken_entry_behind_a_waiting_one_and_loses_nothing() 
         taken: list[int] = []
         for _ in range(200):
             taken += numbers(listener)
-            link.consumed(0, len(listener.deliveries))
+            transport_consumer.consumed(0, len(listener.deliveries))
             listener.deliveries.clear()
             await settle(0.1)
         assert taken == [0, 1, 2, 3, 4]
@@ -566,15 +556,15 @@ def test_without_a_queue_each_message_is_requested() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, 0, 1, 2)
-        link, listener = await opened(rig, receiver_queue_size=0)
+        transport_consumer, listener = await rig.subscribe(receiver_queue_size=0)
         taken = []
         for _ in range(3):
-            link.request_messages(1)
+            transport_consumer.request_messages(1)
             await settle()
             taken += numbers(listener)
             listener.deliveries.clear()
-            link.consumed(0, 1)
-            link.request_messages(0)
+            transport_consumer.consumed(0, 1)
+            transport_consumer.request_messages(0)
             await settle()
         assert taken == [0, 1, 2]
 
@@ -585,8 +575,8 @@ def test_the_end_of_a_topic_is_reported_after_the_queued_entries() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
-        link, listener = await opened(rig)
-        link.topic_consumers[0].on_end_of_topic()
+        transport_consumer, listener = await rig.subscribe()
+        transport_consumer.topic_consumers[0].on_end_of_topic()
         assert "end_of_topic" not in listener.names
         codecs.go()
         await settle()
@@ -606,7 +596,7 @@ def test_a_read_that_would_decompress_much_defers_the_rest(
         rig, codecs = held_rig()
         packed = compress(pb.ZLIB, bytes(1_000))
         rig.store(*[packed] * 10, compression=pb.ZLIB, uncompressed_size=1_000)
-        _, listener = await opened(rig)
+        _, listener = await rig.subscribe()
         at_once = len(listener.deliveries)
         assert at_once <= 3 + 1
         while codecs.calls:
@@ -630,7 +620,7 @@ def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> Non
                 store_large(rig, number)
             else:
                 rig.store(b"%4d" % number)
-        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
         done: list[int] = []
         for _ in range(3_000):
             if len(done) == total:
@@ -641,27 +631,29 @@ def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> Non
                 listener.deliveries.clear()
                 await settle(2)
                 continue
-            if act < 0.06 and link.is_connected():
-                link.redeliver_all()
+            if act < 0.06 and transport_consumer.is_connected():
+                transport_consumer.redeliver_all()
                 count = sum(len(each.messages) for each in listener.deliveries)
                 listener.deliveries.clear()
-                link.consumed(0, count)
+                transport_consumer.consumed(0, count)
                 continue
             if act < 0.5 and codecs.calls:
                 codecs.go()
-            elif listener.deliveries and link.is_connected():
+            elif listener.deliveries and transport_consumer.is_connected():
                 delivery = listener.deliveries.pop(0)
                 number = int(delivery.messages[0].data()[:4])
                 assert number <= len(done), "one was left out"
                 if number == len(done):
                     done.append(number)
-                    link.ack(AckPlan(0, None, [(delivery.ledger, delivery.entry)], []))
-                link.consumed(0, 1)
+                    transport_consumer.ack(
+                        AckPlan(0, None, [(delivery.ledger, delivery.entry)], [])
+                    )
+                transport_consumer.consumed(0, 1)
             await settle(rng.choice([0, 0.001, 0.2]))
         assert done == list(range(total))
         await settle(1)
-        assert link.snapshot().topics[0].unconsumed == 0
-        assert link.snapshot().decompressed_bytes == 0
+        assert transport_consumer.snapshot().topics[0].unconsumed == 0
+        assert transport_consumer.snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -698,7 +690,7 @@ def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
         rig = Rig()
         rig.transport._make_codecs = CodecThread
         rig.store(b"   0")
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         names = {each.name for each in threading.enumerate()}
         assert not any(name.startswith("pulsar-encore-codec") for name in names)
         store_large(rig, 1, 2)
@@ -706,7 +698,7 @@ def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
             while len(listener.deliveries) < 3:
                 await settle()
         assert numbers(listener) == [0, 1, 2]
-        await link.close()
+        await transport_consumer.close()
         await rig.transport.close()
 
     asyncio.run(main())
@@ -729,7 +721,9 @@ async def _send(client: encore.Client, topic: str, count: int, **options: Any) -
             await producer.send(large(number), **options)
 
 
-@pytest.mark.parametrize("way", ["receive", "batch", "listener", "pop", "lanes", "reader", "nack"])
+@pytest.mark.parametrize(
+    "way", ["receive", "batch", "listener", "pop", "ordered pop", "reader", "nack"]
+)
 def test_every_receive_method_gets_more_than_the_memory_limit_holds(way: str) -> None:
     """A receive never waits for ever while messages wait for memory."""
 
@@ -751,7 +745,7 @@ def test_every_receive_method_gets_more_than_the_memory_limit_holds(way: str) ->
                 options["batch_receive_policy"] = encore.BatchReceivePolicy(10, -1, 0)
             if way == "nack":
                 options["negative_ack_redelivery_delay_ms"] = 100
-            if way == "lanes":
+            if way == "ordered pop":
                 options |= {"consumer_type": encore.ConsumerType.KeyShared, "ordered_leases": True}
             if way == "listener":
 
@@ -761,14 +755,14 @@ def test_every_receive_method_gets_more_than_the_memory_limit_holds(way: str) ->
 
                 options["message_listener"] = listen
             async with client.subscribe("t", "s", **options) as consumer:
-                key: dict[str, Any] = {"partition_key": "k"} if way == "lanes" else {}
+                key: dict[str, Any] = {"partition_key": "k"} if way == "ordered pop" else {}
                 await _send(client, "t", 12, **key)
                 if way == "batch":
                     messages = list(await consumer.batch_receive())
                     got += [int(each.data()[:4]) for each in messages]
                     assert len(got) == 10
                     got += [int((await consumer.receive()).data()[:4]) for _ in range(2)]
-                elif way in ("pop", "lanes"):
+                elif way in ("pop", "ordered pop"):
                     while len(got) < 12:
                         for lease in await consumer.pop(3):
                             got.append(int(lease.message.data()[:4]))

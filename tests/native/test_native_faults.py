@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from native_kit import CONNECTED, TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import CONNECTED, TOPIC, Collector, Rig, run, settle
 
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
@@ -19,14 +19,6 @@ from pulsar_encore.wire.entries import encode_batch, encode_body
 
 OTHER = f"{TOPIC}-other"
 PUBLISHED = 1_700_000_000_000
-
-
-async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
-    link = await rig.transport.subscribe(subscription(**fields))
-    listener = Collector()
-    link.start(listener)
-    await settle()
-    return link, listener
 
 
 def backlog(rig: Rig, topic: str = TOPIC) -> int:
@@ -63,12 +55,14 @@ def test_a_broken_batch_is_requested_once_more_then_acked_and_costs_no_permits(
 ) -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig, receiver_queue_size=3, consumer_type=kind)
+        transport_consumer, listener = await rig.subscribe(
+            receiver_queue_size=3, consumer_type=kind
+        )
         store_broken_batch(rig)
         rig.store(b"a", b"b", b"c", b"d", b"e", b"f")
         for _ in range(20):
             await settle(0.3)
-            link.consumed(0, 1)
+            transport_consumer.consumed(0, 1)
         assert sorted(set(listener.payloads)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
         assert listener.names.count("disconnected") == 2
         assert backlog(rig) == 6
@@ -81,10 +75,12 @@ def test_a_deleted_topic_is_waited_for_and_the_other_topics_continue() -> None:
         rig = Rig()
         rig.store(b"a")
         rig.store(b"b", topic=OTHER)
-        link, listener = await opened(rig, topics=(TOPIC, OTHER), force_topic_creation=False)
+        transport_consumer, listener = await rig.subscribe(
+            topics=(TOPIC, OTHER), force_topic_creation=False
+        )
         rig.service.delete(OTHER)
         await settle(5)
-        assert not link.is_connected()
+        assert not transport_consumer.is_connected()
         assert set(listener.names) == {"disconnected", "retrying"}
         rig.store(b"c")
         await settle()
@@ -94,7 +90,7 @@ def test_a_deleted_topic_is_waited_for_and_the_other_topics_continue() -> None:
         rig.store(b"d")
         rig.store(b"e", topic=OTHER)
         await settle(60)
-        assert link.is_connected()
+        assert transport_consumer.is_connected()
         assert sorted(listener.payloads) == [b"a", b"b", b"c", b"d", b"e"]
         assert "failed" not in listener.names
 
@@ -104,16 +100,16 @@ def test_a_deleted_topic_is_waited_for_and_the_other_topics_continue() -> None:
 def test_a_lost_ack_of_a_chunked_message_is_sent_again_for_all_its_chunks() -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         store_chunks(rig, b"a", b"b", b"c")
         await settle()
         assert listener.payloads == [b"abc"]
         plan = AckPlan(0, None, [(each.ledger, each.entry) for each in listener.deliveries], [])
         rig.service.faults = FaultPlan([Fault(kind="close_before", command="ACK")])
-        link.ack(plan)
+        transport_consumer.ack(plan)
         await settle(1)
         assert backlog(rig) == 3
-        link.ack(plan)
+        transport_consumer.ack(plan)
         await settle()
         assert backlog(rig) == 0
 
@@ -126,7 +122,7 @@ def test_an_incomplete_chunked_message_is_redelivered_once_before_it_is_acked(
 ) -> None:
     async def main() -> None:
         rig = Rig()
-        _, listener = await opened(rig, consumer_type=kind)
+        _, listener = await rig.subscribe(consumer_type=kind)
         store_chunks(rig, b"a", b"b")
         await settle(100)
         assert backlog(rig) == 2
@@ -151,14 +147,14 @@ class Writer:
 
 
 @pytest.mark.parametrize(
-    ("said", "alive"),
+    ("answer", "alive"),
     [
         (b"\0", False),  # a frame that never completes because its size is corrupted
         (frames.encode(pb.CommandPing()), False),  # the broker never receives our commands
         (frames.encode(pb.CommandPong()), True),
     ],
 )
-def test_only_answers_keep_a_connection_alive_and_not_bytes(said: bytes, alive: bool) -> None:
+def test_only_answers_keep_a_connection_alive_and_not_bytes(answer: bytes, alive: bool) -> None:
     async def main() -> None:
         writer = Writer()
         session = Session(
@@ -171,11 +167,11 @@ def test_only_answers_keep_a_connection_alive_and_not_bytes(said: bytes, alive: 
             on_end=lambda session: None,
         )
         session.receive(CONNECTED)
-        if said == b"\0":
+        if answer == b"\0":
             session.receive((1 << 20).to_bytes(4))
         for _ in range(20):
             await asyncio.sleep(10)
-            session.receive(said)
+            session.receive(answer)
         assert session.closed is not alive
         session.close()
 
@@ -193,8 +189,8 @@ def unread_reports(listener: Collector) -> list[tuple[int, str]]:
 
 
 async def read_from(rig: Rig, start: MessageId, **fields: Any) -> tuple[Any, Collector]:
-    return await opened(
-        rig, consumer_type=ConsumerType.Exclusive, durable=False, start_message_id=start, **fields
+    return await rig.subscribe(
+        consumer_type=ConsumerType.Exclusive, durable=False, start_message_id=start, **fields
     )
 
 
@@ -204,11 +200,11 @@ def test_a_reader_that_skips_a_broken_entry_loses_no_other_message() -> None:
         rig.store(b"a", b"b")
         store_broken_batch(rig)
         rig.store(b"c")
-        link, listener = await read_from(rig, MessageId.earliest)
+        transport_consumer, listener = await read_from(rig, MessageId.earliest)
         await settle(20)
         assert listener.payloads == [b"a", b"b", b"c"]
         assert unread_reports(listener) == [(2, "BROKEN")]
-        await link.close()
+        await transport_consumer.close()
 
     run(main())
 
@@ -220,16 +216,18 @@ def test_entries_that_are_no_messages_are_reported_to_a_reader() -> None:
         rig.store(b"", marker_type=10)
         store_chunks(rig, b"x", b"y", b"z")
         rig.store(b"b")
-        link, listener = await read_from(rig, MessageId.earliest)
+        transport_consumer, listener = await read_from(rig, MessageId.earliest)
         assert listener.payloads == [b"a", b"xyz", b"b"]
         assert unread_reports(listener) == [(1, "MARKER"), (2, "CHUNK"), (3, "CHUNK")]
-        await link.close()
+        await transport_consumer.close()
         # A reader that begins between two chunks gets no message from the remaining chunks.
         first = listener.deliveries[0]
-        link, listener = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
+        transport_consumer, listener = await read_from(
+            rig, MessageId(-1, first.ledger, first.entry + 2)
+        )
         assert listener.payloads == [b"b"]
         assert unread_reports(listener)[:2] == [(3, "INCOMPLETE"), (4, "INCOMPLETE")]
-        await link.close()
+        await transport_consumer.close()
 
     run(main())
 
@@ -237,13 +235,13 @@ def test_entries_that_are_no_messages_are_reported_to_a_reader() -> None:
 def test_entries_that_are_no_messages_are_not_reported_to_a_consumer_that_acks() -> None:
     async def main() -> None:
         rig = Rig()
-        link, listener = await opened(rig)
+        transport_consumer, listener = await rig.subscribe()
         rig.store(b"", marker_type=10)
         store_chunks(rig, b"x", b"y", b"z")
         await settle()
         assert listener.payloads == [b"xyz"]
         assert unread_reports(listener) == []
-        await link.close()
+        await transport_consumer.close()
 
     run(main())
 
@@ -260,7 +258,7 @@ def test_a_reader_that_loses_its_connection_between_chunks_gets_their_message(lo
         rig.store(b"b")
         rig.store(b"y", chunk_id=1, **pieces)
         rig.store(b"c")
-        link, listener = await read_from(rig, MessageId.earliest)
+        transport_consumer, listener = await read_from(rig, MessageId.earliest)
         assert listener.payloads == [b"a", b"b", b"c"]
         for _ in range(losses):
             rig.dialer.drop()
@@ -269,6 +267,6 @@ def test_a_reader_that_loses_its_connection_between_chunks_gets_their_message(lo
         rig.store(b"d")
         await settle(5)
         assert listener.payloads == [b"a", b"b", b"c", b"xyz", b"d"]
-        await link.close()
+        await transport_consumer.close()
 
     run(main())

@@ -15,6 +15,11 @@ from pulsar_encore.transport.native.client_settings import ClientSettings
 SPACE = "persistent://public/default"
 
 
+def delete_topic(transport: MemoryTransport, topic: str) -> None:
+    """Delete a topic as an administrator does."""
+    transport._service.delete(topic)
+
+
 def test_a_removed_topic_does_not_count_for_the_end_of_all_topics() -> None:
     async def main() -> None:
         transport = MemoryTransport()
@@ -23,7 +28,7 @@ def test_a_removed_topic_does_not_count_for_the_end_of_all_topics() -> None:
         async with encore.Client("pulsar://x", transport=transport) as client:
             consumer = await client.subscribe("t", "s")
             await asyncio.sleep(1)
-            transport._service.delete(topic)
+            delete_topic(transport, topic)
             await asyncio.sleep(3)
             transport.catalogue.create(topic)
             await asyncio.sleep(20)
@@ -47,7 +52,7 @@ def test_an_ended_topic_that_was_removed_does_not_count_as_ended() -> None:
             transport.terminate(topic)
             await asyncio.sleep(5)
             assert consumer.has_reached_end_of_topic()
-            transport._service.delete(topic)
+            delete_topic(transport, topic)
             await asyncio.sleep(3)
             transport.catalogue.create(topic)
             await asyncio.sleep(20)
@@ -61,10 +66,10 @@ def test_deleted_topics_of_a_pattern_leave_no_state() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create(f"{SPACE}/p-keep")
-        link = await rig.transport.subscribe(
+        transport_consumer = await rig.transport.subscribe(
             subscription(topics=(), pattern=f"{SPACE}/p-.*", pattern_auto_discovery_period=1)
         )
-        link.start(Collector())
+        transport_consumer.start(Collector())
         for number in range(20):
             topic = f"{SPACE}/p-{number}"
             if number % 2:
@@ -72,12 +77,12 @@ def test_deleted_topics_of_a_pattern_leave_no_state() -> None:
             else:
                 rig.service.catalogue.create(topic)
             await asyncio.sleep(5)
-            assert len(link.snapshot().present) == 2 + number % 2
+            assert len(transport_consumer.snapshot().present) == 2 + number % 2
             rig.service.delete(topic)
             await asyncio.sleep(15)
-        assert link.snapshot().present == (f"{SPACE}/p-keep",)
-        assert link.snapshot().remembered <= 2
-        assert link.is_connected()
+        assert transport_consumer.snapshot().present == (f"{SPACE}/p-keep",)
+        assert transport_consumer.snapshot().remembered <= 2
+        assert transport_consumer.is_connected()
 
     run(main())
 
@@ -86,14 +91,14 @@ def test_the_partition_limit_covers_all_topics_of_a_pattern_together() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(max_partitions=4))
         rig.service.catalogue.create_partitioned(f"{SPACE}/p-0", 3)
-        link = await rig.transport.subscribe(
+        transport_consumer = await rig.transport.subscribe(
             subscription(topics=(), pattern=f"{SPACE}/p-.*", pattern_auto_discovery_period=1)
         )
-        link.start(Collector())
+        transport_consumer.start(Collector())
         await asyncio.sleep(5)
         rig.service.catalogue.create_partitioned(f"{SPACE}/p-1", 2)
         await asyncio.sleep(30)
-        assert len(link.snapshot().present) == 3
+        assert len(transport_consumer.snapshot().present) == 3
 
     run(main())
 

@@ -149,7 +149,7 @@ def test_a_lost_connection_is_reported_after_the_bytes_that_were_read() -> None:
     run(main())
 
 
-def test_closing_drops_the_rest() -> None:
+def test_closing_a_session_drops_the_rest_of_a_read() -> None:
     async def main() -> None:
         session, handler, socket = opened()
         session.receive(b"".join(map(message, range(COUNT))))

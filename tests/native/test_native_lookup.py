@@ -117,7 +117,7 @@ def test_the_brokers_tls_address_is_used_with_tls() -> None:
     run(main())
 
 
-def test_a_proxy_connects_to_the_broker_for_us() -> None:
+def test_a_lookup_through_a_proxy_connects_to_the_broker_by_the_proxy() -> None:
     """A client behind Pulsar's proxy cannot reach a broker's own address."""
 
     def answer(command: pb.BaseCommand) -> list[Message]:

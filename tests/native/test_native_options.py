@@ -159,7 +159,7 @@ def test_http_service_urls_need_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unsupported(ClientOptions(service_url=URL)) is None
 
 
-def test_objects_of_the_c_client_are_recognised() -> None:
+def test_objects_of_the_cpp_client_are_recognised() -> None:
     """The test runs in its own process because imported modules stay imported."""
     program = """
 import pulsar

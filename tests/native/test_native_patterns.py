@@ -34,21 +34,26 @@ class Following:
         self.listener = Collector()
 
     async def start(self) -> Following:
-        self.link: Any = await self.rig.transport.subscribe(subscription(**self.chosen))
-        self.link.start(self.listener)
+        self.transport_consumer: Any = await self.rig.transport.subscribe(
+            subscription(**self.chosen)
+        )
+        self.transport_consumer.start(self.listener)
         await settle()
         return self
 
     def topics(self) -> set[str]:
         """Return the topics of the received messages."""
-        return {self.link.topic_of(each.topic_number)[0] for each in self.listener.deliveries}
+        return {
+            self.transport_consumer.topic_of(each.topic_number)[0]
+            for each in self.listener.deliveries
+        }
 
 
 def commands_in(rig: Rig, name: str) -> list[Any]:
     return list(rig.service.recorder.find(name, "in"))
 
 
-def test_news_of_a_watch_do_not_delay_the_topic_list() -> None:
+def test_updates_of_a_watch_do_not_delay_the_topic_list() -> None:
     async def main() -> None:
         rig = Rig()
         await Following(rig, pattern_auto_discovery_period=10).start()
@@ -73,7 +78,7 @@ def test_a_new_topic_is_subscribed_as_soon_as_it_exists() -> None:
         assert following.listener.payloads == [b"1", b"2"]
         assert ("new_topic", 1) in following.listener.calls
         assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
-        await following.link.close()
+        await following.transport_consumer.close()
         await settle()
         assert commands_in(rig, "WATCH_TOPIC_LIST_CLOSE")
 
@@ -96,12 +101,12 @@ def test_all_partitions_of_a_matching_topic_are_subscribed_also_later_ones() -> 
             topic("a-partition-3"),
             topic("ab-partition-1"),
         }
-        assert len(following.link.topic_numbers()) == 6
+        assert len(following.transport_consumer.topic_numbers()) == 6
 
     run(main())
 
 
-def test_only_a_deleted_topic_is_removed_and_it_may_return() -> None:
+def test_a_deleted_topic_is_removed_and_is_subscribed_again_when_it_returns() -> None:
     async def main() -> None:
         rig = Rig()
         for name in ("a1", "a2"):
@@ -111,7 +116,7 @@ def test_only_a_deleted_topic_is_removed_and_it_may_return() -> None:
         await asyncio.sleep(5)
         assert topic("a1") not in rig.service.catalogue.in_namespace("public/default")
         assert "failed" not in following.listener.names
-        assert following.link.is_connected()
+        assert following.transport_consumer.is_connected()
         subscribes = len(commands_in(rig, "SUBSCRIBE"))
         await asyncio.sleep(300)
         assert len(commands_in(rig, "SUBSCRIBE")) == subscribes, "nobody asks for it any more"
@@ -121,9 +126,9 @@ def test_only_a_deleted_topic_is_removed_and_it_may_return() -> None:
         assert sorted(following.listener.payloads) == [b"1", b"1", b"again", b"other"]
         rig.service.delete(topic("a2"))
         await asyncio.sleep(5)
-        await following.link.seek(0)
+        await following.transport_consumer.seek(0)
         await asyncio.sleep(1)
-        await following.link.unsubscribe()
+        await following.transport_consumer.unsubscribe()
 
     run(main())
 
@@ -213,7 +218,7 @@ def test_a_refused_watch_is_not_requested_repeatedly() -> None:
     run(main())
 
 
-def test_a_topic_deleted_before_its_subscribe_does_no_harm() -> None:
+def test_a_topic_deleted_before_its_subscribe_does_not_fail_the_pattern_consumer() -> None:
     async def main() -> None:
         rig = Rig()
         for name in ("a1", "a2"):
@@ -230,7 +235,7 @@ def test_a_topic_deleted_before_its_subscribe_does_no_harm() -> None:
             ]
         )
         following = await Following(rig).start()
-        assert following.link.is_connected()
+        assert following.transport_consumer.is_connected()
         rig.store(b"1", topic=topic("a3"))
         await asyncio.sleep(1)
         assert following.topics() == {topic("a1"), topic("a2")}, "at the next look"
@@ -240,7 +245,7 @@ def test_a_topic_deleted_before_its_subscribe_does_no_harm() -> None:
     run(main())
 
 
-def test_any_other_refusal_fails_the_subscribe() -> None:
+def test_an_authorization_error_or_an_invalid_pattern_fails_the_subscribe() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"1", topic=topic("a1"))

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from brokers_kit import HANG_UP, Brokers, Deaf, Double, welcome
-from native_kit import CONNECTED, TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import CONNECTED, TOPIC, Rig, run, settle
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.devbroker.rules.credentials import Credential
@@ -118,7 +118,7 @@ def test_the_last_error_is_raised_when_every_address_failed() -> None:
 # Delays
 
 
-def test_delays_double_and_are_randomised() -> None:
+def test_reconnect_delays_double_and_are_randomised() -> None:
     seen = []
     for seed in range(200):
         delays = ReconnectBackoff(0.1, 60.0, Random(seed))
@@ -157,17 +157,17 @@ def test_the_error_for_an_immediate_hangup_mentions_tls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("answer", "named"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers HTTP"),
         (b"\x15\x03\x01\x00\x02\x02\x46\0", r"speaks TLS: use pulsar\+ssl://"),
         (b"220 mail.example ESMTP\r\n", "does not speak Pulsar's binary protocol"),
     ],
 )
-def test_the_error_for_another_protocol_says_so(said: bytes, named: str) -> None:
+def test_the_error_for_another_protocol_says_so(answer: bytes, named: str) -> None:
     async def main() -> None:
         network = Brokers()
-        network.doubles["h:6650"] = double = Double(lambda command: said)
+        network.doubles["h:6650"] = double = Double(lambda command: answer)
         with pytest.raises(ConnectError, match=named):
             await network.pool("pulsar://h").any_broker()
         assert double.sessions[0].closed
@@ -279,11 +279,10 @@ def test_an_unused_connection_is_closed_and_a_used_one_is_kept() -> None:
         assert not session.closed
         await asyncio.sleep(62)
         assert session.closed and rig.dialer.lines == []
-        link = await rig.transport.subscribe(subscription())
-        link.start(Collector())
+        transport_consumer, _ = await rig.subscribe()
         await asyncio.sleep(1000)
         assert len(rig.dialer.lines) == 1
-        await link.close()
+        await transport_consumer.close()
         await asyncio.sleep(121)
         assert rig.dialer.lines == []
 

@@ -126,7 +126,7 @@ async def test_all_fields_of_a_message_arrive() -> None:
     producer = await network.producer(
         producer_name="namely", properties={"p": "1"}, schema=StringSchema()
     )
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "properties": {"a": "b"},
         "partition_key": "pk",
         "ordering_key": "ok",
@@ -134,9 +134,9 @@ async def test_all_fields_of_a_message_arrive() -> None:
     }
     sent = [
         OutgoingMessage(payload=b"plain"),
-        OutgoingMessage(payload=b"x", **said),
+        OutgoingMessage(payload=b"x", **fields),
         OutgoingMessage(payload=None, partition_key="pk"),
-        OutgoingMessage(payload=b"d", deliver_at=EARLY, **said),
+        OutgoingMessage(payload=b"d", deliver_at=EARLY, **fields),
         OutgoingMessage(payload=b"r", replication_clusters=["west", "east"]),
         OutgoingMessage(payload=b"l", disable_replication=True),
         OutgoingMessage(payload=b"after"),
@@ -392,7 +392,7 @@ async def test_an_unexpected_receipt_does_not_affect_other_producers_on_the_conn
 @pytest.mark.parametrize("options", [{"batching_max_messages": 3}, UNBATCHED, CHUNKED])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.command}")
 @virtual
-async def test_nothing_is_lost_or_reordered(fault: Fault, options: dict[str, Any]) -> None:
+async def test_no_fault_loses_or_reorders_messages(fault: Fault, options: dict[str, Any]) -> None:
     network = Network(fault)
     producer = await network.producer(**options)
     numbers = range(30)
@@ -643,7 +643,7 @@ async def test_waiting_for_exclusive_access_can_be_cancelled() -> None:
 
 @pytest.mark.parametrize("turns", range(14))
 @virtual
-async def test_opening_can_be_cancelled_at_any_step_and_leaves_nothing(turns: int) -> None:
+async def test_opening_can_be_cancelled_at_any_step_and_leaves_no_producer(turns: int) -> None:
     network = Network()
     opening = asyncio.create_task(network.producer())
     for _ in range(turns):
@@ -656,7 +656,7 @@ async def test_opening_can_be_cancelled_at_any_step_and_leaves_nothing(turns: in
 
 
 @virtual
-async def test_a_missing_answer_times_out_and_leaves_nothing() -> None:
+async def test_a_missing_answer_times_out_and_leaves_no_producer() -> None:
     network = Network(Fault(kind="drop", command="PRODUCER_SUCCESS", times=100))
     loop = asyncio.get_running_loop()
     with pytest.raises(TransportTimeout):
@@ -716,7 +716,7 @@ async def test_the_error_for_a_full_queue_says_how_to_solve_it() -> None:
 
 
 @virtual
-async def test_a_send_can_wait_for_a_full_queue_and_a_cancelled_wait_sends_nothing() -> None:
+async def test_a_send_can_wait_for_a_full_queue_and_a_cancelled_wait_sends_no_message() -> None:
     network = Network(Fault(kind="delay", command="SEND", delay_ms=40))
     producer = await network.producer(
         max_pending_messages=5, block_if_queue_full=True, batching_max_publish_delay_ms=1
@@ -826,7 +826,7 @@ async def test_a_flush_raises_the_send_errors_and_can_be_cancelled() -> None:
 
 
 @virtual
-async def test_random_histories_lose_nothing_and_keep_the_order() -> None:
+async def test_random_histories_lose_no_message_and_keep_the_order() -> None:
     """Connections are lost, topics are unloaded and answers stop between any two messages."""
     for seed in range(60):
         rng = Random(seed)
@@ -935,7 +935,7 @@ async def test_a_router_chooses_the_partition_and_invalid_choices_are_errors() -
 
 
 @virtual
-async def test_new_partitions_are_used() -> None:
+async def test_a_producer_uses_new_partitions() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 1)
     producer = await network.producer(client=network.transport(discovery_s=5.0), **UNBATCHED)
@@ -985,7 +985,7 @@ async def test_a_lazy_partition_that_cannot_attach_fails_its_messages_and_is_ret
 
 
 @virtual
-async def test_a_partition_that_cannot_attach_fails_the_open_and_leaves_nothing() -> None:
+async def test_a_partition_that_cannot_attach_fails_the_open_and_leaves_no_producer() -> None:
     network = Network(Fault(kind="refuse", command="PRODUCER", nth=3, error="AuthorizationError"))
     network.service.catalogue.create_partitioned(TOPIC, 5)
     with pytest.raises(AuthorizationError):

@@ -41,7 +41,7 @@ async def offline(**options: Any) -> tuple[Any, list[asyncio.Future[Any]]]:
     network = Network()
     producer = await network.producer(max_pending_messages=2 * COUNT, **options)
     await producer.publish(message(0))
-    network._outage(1_000)
+    network.service.start_outage(1_000)
     await asyncio.sleep(0)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     return producer, sends
@@ -78,10 +78,10 @@ async def test_sends_that_time_out_together_are_reported_in_parts(batching: Any)
 
 
 @virtual
-async def test_queued_callers_are_told_in_parts_that_the_producer_was_closed() -> None:
+async def test_waiting_sends_of_a_closed_producer_get_closed_error_in_parts() -> None:
     network = Network()
     producer = await network.producer(max_pending_messages=1, block_if_queue_full=True, **UNBATCHED)
-    network._outage(1_000)
+    network.service.start_outage(1_000)
     await asyncio.sleep(0)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     closing = asyncio.ensure_future(producer.close())
@@ -97,7 +97,7 @@ async def test_a_client_shutdown_fails_all_callers_at_once() -> None:
     producer = await network.producer(
         client=client, max_pending_messages=1, block_if_queue_full=True, **UNBATCHED
     )
-    network._outage(1_000)
+    network.service.start_outage(1_000)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     producer.abandon()
     assert all(each.done() for each in sends)

@@ -50,8 +50,8 @@ def test_without_a_keep_alive_and_a_period_there_is_no_timer() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(keep_alive_s=math.inf))
         transport = quiet(rig, [])
-        link = await transport.subscribe(subscription())
-        link.start(Collector())
+        transport_consumer = await transport.subscribe(subscription())
+        transport_consumer.start(Collector())
         await asyncio.Event().wait()
 
     with pytest.raises(Deadlock):
@@ -64,21 +64,21 @@ def test_new_partitions_are_looked_for_on_schedule_and_again_after_a_refusal() -
         rig.service.catalogue.create_partitioned(PARTS, 1)
         rounds: list[ManualRefresh] = []
         transport = quiet(rig, rounds)
-        link = await transport.subscribe(subscription(topics=(PARTS,)))
+        transport_consumer = await transport.subscribe(subscription(topics=(PARTS,)))
         listener = Collector()
-        link.start(listener)
+        transport_consumer.start(listener)
         rig.service.catalogue.create_partitioned(PARTS, 2)
         await asyncio.sleep(3600)
-        assert len(link.topic_numbers()) == 1
+        assert len(transport_consumer.topic_numbers()) == 1
         rig.service.faults = FaultPlan(
             [Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError")]
         )
         rounds[0].due.set()
         await settle()
-        assert (len(link.topic_numbers()), rounds[0].asked_again) == (1, 1)
+        assert (len(transport_consumer.topic_numbers()), rounds[0].asked_again) == (1, 1)
         rounds[0].due.set()
         await settle()
-        assert (len(link.topic_numbers()), rounds[0].asked_again) == (2, 1)
+        assert (len(transport_consumer.topic_numbers()), rounds[0].asked_again) == (2, 1)
         await transport.close()
 
     run(main())
@@ -92,7 +92,7 @@ def test_a_reader_misses_no_message_of_a_later_partition() -> None:
         rig.service.catalogue.create_partitioned(PARTS, 1)
         rig.store(b"old", topic=f"{PARTS}-partition-0")
         async with (
-            encore.Client(URL, transport=rig.transport) as client,
+            rig.client() as client,
             client.create_reader(PARTS, encore.MessageId.latest) as reader,
         ):
             rig.service.catalogue.create_partitioned(PARTS, 2)
@@ -110,7 +110,7 @@ def test_a_reader_of_a_non_persistent_topic_gets_every_message() -> None:
     async def main() -> None:
         rig = Rig()
         async with (
-            encore.Client(URL, transport=rig.transport) as client,
+            rig.client() as client,
             client.create_reader(VOLATILE, encore.MessageId.latest) as reader,
         ):
             for number in range(3):
@@ -124,7 +124,7 @@ def test_a_position_request_after_a_loss_waits_for_the_connection() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"0", b"1")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             reader = await client.create_reader(TOPIC, encore.MessageId.earliest)
             assert (await reader.read_next(1000)).data() == b"0"
             rig.dialer.drop()
@@ -147,14 +147,11 @@ def test_the_active_consumer_change_is_reported_after_the_connection() -> None:
 
     async def main() -> None:
         rig = Rig()
-        link = await rig.transport.subscribe(subscription(consumer_type=ConsumerType.Failover))
-        listener = Collector()
-        link.start(listener)
-        await settle()
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Failover)
         rig.dialer.drop()
         await settle(1)
         assert listener.names == ["active_changed", "disconnected", "connected", "active_changed"]
-        await link.close()
+        await transport_consumer.close()
 
     run(main())
 
@@ -164,7 +161,7 @@ def test_a_seek_is_not_reported_as_a_reconnect() -> None:
         rig = Rig()
         rig.store(b"0")
         events: list[encore.ConsumerEvent] = []
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await client.subscribe(TOPIC, "s", event_listener=events.append)
             await consumer.seek(encore.MessageId.earliest)
             assert (await consumer.receive(timeout=1)).data() == b"0"
@@ -179,13 +176,13 @@ def test_a_seek_is_not_reported_as_a_reconnect() -> None:
 def test_a_retry_delay_can_be_ended_early() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(backoff_s=50))
-        link = await rig.transport.subscribe(subscription())
+        transport_consumer = await rig.transport.subscribe(subscription())
         rig.dialer.drop()
         await settle(1)
-        assert not link.is_connected()
+        assert not transport_consumer.is_connected()
         rig.transport.retry_now()
         await settle()
-        assert link.is_connected()
+        assert transport_consumer.is_connected()
         await rig.transport.close()
 
     run(main())
@@ -194,16 +191,16 @@ def test_a_retry_delay_can_be_ended_early() -> None:
 def test_callers_get_an_error_when_the_transport_shuts_down() -> None:
     async def main() -> None:
         rig = Rig()
-        links = [await rig.transport.subscribe(subscription()) for _ in range(2)]
-        assert rig.transport.consumers == links
-        sinks = [Collector(), Collector()]
-        for link, listener in zip(links, sinks, strict=True):
-            link.start(listener)
-        await links[0].close()
-        assert rig.transport.consumers == links[1:]
+        transport_consumers = [await rig.transport.subscribe(subscription()) for _ in range(2)]
+        assert rig.transport.consumers == transport_consumers
+        listeners = [Collector(), Collector()]
+        for transport_consumer, listener in zip(transport_consumers, listeners, strict=True):
+            transport_consumer.start(listener)
+        await transport_consumers[0].close()
+        assert rig.transport.consumers == transport_consumers[1:]
         rig.transport.shutdown()
         rig.transport.shutdown()
-        assert [listener.names for listener in sinks] == [[], ["failed"]]
-        assert isinstance(sinks[1].calls[0][1], encore.ClosedError)
+        assert [listener.names for listener in listeners] == [[], ["failed"]]
+        assert isinstance(listeners[1].calls[0][1], encore.ClosedError)
 
     run(main())

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, URL, Rig, link_of, run
+from native_kit import TOPIC, Rig, parts_of, run, scopes_of, transport_consumer_of
 from producer_kit import Network
 
 import pulsar_encore as encore
@@ -40,7 +40,7 @@ def test_a_run_that_contains_a_held_message_loses_no_message() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"0", b"1")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client)
             messages = [await consumer.receive(timeout=5) for _ in range(2)]
             held = messages[1].message_id()
@@ -48,9 +48,9 @@ def test_a_run_that_contains_a_held_message_loses_no_message() -> None:
             again = PlainDeliveries(0)
             again.positions = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
             again.messages = [messages[0]._raw] * 4
-            consumer._parts.delivery_handler.on_deliveries([again])
-            came = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
-            assert [each.entry_id() for each in came] == [100, 101, 102]
+            parts_of(consumer).delivery_handler.on_deliveries([again])
+            received = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
+            assert [each.entry_id() for each in received] == [100, 101, 102]
 
     run(main())
 
@@ -60,7 +60,7 @@ def test_a_rewind_during_a_reattach_uses_the_new_epoch(kind: ConsumerType) -> No
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(10)))
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, consumer_type=kind)
             held = [await consumer.receive(timeout=5) for _ in range(3)]
             rig.service.faults = FaultPlan([Fault(kind="delay", command="SUBSCRIBE", delay_ms=500)])
@@ -77,7 +77,7 @@ def test_a_consumer_reattaches_after_a_seek_that_is_lost_after_its_deadline() ->
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(5)))
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client)
             rig.service.faults = FaultPlan([Fault(kind="drop", command="SEEK", times=9)])
             seeking = asyncio.ensure_future(consumer.seek(0))
@@ -103,7 +103,7 @@ def test_consecutive_seeks_do_not_wait_for_a_backoff() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(5)))
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client)
             began = asyncio.get_running_loop().time()
             for _ in range(20):
@@ -121,7 +121,7 @@ def test_acks_during_a_seek_are_held_back_until_it_completes(sought: bool) -> No
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
         rig.store(b"a", b"b")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, ack_group_time_ms=0)
             messages = [await consumer.receive(timeout=5) for _ in range(2)]
             slow = Fault(kind="delay", command="SEEK", delay_ms=5_000)
@@ -129,7 +129,7 @@ def test_acks_during_a_seek_are_held_back_until_it_completes(sought: bool) -> No
             rig.service.faults = FaultPlan([slow if sought else wrong])
             rig.service.recorder.clear()
             seeking = asyncio.ensure_future(consumer.seek(0))
-            while link_of(consumer).snapshot().topics[0].state is not State.SEEKING:
+            while transport_consumer_of(consumer).snapshot().topics[0].state is not State.SEEKING:
                 await asyncio.sleep(0)
             await consumer.acknowledge(messages)
             assert not rig.service.recorder.find("ACK")
@@ -154,7 +154,7 @@ def test_a_seek_waits_until_earlier_acks_have_been_written() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
         rig.store(b"a", b"b", b"c")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, ack_group_time_ms=0)
             first, second, third = [await consumer.receive(timeout=5) for _ in range(3)]
             await consumer.acknowledge(first)
@@ -179,7 +179,7 @@ def test_acks_of_entries_that_are_no_messages_do_not_block_a_seek_for_ever() -> 
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client)
 
             async def markers() -> None:
@@ -201,7 +201,7 @@ def test_acks_are_sent_before_permits_when_a_connection_is_lost_before_the_seek(
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
         rig.store(b"a", b"b")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, ack_group_time_ms=0)
             first, second = [await consumer.receive(timeout=5) for _ in range(2)]
             await consumer.acknowledge(first)
@@ -211,8 +211,8 @@ def test_acks_are_sent_before_permits_when_a_connection_is_lost_before_the_seek(
             rig.service.recorder.clear()
             rig.dialer.drop()
             await seeking
-            came = [each.type for each in rig.service.recorder.find(direction="in")]
-            assert came.index("ACK") < came.index("FLOW") < came.index("SEEK")
+            received = [each.type for each in rig.service.recorder.find(direction="in")]
+            assert received.index("ACK") < received.index("FLOW") < received.index("SEEK")
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
             assert seek.at_ms - ack.at_ms >= 499.9  # half a second, as a float
             assert await all_of(consumer) == [b"a", b"b"]
@@ -226,7 +226,7 @@ def test_the_later_of_two_seeks_wins(gap_s: float, given_up: bool) -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(6)))
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, ack_group_time_ms=0)
             await consumer.acknowledge(await consumer.receive(timeout=5))
             first = asyncio.ensure_future(consumer.seek(encore.MessageId.latest))
@@ -245,7 +245,7 @@ def test_a_seek_of_one_topic_does_not_delay_the_acks_of_another() -> None:
         rig = Rig(BrokerSettings(record=True))
         other = f"{TOPIC}-2"
         rig.store(b"a")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             async with await client.create_producer(other) as producer:
                 await producer.send(b"b")
             consumer = await client.subscribe(
@@ -272,7 +272,7 @@ def test_a_consumer_closed_during_a_seek_sends_its_acks_at_once() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b", b"c")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             for unanswered in (False, True):
                 consumer = await subscribed(client)
                 await consumer.acknowledge(await consumer.receive(timeout=5))
@@ -296,7 +296,7 @@ def test_a_nack_during_a_failed_seek_does_not_redeliver_acked_messages() -> None
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b", b"c", batch=True)
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, receiver_queue_size=3)
             acked, again = [], await consumer.receive(timeout=5)
             acked = [await consumer.receive(timeout=5) for _ in range(2)]
@@ -309,8 +309,8 @@ def test_a_nack_during_a_failed_seek_does_not_redeliver_acked_messages() -> None
             with pytest.raises(encore.TransportError):
                 await seeking
             rig.service.faults = None
-            came = await asyncio.gather(all_of(consumer, 60), all_of(other, 60))
-            assert [*came[0], *came[1]] == [b"a"]
+            received = await asyncio.gather(all_of(consumer, 60), all_of(other, 60))
+            assert [*received[0], *received[1]] == [b"a"]
 
     run(main())
 
@@ -319,12 +319,12 @@ def test_nacks_that_fell_due_during_an_outage_are_not_delayed_further() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client)
             for _ in range(2):
                 message = await consumer.receive(timeout=5)
                 await consumer.negative_acknowledge(message, delay=0.5)
-            rig.dialer._outage(20)
+            rig.service.start_outage(20)
             await asyncio.sleep(1)
             while not consumer.is_connected():
                 await asyncio.sleep(0.01)
@@ -338,9 +338,9 @@ def test_nacks_that_fell_due_during_an_outage_are_not_delayed_further() -> None:
 def test_closing_the_consumer_ends_a_seek_that_waits_for_a_connection() -> None:
     async def main() -> None:
         rig = Rig()
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client)
-            rig.dialer._outage(60)
+            rig.service.start_outage(60)
             seeking = asyncio.ensure_future(consumer.seek(0))
             await asyncio.sleep(1)
             await consumer.close()
@@ -359,7 +359,7 @@ def test_messages_before_a_seek_are_delivered_after_another_consumer_seeks_back(
         rig = Rig()
         sent = [b"%d" % number for number in range(5)]
         rig.store(*sent, batch=batch)
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, ack_group_time_ms=0)
             messages = [await consumer.receive(timeout=5) for _ in range(5)]
             await consumer.acknowledge(messages)
@@ -379,7 +379,7 @@ def test_with_a_queue_of_0_a_duplicate_does_not_satisfy_a_receive() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b", b"c")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client, receiver_queue_size=0)
             await consumer.receive(timeout=5)  # held by the application
             rig.dialer.drop()  # the broker sends the held message again, and it is dropped
@@ -393,7 +393,7 @@ def test_an_ack_without_a_receipt_is_not_retried_after_close() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribed(client)
             rig.service.faults = FaultPlan(
                 [Fault(kind="drop", command="ACK_RESPONSE", direction="out", times=9)]
@@ -402,14 +402,15 @@ def test_an_ack_without_a_receipt_is_not_retried_after_close() -> None:
             await asyncio.sleep(0.5)
             await consumer.close()
             tried = 0
-            flush = consumer._parts.acks._flush_ready
+            acks = parts_of(consumer).acks
+            flush = acks._flush_ready
 
             def counted(most: int) -> None:
                 nonlocal tried
                 tried += 1
                 flush(most)
 
-            consumer._parts.acks._flush_ready = counted  # type: ignore[method-assign]
+            acks._flush_ready = counted  # type: ignore[method-assign]
             await asyncio.sleep(3600)
             assert tried < 3
 
@@ -420,7 +421,7 @@ def test_a_reader_with_a_flapping_connection_holds_no_more_than_its_queue() -> N
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(2000)))
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             reader = await client.create_reader(
                 TOPIC, encore.MessageId.earliest, receiver_queue_size=100
             )
@@ -428,9 +429,8 @@ def test_a_reader_with_a_flapping_connection_holds_no_more_than_its_queue() -> N
                 await asyncio.sleep(1)
                 rig.dialer.drop()
             await asyncio.sleep(1)
-            place = next(iter(rig.transport._scopes.values()))
-            (link,) = place.handles
-            assert link.snapshot().topics[0].unconsumed <= 100  # type: ignore[union-attr]
+            (transport_consumer,) = scopes_of(rig.transport)[0].handles
+            assert transport_consumer.snapshot().topics[0].unconsumed <= 100  # type: ignore[union-attr]
             assert [(await reader.read_next()).data() for _ in range(2000)] == [
                 b"%d" % number for number in range(2000)
             ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from native_kit import TOPIC, Collector, Rig, run, subscription
+from native_kit import TOPIC, Rig, run
 from test_native_attachment import Thing
 
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
@@ -13,7 +13,7 @@ from pulsar_encore.exceptions import AuthorizationError, ServiceUnitNotReady
 from pulsar_encore.transport.native.client_settings import ClientSettings
 
 
-def test_hurry_may_be_called_again_before_the_attempt_begins() -> None:
+def test_retry_now_may_be_called_again_before_the_attempt_begins() -> None:
     async def main() -> None:
         thing = Thing(None, ServiceUnitNotReady("unload"))
         await thing.attachment.first()
@@ -30,7 +30,7 @@ def test_hurry_may_be_called_again_before_the_attempt_begins() -> None:
     run(main())
 
 
-def test_reattach_timeout_counts_from_the_last_loss_also_after_a_loss_during_the_first() -> None:
+def test_reattach_timeout_counts_from_the_last_loss_after_a_loss_during_the_first_attach() -> None:
     async def main() -> None:
         async def lost() -> None:
             thing.attachment.again()
@@ -66,16 +66,15 @@ def test_a_token_supplier_that_hangs_delays_an_attempt_and_does_not_end_the_retr
         rig.transport = type(rig.transport)(
             "pulsar://memory", credentials=supplier, dialer=rig.dialer
         )
-        link = await rig.transport.subscribe(subscription())
-        link.start(Collector())
+        transport_consumer, _ = await rig.subscribe()
         refused = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=1_000)
         rig.service.faults = FaultPlan([refused])
         supplier.hangs = True
-        link.topic_consumers[0].reattach()
+        transport_consumer.topic_consumers[0].reattach()
         await asyncio.sleep(1)
         rig.service.faults = FaultPlan([])
         await asyncio.sleep(60)
-        assert link.is_connected()
+        assert transport_consumer.is_connected()
 
     run(main())
 
@@ -102,14 +101,13 @@ def test_a_connection_attempt_ends_when_the_token_supplier_hangs() -> None:
         rig.transport = type(rig.transport)(
             "pulsar://memory", credentials=supplier, dialer=rig.dialer
         )
-        link = await rig.transport.subscribe(subscription(topics=(TOPIC,)))
-        link.start(Collector())
+        transport_consumer, _ = await rig.subscribe(topics=(TOPIC,))
         supplier.hangs = True
         rig.dialer.drop()
         await asyncio.sleep(1)
         supplier.hangs = False
         await asyncio.sleep(60)
-        assert link.is_connected()
+        assert transport_consumer.is_connected()
 
     run(main())
 
@@ -133,12 +131,11 @@ def test_a_token_supplier_that_raises_cancelled_error_is_called_again() -> None:
         rig.transport = type(rig.transport)(
             "pulsar://memory", credentials=supplier, dialer=rig.dialer
         )
-        link = await rig.transport.subscribe(subscription())
-        link.start(Collector())
+        transport_consumer, _ = await rig.subscribe()
         supplier.fails = 2
         rig.dialer.drop()
         await asyncio.sleep(30)
-        assert supplier.fails == 0 and link.is_connected()
+        assert supplier.fails == 0 and transport_consumer.is_connected()
 
     run(main())
 
@@ -175,18 +172,19 @@ def test_an_attempt_is_made_shortly_before_reattach_timeout_ends() -> None:
 def test_all_consumers_attach_soon_after_the_broker_returns() -> None:
     async def main() -> None:
         rig = Rig()
-        links = []
+        transport_consumers = []
         for number in range(50):
-            link = await rig.transport.subscribe(subscription(topics=(f"{TOPIC}-{number}",)))
-            link.start(Collector())
-            links.append(link)
+            transport_consumer, _ = await rig.subscribe(topics=(f"{TOPIC}-{number}",))
+            transport_consumers.append(transport_consumer)
         rig.dialer.reachable = False
         rig.dialer.drop()
         await asyncio.sleep(120)
         rig.dialer.reachable = True
-        while not any(link.is_connected() for link in links):
+        while not any(
+            transport_consumer.is_connected() for transport_consumer in transport_consumers
+        ):
             await asyncio.sleep(0.1)
         await asyncio.sleep(0.5)
-        assert all(link.is_connected() for link in links)
+        assert all(transport_consumer.is_connected() for transport_consumer in transport_consumers)
 
     run(main())

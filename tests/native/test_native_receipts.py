@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, URL, Rig, run, settle
+from native_kit import TOPIC, Rig, run, settle
 
 import pulsar_encore as encore
 from pulsar_encore import (
@@ -48,7 +48,7 @@ def test_an_awaited_ack_completes_when_the_broker_has_it(lost: str, how: str) ->
         rig = Rig()
         rig.store(b"a", b"b")
         rig.store(b"c", b"d", batch=True)
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribe(client, ack_receipt_enabled=True)
             messages = [await consumer.receive(timeout=5) for _ in range(3)]
             await consumer.acknowledge(messages[0])
@@ -81,7 +81,7 @@ def test_unconfirmed_acks_of_any_age_are_sent_before_permits() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True), ClientSettings(operation_timeout_s=7200))
         rig.store(b"a")
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribe(client)
             message = await consumer.receive(timeout=5)
             rig.service.faults = FaultPlan([Fault(kind="drop", command="ACK")])
@@ -108,7 +108,7 @@ def test_failover_changes_the_active_consumer() -> None:
         ours: list[ConsumerEvent] = []
         theirs: list[ConsumerEvent] = []
         failover: dict[str, Any] = {"consumer_type": ConsumerType.Failover}
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             await subscribe(client, consumer_name="a", event_listener=ours.append, **failover)
             await settle()
             assert sorted(map(str, ours)) == sorted(str(BecameActive(each)) for each in parts)
@@ -136,7 +136,7 @@ def test_end_of_topic_loss_and_new_partition_are_reported() -> None:
         first, second = (f"{TOPIC}-partition-{each}" for each in range(2))
         rig.store(b"last", topic=first)
         events: list[ConsumerEvent] = []
-        async with encore.Client(URL, transport=rig.transport) as client:
+        async with rig.client() as client:
             consumer = await subscribe(client, event_listener=events.append)
             rig.service.terminate(rig.service.catalogue.topic(first))
             await consumer.acknowledge(await consumer.receive(timeout=5))

@@ -71,13 +71,13 @@ class Both:
         self.rig = rig
         self.listener = Collector()
         self.listening = Listening()
-        self.link: Any = None
+        self.transport_consumer: Any = None
         self.producer: Any = None
         self._number = 0
 
     async def open(self, **fields: Any) -> Both:
-        self.link = await self.rig.transport.subscribe(subscription(**fields))
-        self.link.start(self.listener)
+        self.transport_consumer = await self.rig.transport.subscribe(subscription(**fields))
+        self.transport_consumer.start(self.listener)
         options = ProducerOptions(topic=TOPIC, batching_enabled=False)
         self.producer = await self.rig.transport.create_producer(options, self.listening)
         return self
@@ -90,7 +90,7 @@ class Both:
         assert all(isinstance(each, MessageId) for each in ids), ids
         await asyncio.sleep(2)
         assert {b"%d" % each for each in numbers} <= set(self.listener.payloads)
-        assert self.link.is_connected() and self.producer.is_connected()
+        assert self.transport_consumer.is_connected() and self.producer.is_connected()
 
     def exists(self) -> bool:
         catalogue = self.rig.service.catalogue
@@ -122,7 +122,7 @@ def test_a_refusal_at_any_step_after_the_first_success_is_retried_until_it_stops
         await asyncio.sleep(100)
         assert "failed" not in (*pair.listener.names, *pair.listening.calls)
         if step not in ("PRODUCER", "PARTITIONED_METADATA"):
-            assert not pair.link.is_connected()
+            assert not pair.transport_consumer.is_connected()
             assert "retrying" in pair.listener.names
         if step != "SUBSCRIBE":
             assert not pair.producer.is_connected()
@@ -190,7 +190,7 @@ def test_retries_are_reported_at_growing_intervals_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "broker_text",
     [
         "Topic reached max consumers limit",
         "Topic reached max same address consumers limit",
@@ -200,10 +200,12 @@ def test_retries_are_reported_at_growing_intervals_with_the_reason() -> None:
         "Exceed maximum number of topics in namespace",
     ],
 )
-def test_the_advice_for_a_limit_names_the_limit_and_no_other_subscription_type(said: str) -> None:
+def test_the_advice_for_a_limit_names_the_limit_and_no_other_subscription_type(
+    broker_text: str,
+) -> None:
     from pulsar_encore.transport.native.connection.requests import is_limit, refusal
 
-    error = refusal(pb.ConsumerBusy, said, "subscribe")
+    error = refusal(pb.ConsumerBusy, broker_text, "subscribe")
     assert is_limit(error) and error.retryable
     assert "limit" in str(error) and "consumer_type" not in str(error)
     other = refusal(pb.ConsumerBusy, "Exclusive consumer is already connected", "subscribe")
@@ -271,7 +273,7 @@ def test_a_supplier_that_raises_or_returns_nothing_for_a_while_is_called_again()
             rig.dialer.drop()
             await asyncio.sleep(10)
             assert supplier.calls >= calls + 4, "asked at each attempt"
-            assert not pair.link.is_connected()
+            assert not pair.transport_consumer.is_connected()
             supplier.answer = b"t"
             await asyncio.sleep(30)
             await pair.works()
@@ -318,7 +320,7 @@ def test_a_topic_that_is_created_again_with_any_number_of_partitions_works(
         rig.service.delete(TOPIC)
         await asyncio.sleep(3)
         assert not pair.exists(), "our own reconnect has not brought it back"
-        assert not pair.link.is_connected() and not pair.producer.is_connected()
+        assert not pair.transport_consumer.is_connected() and not pair.producer.is_connected()
         waiting = [pair.producer.publish(message(each)) for each in range(100, 120)]
         flush = asyncio.ensure_future(pair.producer.flush())
         create(rig, after)
@@ -336,7 +338,7 @@ def test_a_topic_that_is_created_again_with_any_number_of_partitions_works(
             if isinstance(stored[each], MessageId)
         }
         assert parts <= set(range(after)) or parts == {-1}
-        await pair.link.close()
+        await pair.transport_consumer.close()
         await pair.producer.close()
 
     run(main())
@@ -454,11 +456,11 @@ def test_a_non_persistent_topic_is_created_again_at_once() -> None:
     async def main() -> None:
         rig = Rig()
         topic = TOPIC.replace("persistent", "non-persistent")
-        link = await rig.transport.subscribe(subscription(topics=(topic,)))
+        transport_consumer = await rig.transport.subscribe(subscription(topics=(topic,)))
         producer = await rig.transport.create_producer(ProducerOptions(topic=topic))
         rig.service.delete(topic)
         await asyncio.sleep(2)
-        assert link.is_connected() and producer.is_connected()
+        assert transport_consumer.is_connected() and producer.is_connected()
 
     run(main())
 
@@ -471,7 +473,7 @@ def test_a_topic_of_a_pattern_is_removed_and_found_again() -> None:
         await pair.works()
         rig.service.delete(TOPIC)
         await asyncio.sleep(3)
-        assert not pair.exists() and pair.link.is_connected()
+        assert not pair.exists() and pair.transport_consumer.is_connected()
         create(rig, 4)
         await asyncio.sleep(10)
         await pair.works()
@@ -483,13 +485,13 @@ def test_a_topic_of_a_pattern_is_removed_and_found_again() -> None:
     run(main())
 
 
-def test_chunks_and_batches_and_keys_move_to_the_new_partitions_whole() -> None:
+def test_chunked_batched_and_keyed_messages_move_whole_to_the_new_partitions() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(max_message_size=15_000))
         create(rig, 0)
         listener = Collector()
-        link = await rig.transport.subscribe(subscription())
-        link.start(listener)
+        transport_consumer = await rig.transport.subscribe(subscription())
+        transport_consumer.start(listener)
         batched = await rig.transport.create_producer(ProducerOptions(topic=TOPIC))
         chunked = await rig.transport.create_producer(
             ProducerOptions(topic=TOPIC, chunking_enabled=True, batching_enabled=False)
@@ -600,7 +602,7 @@ def test_changed_credentials_are_sent_on_a_new_connection_after_a_refusal() -> N
         refused = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=6)
         rig.service.faults = FaultPlan([refused])
         supplier.token = b"another role"
-        for each in pair.link.topic_consumers:  # like an unload
+        for each in pair.transport_consumer.topic_consumers:  # like an unload
             each.on_closed_by_broker(None)
         await asyncio.sleep(20)
         assert len(rig.dialer.lines) == 2, "one with each token"

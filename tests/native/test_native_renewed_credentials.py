@@ -56,14 +56,13 @@ def test_a_token_per_call_and_a_refused_topic_do_not_lead_to_a_connection_per_co
         )
         rig.service.faults = FaultPlan([refused])
         bad.topic_consumers[0].reattach()
-        links = []
+        transport_consumers = []
         for number in range(20):
             await asyncio.sleep(90)
-            link = await rig.transport.subscribe(subscription(topics=(f"{NAMESPACE}/{number}",)))
-            link.start(Collector())
-            links.append(link)
+            transport_consumer, _ = await rig.subscribe(topics=(f"{NAMESPACE}/{number}",))
+            transport_consumers.append(transport_consumer)
             assert len(rig.dialer.lines) <= most
-        assert all(link.is_connected() for link in links)
+        assert all(transport_consumer.is_connected() for transport_consumer in transport_consumers)
         assert rig.service.recorder is not None
         assert len(rig.service.recorder.find("CONNECT", "in")) <= 3 * most
 

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, Collector, Rig, run, subscription
+from native_kit import TOPIC, Collector, Rig, run
 
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, TopicNotFound
@@ -25,11 +25,9 @@ def lines(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> lis
 
 
 async def both(rig: Rig, **fields: Any) -> tuple[Any, Collector, Any]:
-    link = await rig.transport.subscribe(subscription(**fields))
-    listener = Collector()
-    link.start(listener)
+    transport_consumer, listener = await rig.subscribe(**fields)
     producer = await rig.transport.create_producer(ProducerOptions(topic=TOPIC))
-    return link, listener, producer
+    return transport_consumer, listener, producer
 
 
 # The class alone
@@ -112,13 +110,13 @@ def test_an_outage_of_30_s_of_100_partitions_is_a_few_lines(
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(TOPIC, 100)
-        link, _, producer = await both(rig)
+        transport_consumer, _, producer = await both(rig)
         rig.dialer.reachable = False
         rig.dialer.drop()
         await asyncio.sleep(30)
         rig.dialer.reachable = True
         async with asyncio.timeout(120):
-            while not (link.is_connected() and producer.is_connected()):
+            while not (transport_consumer.is_connected() and producer.is_connected()):
                 await asyncio.sleep(1)
 
     run(main())
@@ -185,17 +183,17 @@ def test_the_log_reports_the_deletion_and_the_recreation_of_a_topic(
         rig = Rig(settings=ClientSettings(recreate_after_s=60.0))
         if partitions:
             rig.service.catalogue.create_partitioned(TOPIC, partitions)
-        link, _, producer = await both(rig)
+        transport_consumer, _, producer = await both(rig)
         rig.service.delete(TOPIC)
         await asyncio.sleep(150)
-        assert link.is_connected() and producer.is_connected()
+        assert transport_consumer.is_connected() and producer.is_connected()
 
     run(main())
     logged = lines(caplog)
     for name in (NAME, PRODUCER):
         own = [each for each in logged if each.startswith(f"{name}: ")]
-        (gone,) = (each for each in own if f"the topic {TOPIC} does not exist any more" in each)
-        assert gone == (
+        (deletion,) = (each for each in own if f"the topic {TOPIC} does not exist any more" in each)
+        assert deletion == (
             f"{name}: the topic {TOPIC} does not exist any more. This client waits for it, and "
             "creates it after 60 s (recreate_after) if it is still missing then"
         )
@@ -216,8 +214,7 @@ def test_the_last_line_about_a_deleted_topic_of_a_pattern_reports_its_deletion(
         rig = Rig()
         for each in (TOPIC, f"{TOPIC}2"):
             rig.service.catalogue.topic(each, create=True)
-        link = await rig.transport.subscribe(subscription(topics=(), pattern=f"{TOPIC}.*"))
-        link.start(Collector())
+        await rig.subscribe(topics=(), pattern=f"{TOPIC}.*")
         rig.service.delete(f"{TOPIC}2")
         await asyncio.sleep(30)
 

@@ -47,13 +47,13 @@ def test_bytes_have_no_schema(schema: Any) -> None:
         (AvroSchema(Order), pb.Schema.Avro),
     ],
 )
-def test_schema_objects_of_the_c_client_are_translated(schema: Any, number: int) -> None:
+def test_schema_objects_of_the_cpp_client_are_translated(schema: Any, number: int) -> None:
     made = wire_schema(schema)
     assert made is not None
     assert (made.type, made.name) == (number, schema.schema_info().name())
-    said = json.loads(made.schema_data)
-    assert said == json.loads(schema.schema_info().schema())
-    assert said is None or said["name"] == "Order"
+    schema_data = json.loads(made.schema_data)
+    assert schema_data == json.loads(schema.schema_info().schema())
+    assert schema_data is None or schema_data["name"] == "Order"
 
 
 @pytest.mark.parametrize(

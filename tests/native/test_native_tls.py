@@ -91,13 +91,13 @@ async def test_a_whole_consumer_works_over_tls(authority: Authority) -> None:
     async with broker(authority) as server:
         tls = TlsContext(trust_file=authority.file)
         transport = NativeTransport(OneCluster(service(server.url_tls, tls)))
-        link: Any = await transport.subscribe(subscription())
-        link.start(Collector())
+        transport_consumer: Any = await transport.subscribe(subscription())
+        transport_consumer.start(Collector())
         (session,) = lookup_of(transport).pool.sessions
         assert session.peer == server.url_tls
         cipher = session._transport.get_extra_info("cipher")  # type: ignore[attr-defined]
         assert cipher[1] in ("TLSv1.2", "TLSv1.3")
-        assert link.topic_of(0)[0] == TOPIC
+        assert transport_consumer.topic_of(0)[0] == TOPIC
         await transport.close()
 
 
@@ -126,16 +126,18 @@ async def test_a_certificate_of_an_unknown_authority_is_rejected(
             assert "not trusted" in str(error) and "tls_trust_certs_file_path" in str(error)
 
 
-@pytest.mark.parametrize(("age", "said"), [(5 * DAYS, "has expired"), (-5 * DAYS, "not valid yet")])
+@pytest.mark.parametrize(
+    ("age", "expected_text"), [(5 * DAYS, "has expired"), (-5 * DAYS, "not valid yet")]
+)
 async def test_an_expired_or_future_certificate_is_rejected(
-    authority: Authority, age: datetime.timedelta, said: str
+    authority: Authority, age: datetime.timedelta, expected_text: str
 ) -> None:
     certificate, key = authority.issue("broker", "127.0.0.1", age=age)
     settings = BrokerSettings(tls=TlsSettings(certificate_file=certificate, key_file=key))
     async with Broker(settings) as server:
         error = await refused(server.url_tls, TlsContext(trust_file=authority.file))
         assert isinstance(error, ConnectError)
-        assert said in str(error)
+        assert expected_text in str(error)
 
 
 async def test_the_error_for_mixed_up_plain_and_tls_ports_says_so(authority: Authority) -> None:
@@ -236,10 +238,10 @@ def test_tls_1_2_is_the_minimum_and_host_names_are_compared() -> None:
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[int, asyncio.Event, asyncio.Event]]:
     """Listen without an answer: yields the port, and events for a connect and a disconnect."""
-    came, left = asyncio.Event(), asyncio.Event()
+    connected_event, left = asyncio.Event(), asyncio.Event()
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        came.set()
+        connected_event.set()
         while await reader.read(1000):
             pass
         writer.close()
@@ -247,7 +249,7 @@ async def listening() -> AsyncIterator[tuple[int, asyncio.Event, asyncio.Event]]
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
     try:
-        yield server.sockets[0].getsockname()[1], came, left
+        yield server.sockets[0].getsockname()[1], connected_event, left
     finally:
         server.close()
         await asyncio.wait_for(left.wait(), 5)
@@ -268,12 +270,12 @@ async def test_a_port_that_accepts_and_never_answers_causes_a_timeout(scheme: st
 
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
 async def test_a_cancelled_connect_leaves_no_socket(scheme: str) -> None:
-    async with listening() as (port, came, left):
+    async with listening() as (port, connected_event, left):
         pool = ConnectionPool(
             service(f"{scheme}://127.0.0.1:{port}", TlsContext()), ClientSettings(), Random(1)
         )
         waiting = asyncio.create_task(pool.any_broker())
-        await came.wait()
+        await connected_event.wait()
         pool.shutdown()
         with pytest.raises(ClosedError):
             await waiting

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, Rig, link_of, run, settle
-from test_native_decompression_queue import LARGE, held_rig, numbers, opened, store_large
+from native_kit import TOPIC, Rig, run, settle, transport_consumer_of
+from test_native_decompression_queue import LARGE, held_rig, numbers, store_large
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
@@ -55,9 +55,9 @@ async def decompress_all(codecs: Any) -> None:
         await settle()
 
 
-def check_permits(rig: Rig, link: Any) -> None:
+def check_permits(rig: Rig, transport_consumer: Any) -> None:
     (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
-    topic = link.snapshot().topics[0]
+    topic = transport_consumer.snapshot().topics[0]
     assert topic.open_permits == consumer.permits
     assert not topic.queued
     assert not topic.queued_messages
@@ -76,9 +76,9 @@ def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) ->
             store_large(rig, *range(count))
             await settle()
             await check(rig, codecs, consumer)
-            check_permits(rig, link_of(consumer))
+            check_permits(rig, transport_consumer_of(consumer))
             await consumer.close()
-            assert link_of(consumer).snapshot().decompressed_bytes == 0
+            assert transport_consumer_of(consumer).snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -99,7 +99,7 @@ async def rest(codecs: Any, consumer: Any) -> list[int]:
 
 
 def id_of(consumer: Any, number: int) -> MessageId:
-    ledger, entry = link_of(consumer).snapshot().topics[0].queued[0]
+    ledger, entry = transport_consumer_of(consumer).snapshot().topics[0].queued[0]
     return MessageId(-1, ledger, entry + number, topic=TOPIC)
 
 
@@ -145,16 +145,18 @@ def test_acked_messages_of_a_waiting_batch_are_not_delivered(cumulative: bool) -
         kind = ConsumerType.Exclusive if cumulative else ConsumerType.Shared
         store_large(rig, 0)
         store_large_batch(rig, 1, 2, 3, 4)
-        link, listener = await opened(rig, consumer_type=kind)
-        part = (*link.snapshot().topics[0].queued[1], 4, 0b1100)
-        link.ack(AckPlan(0, part, [], []) if cumulative else AckPlan(0, None, [], [part]))
+        transport_consumer, listener = await rig.subscribe(consumer_type=kind)
+        part = (*transport_consumer.snapshot().topics[0].queued[1], 4, 0b1100)
+        transport_consumer.ack(
+            AckPlan(0, part, [], []) if cumulative else AckPlan(0, None, [], [part])
+        )
         await settle(LATER_S)
         await decompress_all(codecs)
         assert numbers(listener) == ([3, 4] if cumulative else [0, 3, 4])
-        check_permits(rig, link)
-        link.consumed(0, len(numbers(listener)))
-        assert link.snapshot().decompressed_bytes == 0
-        assert link.snapshot().topics[0].unconsumed == 0
+        check_permits(rig, transport_consumer)
+        transport_consumer.consumed(0, len(numbers(listener)))
+        assert transport_consumer.snapshot().decompressed_bytes == 0
+        assert transport_consumer.snapshot().topics[0].unconsumed == 0
 
     run(main())
 
@@ -172,14 +174,14 @@ def test_a_chunked_message_whose_chunks_wait_is_covered_by_a_cumulative_ack() ->
                     num_chunks_from_msg=2,
                     total_chunk_msg_size=8,
                 )
-        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
-        last = link.snapshot().topics[0].queued[2]
-        link.ack(AckPlan(0, (*last, 0, -1), [], []))
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
+        last = transport_consumer.snapshot().topics[0].queued[2]
+        transport_consumer.ack(AckPlan(0, (*last, 0, -1), [], []))
         await settle(LATER_S)
         await decompress_all(codecs)
         assert numbers(listener) == [2]
-        assert link.snapshot().topics[0].incomplete_chunked == 0
-        check_permits(rig, link)
+        assert transport_consumer.snapshot().topics[0].incomplete_chunked == 0
+        check_permits(rig, transport_consumer)
 
     run(main())
 
@@ -188,10 +190,10 @@ def test_the_end_of_the_topic_is_reported_when_all_waiting_entries_are_acked() -
     async def main() -> None:
         rig, _ = held_rig()
         store_large(rig, 0, 1)
-        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
-        link.topic_consumers[0].on_end_of_topic()
-        last = link.snapshot().topics[0].queued[1]
-        link.ack(AckPlan(0, (*last, 0, -1), [], []))
+        transport_consumer, listener = await rig.subscribe(consumer_type=ConsumerType.Exclusive)
+        transport_consumer.topic_consumers[0].on_end_of_topic()
+        last = transport_consumer.snapshot().topics[0].queued[1]
+        transport_consumer.ack(AckPlan(0, (*last, 0, -1), [], []))
         await settle()
         assert "end_of_topic" in listener.names
         assert not listener.deliveries
@@ -210,7 +212,7 @@ def test_redelivering_everything_leaves_one_copy_of_each_waiting_entry(
         for _ in range(12):
             consumer.redeliver_unacknowledged_messages()
             await settle()
-            assert len(link_of(consumer).snapshot().topics[0].queued) <= 4
+            assert len(transport_consumer_of(consumer).snapshot().topics[0].queued) <= 4
         assert await rest(codecs, consumer) == [0, 1, 2, 3]
 
     with_consumer(kind, 4, check)

@@ -175,7 +175,9 @@ def answering(**lookup: Any) -> Double:
         },
     ],
 )
-def test_a_first_attempt_fails_at_once_and_nothing_is_dialed(lookup: dict[str, Any]) -> None:
+def test_a_first_attempt_fails_at_once_and_no_plain_address_is_dialed(
+    lookup: dict[str, Any],
+) -> None:
     async def main() -> None:
         network = Schemes(h=answering(**lookup), plain=answering())
         pool = network.pool("pulsar+ssl://h:1", credentials=AuthenticationToken(SECRET))
@@ -419,10 +421,10 @@ async def test_a_plain_address_in_a_close_is_logged_and_a_lookup_follows(
         asyncio.timeout(20),
     ):
         if kind == "consumer":
-            link = await transport.subscribe(subscription())
-            link.start(Collector())
+            component = await transport.subscribe(subscription())
+            component.start(Collector())
         else:
-            link = await transport.create_producer(ProducerOptions(topic=TOPIC))
+            component = await transport.create_producer(ProducerOptions(topic=TOPIC))
         (session,) = lookup_of(transport).pool.sessions
         close = _CLOSE[kind](listener.url, listener.url if by_tls else "")
         caplog.clear()
@@ -430,8 +432,8 @@ async def test_a_plain_address_in_a_close_is_logged_and_a_lookup_follows(
         (logged,) = _warnings(caplog)
         assert server.url_tls in logged and listener.url in logged
         assert "ignored" in logged and f"CLOSE_{kind.upper()}" in logged
-        assert not link.is_connected()
-        while not link.is_connected():
+        assert not component.is_connected()
+        while not component.is_connected():
             await asyncio.sleep(0.01)
         assert lookup_of(transport).pool.sessions == [session]
 
@@ -440,10 +442,10 @@ async def test_a_migration_to_a_plain_address_is_logged_and_not_followed(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with plain_listener() as listener, secured(authority) as (server, transport):
-        link = await transport.subscribe(subscription())
-        link.start(Collector())
+        component = await transport.subscribe(subscription())
+        component.start(Collector())
         (session,) = lookup_of(transport).pool.sessions
-        for url, by_tls, said in (
+        for url, by_tls, expected_text in (
             (listener.url, listener.url, "has no TLS"),
             (listener.url, "", "is empty"),
             ("pulsar://other:1", "pulsar+ssl://other:2", "pulsar+ssl://other:2"),
@@ -457,8 +459,8 @@ async def test_a_migration_to_a_plain_address_is_logged_and_not_followed(
             )
             session.receive(frames.encode(moved))
             (logged,) = _warnings(caplog)
-            assert server.url_tls in logged and said in logged
-        assert link.is_connected()
+            assert server.url_tls in logged and expected_text in logged
+        assert component.is_connected()
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -542,7 +544,7 @@ async def test_a_malformed_redirect_is_an_error_that_names_it(location: str) -> 
         lookup.pool.shutdown()
 
 
-def test_clusters_of_the_user_s_own_choice_may_have_no_tls() -> None:
+def test_clusters_that_the_user_configured_may_have_no_tls() -> None:
     """A plain cluster beside one with TLS is the user's configuration, not an answer."""
 
     async def main() -> None:

@@ -130,9 +130,9 @@ async def test_a_whole_consumer_works_with_an_http_address() -> None:
         }
         tls = TlsContext()
         transport = NativeTransport(OneCluster(ClusterService.at(site.url, Sockets(tls))))
-        link: Any = await transport.subscribe(subscription(topics=("a b",)))
-        link.start(Collector())
-        assert link.is_connected()
+        transport_consumer: Any = await transport.subscribe(subscription(topics=("a b",)))
+        transport_consumer.start(Collector())
+        assert transport_consumer.is_connected()
         await transport.close()
         assert site.asked == [PARTITIONS, OWNER]
 
@@ -219,8 +219,8 @@ async def test_the_brokers_text_is_raised_when_no_time_is_left_to_retry() -> Non
 
 
 async def test_another_address_is_used_when_one_does_not_answer() -> None:
-    async with serving(Site()) as gone:
-        dead = gone.url
+    async with serving(Site()) as stopped:
+        dead = stopped.url
     async with serving(Site(**{"*": (200, {"partitions": 1})})) as site:
         lookup = lookup_by(dead, site.url, operation_timeout_s=5)
         for each in range(4):

@@ -43,12 +43,12 @@ class Rig:
         self.credits: list[tuple[int, int]] = []
         self.answered = asyncio.Event()
         self._answer = answer
-        link: Any = SimpleNamespace(
-            topic_of=lambda source: (f"t-partition-{source}", source),
-            consumed=lambda source, messages: self.credits.append((source, messages)),
+        transport_consumer: Any = SimpleNamespace(
+            topic_of=lambda topic_number: (f"t-partition-{topic_number}", topic_number),
+            consumed=lambda topic_number, messages: self.credits.append((topic_number, messages)),
         )
         versions = SchemaVersions(AvroSchema(None, SCHEMA), WriterSchemas(self._fetch))
-        self.gate = SchemaGate(link, versions, self.listener, durable=durable)
+        self.gate = SchemaGate(transport_consumer, versions, self.listener, durable=durable)
 
     async def _fetch(self, topic: str, version: int) -> SchemaDefinition:
         await self.answered.wait()
@@ -56,20 +56,22 @@ class Rig:
             raise self._answer
         return self._answer
 
-    def arrive(self, *sources: int, version: int = 0) -> None:
+    def arrive(self, *topic_numbers: int, version: int = 0) -> None:
         """Deliver a message of each topic, with the topic as its value."""
         metadata = pb.MessageMetadata(schema_version=version.to_bytes(8, "big"))
-        for source in sources:
-            topic = f"t-partition-{source}"
-            message = PlainMessage(topic, b"", metadata, bytes([2 * source]))
-            self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
+        for topic_number in topic_numbers:
+            topic = f"t-partition-{topic_number}"
+            message = PlainMessage(topic, b"", metadata, bytes([2 * topic_number]))
+            self.gate.on_deliveries(
+                [Delivery(topic_number, 1, topic_number, 0, 0, (0,), (message,))]
+            )
 
-    def arrive_null(self, source: int) -> None:
+    def arrive_null(self, topic_number: int) -> None:
         """Deliver a message without a value, written with a version that is not known."""
         metadata = pb.MessageMetadata(schema_version=b"\0" * 7 + b"\x05", null_value=True)
-        topic = f"t-partition-{source}"
+        topic = f"t-partition-{topic_number}"
         message = PlainMessage(topic, b"", metadata, b"")
-        self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
+        self.gate.on_deliveries([Delivery(topic_number, 1, topic_number, 0, 0, (0,), (message,))])
 
     async def values(self) -> list[int]:
         """Return the values that passed the gate after the versions arrived."""

@@ -50,6 +50,11 @@ class Stream:
         self.rows: list[dict[str, Any]] = []
         self.sizes: list[int] = []
 
+    @property
+    def progress(self) -> Any:
+        """What the reader knows of the ends of its topics, and when it asked for them."""
+        return self.reader._progress()
+
     def step(self) -> int:
         """Run one batch and return its number of rows."""
         end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())

@@ -86,9 +86,9 @@ class Home:
         """Run a task on these record batches."""
         make = stream_writer if streaming else batch_writer
         writer = make({"service.url": self.broker.url, **options}, schema, False)
-        said = writer.write(iter([batch_of(schema, each) for each in batches]))
-        assert isinstance(said, SinkCommit)
-        return said
+        commit = writer.write(iter([batch_of(schema, each) for each in batches]))
+        assert isinstance(commit, SinkCommit)
+        return commit
 
     def stored(self, topic: str) -> list[encore.Message]:
         """Return all messages of an unpartitioned topic, in order."""

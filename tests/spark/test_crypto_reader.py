@@ -82,14 +82,14 @@ def test_an_undecryptable_message_is_an_error_at_once(
         # The message is not lost, so this option does not apply.
         read_batch(url, failOnDataLoss="false", **options)
     assert time.monotonic() - began < 20
-    said = str(caught.value)
-    assert "persistent://public/default/t is encrypted" in said
-    assert "pulsar.reader.cryptoPrivateKeyPath" in said
-    assert "cryptoFailureAction=DISCARD" in said
+    message = str(caught.value)
+    assert "persistent://public/default/t is encrypted" in message
+    assert "pulsar.reader.cryptoPrivateKeyPath" in message
+    assert "cryptoFailureAction=DISCARD" in message
     if transport == "native":
-        assert NAME in said
+        assert NAME in message
     lines = Path(key_files(tmp_path, "theirs").private).read_text().splitlines()[1:-1]
-    assert not any(line in said for line in lines)
+    assert not any(line in message for line in lines)
 
 
 @pytest.mark.parametrize("batch", [0, 5])
@@ -225,19 +225,19 @@ def test_a_function_can_supply_the_keys(url: str, keys: KeyFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         ("no_vault", "must return a pulsar_encore.CryptoKeyReader, it returned str"),
         ("nothing", "cannot be imported"),
     ],
 )
 def test_the_error_names_a_key_function_that_supplies_no_keys(
-    url: str, keys: KeyFiles, function: str, said: str
+    url: str, keys: KeyFiles, function: str, message: str
 ) -> None:
     seal(url, keys, *numbered(1))
     with pytest.raises(ConfigurationError, match="cryptoKeyReader") as caught:
         read_batch(url, pulsar__reader__cryptoKeyReader=f"{__name__}:{function}")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "sesame" not in str(caught.value)
 
 

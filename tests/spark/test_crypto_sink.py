@@ -160,11 +160,11 @@ def test_a_missing_key_file_is_an_error_of_the_plan(
     secret = Path(keys.private).read_text().splitlines()[1:-1]
     nowhere = KeyFiles(str(tmp_path / "none.pem"), "")
     for streaming in (False, True):
-        for found, said in (
+        for found, message in (
             (nowhere, "cryptoPublicKeyPath: cannot read '.*none"),
             (KeyFiles(keys.private, ""), "cryptoPublicKeyPath: no readable public key"),
         ):
-            with pytest.raises(ConfigurationError, match=said) as caught:
+            with pytest.raises(ConfigurationError, match=message) as caught:
                 here.write(
                     schema_of(value="binary"),
                     [(SECRET[0],)],

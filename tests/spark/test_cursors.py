@@ -89,7 +89,7 @@ class Admin:
 
 
 @pytest.mark.parametrize(
-    ("admin", "said"),
+    ("admin", "message"),
     [
         (Admin(["the consumer 'c' at 10.0.0.1:5 since noon"]), "the consumer 'c' at 10.0.0.1:5 si"),
         (Admin([]), "another query or consumer holds it"),
@@ -97,7 +97,7 @@ class Admin:
         (None, r"pulsar-admin topics stats.*admin\.url"),
     ],
 )
-def test_the_error_for_a_busy_subscription_names_its_consumers(admin: Any, said: str) -> None:
+def test_the_error_for_a_busy_subscription_names_its_consumers(admin: Any, message: str) -> None:
     class Busy(Broker):
         async def subscribe(self, subscription: Subscription) -> Any:
             raise ConsumerBusy("Exclusive consumer is already connected")
@@ -109,7 +109,7 @@ def test_the_error_for_a_busy_subscription_names_its_consumers(admin: Any, said:
     async def main() -> None:
         await cursors.position(TOPIC, EARLIEST)
 
-    with pytest.raises(ConsumerBusy, match=f"'query' of {TOPIC} is in use: .*{said}"):
+    with pytest.raises(ConsumerBusy, match=f"'query' of {TOPIC} is in use: .*{message}"):
         run(main())
 
 

@@ -132,9 +132,9 @@ def test_a_topic_deleted_during_a_read_is_an_error_and_no_shorter_batch(
         broker.delete_topic(TOPIC)
         if again:
             publish(broker.url, *numbered(300))
-        with pytest.raises((DataLossError, encore.PulsarException)) as told:
+        with pytest.raises((DataLossError, encore.PulsarException)) as caught:
             list(reading)
-    assert TOPIC in str(told.value)
+    assert TOPIC in str(caught.value)
 
 
 def test_an_unload_during_a_read_loses_nothing(broker: BrokerThread) -> None:
@@ -159,11 +159,11 @@ def test_an_outage_during_a_read_is_a_short_error_after_the_configured_time(
         next(reading)
         broker.outage()
         began = time.monotonic()
-        with pytest.raises((StalledError, encore.TransportError)) as told:
+        with pytest.raises((StalledError, encore.TransportError)) as caught:
             list(reading)
         assert time.monotonic() - began < 20
-    assert TOPIC in str(told.value)
-    assert "the broker reports more messages" not in str(told.value), "it says nothing"
+    assert TOPIC in str(caught.value)
+    assert "the broker reports more messages" not in str(caught.value), "it says nothing"
     broker.resume()
     assert values(read_batch(broker.url, **HURRIED)) == numbered(300)
 
@@ -299,7 +299,7 @@ def test_a_thousand_partitions_cost_a_few_requests_each(broker: BrokerThread) ->
     )
     assert threading.active_count() <= threads + 2
     broker.forget_commands()
-    query.reader._progress()._polled_s = float("-inf")
+    query.progress._polled_s = float("-inf")
     assert query.step() == 0
     asked = Counter(each.type for each in broker.recorded(direction="in"))
     assert set(asked) <= {"GET_LAST_MESSAGE_ID", "ACK", "PING", "PONG"}

@@ -134,14 +134,14 @@ def test_workers_of_a_local_session_use_this_interpreter(monkeypatch: pytest.Mon
 
 def test_the_error_names_an_interpreter_without_this_package(tmp_path: Path) -> None:
     program = tmp_path / "python3"
-    said = "ModuleNotFoundError: No module named 'pulsar_encore'"
-    program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    stderr = "ModuleNotFoundError: No module named 'pulsar_encore'"
+    program.write_text(f'#!/bin/sh\necho "{stderr}" >&2\nexit 1\n')
     program.chmod(0o755)
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         check_python(str(program))
-    text = str(told.value)
+    text = str(caught.value)
     assert text.startswith(f"Spark's workers run {program}, which cannot import pulsar_encore")
-    assert said in text
+    assert stderr in text
     assert "PYSPARK_PYTHON to an interpreter" in text and sys.executable in text
     check_python(sys.executable)
 

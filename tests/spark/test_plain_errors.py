@@ -111,20 +111,20 @@ def fails(error: Exception) -> None:
 @pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize("error", [ConfigurationError("there is no topic t"), ConnectError("no")])
 def test_an_error_of_this_package_is_one_line(error: Exception) -> None:
-    told = reported(lambda: fails(error))
-    assert told == f"{type(error).__module__}.{type(error).__name__}: {error}\n"
+    report = reported(lambda: fails(error))
+    assert report == f"{type(error).__module__}.{type(error).__name__}: {error}\n"
 
 
 @pytest.mark.usefixtures("worker")
 def test_any_other_exception_keeps_its_traceback() -> None:
-    told = reported(lambda: fails(KeyError("x")))
-    assert told.count("Traceback") == 2
-    assert "OSError: refused" in told
+    report = reported(lambda: fails(KeyError("x")))
+    assert report.count("Traceback") == 2
+    assert "OSError: refused" in report
 
 
 def test_nothing_changes_outside_of_a_worker() -> None:
-    told = reported(lambda: fails(ConfigurationError("there is no topic t")))
-    assert told.count("Traceback") == 2
+    report = reported(lambda: fails(ConfigurationError("there is no topic t")))
+    assert report.count("Traceback") == 2
     assert not os.environ.get("SPARK_HIDE_TRACEBACK")
 
 

@@ -48,7 +48,7 @@ def test_the_position_after_an_entry_is_behind_each_of_its_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ("{", "is JSON"),
         ({}, "no offset of the pulsar source"),
@@ -58,8 +58,8 @@ def test_the_position_after_an_entry_is_behind_each_of_its_messages() -> None:
         ({"v": 1, "p": {"t": "a:b:c"}}, "the offset of t"),
     ],
 )
-def test_the_error_for_an_invalid_offset_says_how_to_solve_it(wrong: object, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_the_error_for_an_invalid_offset_says_how_to_solve_it(wrong: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         read_offset(wrong)
 
 

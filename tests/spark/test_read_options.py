@@ -70,7 +70,7 @@ def test_options_can_be_pickled_and_show_no_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
         ({"maxEntriesPerTriger": "5"}, "did you mean 'maxEntriesPerTrigger'"),
@@ -128,12 +128,12 @@ def test_options_can_be_pickled_and_show_no_secret() -> None:
         ({"predefinedSubscription": "a", "subscription": "b"}, "subscription was given twice"),
     ],
 )
-def test_an_invalid_option_is_one_sentence(given: dict[str, str], said: str) -> None:
+def test_an_invalid_option_is_one_sentence(given: dict[str, str], message: str) -> None:
     base = {"service.url": URL, "topic": "orders"}
     with pytest.raises(ConfigurationError) as error:
         read = read_options({**base, **given}, streaming=True)
         read.connection.open()
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
@@ -173,13 +173,13 @@ def test_an_option_of_streams_is_refused_in_a_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value_format", "nested", "said"),
+    ("value_format", "nested", "message"),
     [("json", "a " + "ARRAY<" * 9000, "types in types"), ("avro", '{"type":' * 9000, "no Avro")],
     ids=["json", "avro"],
 )
-def test_an_unbounded_schema_is_refused(value_format: str, nested: str, said: str) -> None:
+def test_an_unbounded_schema_is_refused(value_format: str, nested: str, message: str) -> None:
     given = {"service.url": URL, "topic": "orders", "valueformat": value_format}
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         PulsarDataSource({**given, "valueschema": nested}).schema()
 
 

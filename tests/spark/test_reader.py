@@ -112,9 +112,9 @@ def test_times_outside_of_sparks_range_do_not_end_a_read(url: str) -> None:
     """For example, a producer wrote nanoseconds instead of milliseconds."""
     wrong = [1_700_000_000_000_000_000, 253_402_300_800_000]
     publish(url, *({"content": b"%d" % at, "event_timestamp": at} for at in [*wrong, 5_000]))
-    told = {row["value"]: row["__eventTime"] for row in read_batch(url)}
+    event_times = {row["value"]: row["__eventTime"] for row in read_batch(url)}
     epoch = datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
-    assert told == {b"%d" % wrong[0]: None, b"%d" % wrong[1]: None, b"5000": epoch}
+    assert event_times == {b"%d" % wrong[0]: None, b"%d" % wrong[1]: None, b"5000": epoch}
 
 
 def test_a_users_schema_selects_and_orders_columns(url: str) -> None:
@@ -124,16 +124,16 @@ def test_a_users_schema_selects_and_orders_columns(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "message"),
     [
         (StructField("valeu", BinaryType()), "did you mean 'value'"),
         (StructField("value", LongType()), "value is binary, not bigint"),
         (StructField("__entryId", LongType()), "the source has no column '__entryId'"),
     ],
 )
-def test_an_unsupported_schema_is_an_error(url: str, field: StructField, said: str) -> None:
+def test_an_unsupported_schema_is_an_error(url: str, field: StructField, message: str) -> None:
     made = source(url)
-    with pytest.raises(encore.ConfigurationError, match=said):
+    with pytest.raises(encore.ConfigurationError, match=message):
         made.reader(StructType([field]))
 
 
@@ -262,7 +262,7 @@ def test_a_stream_in_limited_batches_reads_everything_once(url: str) -> None:
 
 def fresh(query: Stream) -> Stream:
     """Ask the broker again, even shortly after the last request."""
-    query.reader._progress()._polled_s = float("-inf")
+    query.progress._polled_s = float("-inf")
     return query
 
 
@@ -374,7 +374,7 @@ def test_min_rows_delay_a_batch_for_a_limited_time(url: str) -> None:
         latestOffsetPollMs=0,
     )
     now = [0.0]
-    query.reader._progress()._clock = lambda: now[0]
+    query.progress._clock = lambda: now[0]
     assert query.step() == 0
     publish(url, *numbered(5, 5))
     assert query.step() == 10
@@ -508,7 +508,7 @@ def test_a_topic_recreated_during_a_query_is_data_loss(broker: BrokerThread) -> 
     options |= {"pulsar__client__operationTimeoutMs": 1000}
     query = Stream(url, startingOffsets="earliest", **options)
     assert query.step() == 5
-    held = query.reader._progress()._cursors
+    held = query.progress._cursors
     assert held is not None
     broker.delete_topic(TOPIC)
     while not held._buffers[TOPIC].failed:  # it looks for its topic, which does not exist

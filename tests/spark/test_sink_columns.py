@@ -55,7 +55,7 @@ def test_reasons_are_for_letters_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "given", "said"),
+    ("columns", "given", "message"),
     [
         ({"value": "binary"}, {}, "rows have no destination"),
         ({"__key": "string"}, {"topic": "t"}, "there is no column value"),
@@ -77,11 +77,11 @@ def test_reasons_are_for_letters_only() -> None:
     ],
 )
 def test_an_invalid_column_is_a_one_sentence_error(
-    columns: dict[str, str], given: dict[str, str], said: str
+    columns: dict[str, str], given: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         layout(schema_of(**columns), **given)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -140,10 +140,10 @@ def test_a_row_gives_the_reason_of_its_failure() -> None:
     why = ("ValueError", "no 17", "schema")
     _, letter = copied(*row(why=why), sinkMode="dead_letter", producerName="job")
     assert letter.properties is not None
-    said = {name: letter.properties.get(name) for name in (*letters.FAILURE, letters.CONSUMER)}
-    assert said.pop(letters.ERROR_STACK) is None
-    fingerprint = said.pop(letters.FINGERPRINT)
-    assert said == {
+    message = {name: letter.properties.get(name) for name in (*letters.FAILURE, letters.CONSUMER)}
+    assert message.pop(letters.ERROR_STACK) is None
+    fingerprint = message.pop(letters.FINGERPRINT)
+    assert message == {
         letters.ERROR_CLASS: "ValueError",
         letters.ERROR_MESSAGE: "no 17",
         letters.REASON: "schema",
@@ -168,14 +168,14 @@ def test_a_replay_goes_to_the_original_topic() -> None:
     )
 
     def replayed(topic: str, real: str, **options: str) -> tuple[Destination, OutgoingMessage]:
-        said = [
+        message = [
             (letters.REAL_TOPIC, real),
             (letters.REAL_SUBSCRIPTION, "billing"),
             (letters.RECONSUME_TIMES, "3"),
             ("colour", "red"),
         ]
         given: dict[str, Any] = {"sinkMode": "replay", "subscription": "", **options}
-        return copied(b"v", topic, ID.serialize(), said, schema=schema, **given)
+        return copied(b"v", topic, ID.serialize(), message, schema=schema, **given)
 
     destination, copy = replayed(DEAD, HOME, replayId="r")
     assert destination == Destination(HOME)
@@ -198,15 +198,15 @@ def test_a_replay_goes_to_the_original_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "message_id", "said"),
+    ("topic", "message_id", "message"),
     [
         (None, ID.serialize(), "__topic is null"),
         (HOME, None, "__messageId is null"),
         (HOME, b"\xff", "not a serialized message id"),
     ],
 )
-def test_a_row_without_an_original_is_an_error(topic: Any, message_id: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_row_without_an_original_is_an_error(topic: Any, message_id: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         copied(b"v", topic, message_id, None, None, None, *NOTHING)
 
 

@@ -14,14 +14,14 @@ from pulsar_encore.spark.sink.sequence_ids import SequenceIds, numbering_of
 
 
 class Context:
-    def __init__(self, **said: str) -> None:
-        self.said = said
+    def __init__(self, **properties: str) -> None:
+        self.properties = properties
 
     def partitionId(self) -> int:
         return 2
 
     def getLocalProperty(self, key: str) -> str | None:
-        return self.said.get(key.replace(".", "_"))
+        return self.properties.get(key.replace(".", "_"))
 
 
 def test_numbers_are_derived_from_the_task() -> None:

@@ -84,7 +84,7 @@ def test_a_replay_gets_a_new_id_unless_one_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "service.url is missing"),
         ({"service.url": URL, "topik": "t"}, "no option 'topik' (did you mean 'topic'?)"),
@@ -144,10 +144,10 @@ def test_a_replay_gets_a_new_id_unless_one_is_given() -> None:
         ({"service.url": URL, "pulsar.client.bogus": "1"}, "no option pulsar.client.bogus"),
     ],
 )
-def test_the_error_names_the_invalid_option(given: dict[str, str], said: str) -> None:
+def test_the_error_names_the_invalid_option(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         sink_options(given, streaming=False)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_options_added_by_spark_are_accepted() -> None:

@@ -205,7 +205,7 @@ def test_a_row_without_a_topic_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "value", "said"),
+    ("kind", "name", "value", "message"),
     [
         ("timestamp", "__eventTime", EPOCH - timedelta(seconds=1), "is before 1970 in row 3"),
         ("timestamp", "__deliverAt", EPOCH - timedelta(days=1), "is before 1970 in row 3"),
@@ -215,10 +215,10 @@ def test_a_row_without_a_topic_is_an_error() -> None:
     ],
 )
 def test_values_that_no_message_can_have_are_errors(
-    kind: str, name: str, value: Any, said: str
+    kind: str, name: str, value: Any, message: str
 ) -> None:
     schema = schema_of(value="binary", **{name: kind})
-    with pytest.raises(ConfigurationError, match=f"{name} .*{said}"):
+    with pytest.raises(ConfigurationError, match=f"{name} .*{message}"):
         read(schema, batch_of(schema, [(b"", None), (b"", value)]), 2)
 
 
@@ -293,7 +293,7 @@ def test_avro_follows_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "value_schema", "said"),
+    ("fields", "value_schema", "message"),
     [
         (["name"], AVRO, "there is no column id"),
         (["id", "size"], AVRO, "it has no field size"),
@@ -303,9 +303,9 @@ def test_avro_follows_the_schema() -> None:
     ],
 )
 def test_columns_that_do_not_fit_the_schema_are_errors(
-    fields: list[str], value_schema: str, said: str
+    fields: list[str], value_schema: str, message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         encoder_of("avro", [StructField(each, IntegerType()) for each in fields], value_schema)
 
 

@@ -26,7 +26,7 @@ ONE, OTHER = (
 )
 
 
-class Link:
+class FakeProducer:
     """A producer that stores nothing until the test tells it to."""
 
     def __init__(self) -> None:
@@ -56,15 +56,17 @@ class Producers:
     """Producers of two topics."""
 
     def __init__(self) -> None:
-        self.links = {ONE: Link(), OTHER: Link()}
+        self.by_destination = {ONE: FakeProducer(), OTHER: FakeProducer()}
         self.dropped: list[Destination] = []
         self.given_back: list[Destination] = []
 
-    async def take(self, destination: Destination, _: object) -> Link:
-        return self.links[destination]
+    async def take(self, destination: Destination, _: object) -> FakeProducer:
+        return self.by_destination[destination]
 
-    async def make_numbered(self, destination: Destination, _: object, __: SequenceIds) -> Link:
-        return self.links[destination]
+    async def make_numbered(
+        self, destination: Destination, _: object, __: SequenceIds
+    ) -> FakeProducer:
+        return self.by_destination[destination]
 
     def give_back(self, destinations: Iterable[Destination], _: object) -> None:
         self.given_back += destinations
@@ -72,8 +74,8 @@ class Producers:
     async def drop(self, destinations: Iterable[Destination], _: object) -> None:
         self.dropped += destinations
 
-    async def close(self, links: Iterable[Link]) -> None:
-        for each in links:
+    async def close(self, producers: Iterable[FakeProducer]) -> None:
+        for each in producers:
             await each.close()
 
 
@@ -101,7 +103,7 @@ def chunk(*destinations: Destination) -> RowChunk:
     )
 
 
-async def turns() -> None:
+async def let_tasks_run() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -113,7 +115,7 @@ async def test_rows_stored_behind_a_failed_row_are_marked(
     """Otherwise the number of a later row would hide the failed row from the next attempt."""
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, OTHER, ONE, ONE, ONE))
-    one, other = producers.links[ONE], producers.links[OTHER]
+    one, other = producers.by_destination[ONE], producers.by_destination[OTHER]
     at = {0: 0, 2: 1, 3: 2}[failed]
     one.receipts[at].set_exception(TransportError("too large", result="MessageTooBig"))
     with pytest.raises(TransportError, match=f"row {failed} of the task: too large"):
@@ -131,7 +133,7 @@ async def test_an_aborted_task_marks_nothing(producers: Producers) -> None:
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, ONE))
     await task.abort()
-    assert len(producers.links[ONE].sent) == 2
+    assert len(producers.by_destination[ONE].sent) == 2
 
 
 @pytest.mark.parametrize("numbered", [False, True])
@@ -140,11 +142,11 @@ async def test_a_row_that_is_not_stored_is_an_error_that_names_it(
 ) -> None:
     task = sender(10, numbered=numbered)
     await task.publish(chunk(ONE, OTHER, ONE, ONE))
-    for receipt in producers.links[ONE].receipts[:2]:
+    for receipt in producers.by_destination[ONE].receipts[:2]:
         receipt.set_result(MessageId())
-    producers.links[OTHER].receipts[0].set_result(MessageId())
+    producers.by_destination[OTHER].receipts[0].set_result(MessageId())
     refused = TransportError("too large", result="MessageTooBig")
-    producers.links[ONE].receipts[2].set_exception(refused)
+    producers.by_destination[ONE].receipts[2].set_exception(refused)
     with pytest.raises(TransportError, match=r"^row 3 of the task: too large") as caught:
         await task.publish(chunk(ONE))
     assert caught.value.result == "MessageTooBig"
@@ -154,50 +156,50 @@ async def test_a_row_that_is_not_stored_is_an_error_that_names_it(
 async def test_rows_beyond_the_pending_limit_wait_for_the_first_receipts(
     producers: Producers,
 ) -> None:
-    task, link = sender(10), producers.links[ONE]
+    task, producer = sender(10), producers.by_destination[ONE]
     publishing = asyncio.ensure_future(
         task.publish(RowChunk([OutgoingMessage(payload=b"")] * 25, ONE, 0))
     )
     for sent in (10, 15, 20, 25):
-        await turns()
-        assert len(link.sent) == sent
-        link.store(4)
-        await turns()
-        assert len(link.sent) == sent  # there is room for a whole slice of 5 or for no row
-        link.store(1)
+        await let_tasks_run()
+        assert len(producer.sent) == sent
+        producer.store(4)
+        await let_tasks_run()
+        assert len(producer.sent) == sent  # there is room for a whole slice of 5 or for no row
+        producer.store(1)
     await publishing
-    assert len(link.sent) == 25
+    assert len(producer.sent) == 25
     await task.finish()
-    assert link.flushed == 1
-    assert producers.given_back == [ONE] and not producers.dropped and not link.closed
+    assert producer.flushed == 1
+    assert producers.given_back == [ONE] and not producers.dropped and not producer.closed
     assert task.topics == {ONE.topic: 25}
 
 
 async def test_each_row_goes_to_its_own_topic(producers: Producers) -> None:
     task = sender(100)
     await task.publish(chunk(ONE, OTHER, OTHER, ONE))
-    assert [each.payload for each in producers.links[ONE].sent] == [b"0", b"3"]
-    assert [each.payload for each in producers.links[OTHER].sent] == [b"1", b"2"]
+    assert [each.payload for each in producers.by_destination[ONE].sent] == [b"0", b"3"]
+    assert [each.payload for each in producers.by_destination[OTHER].sent] == [b"1", b"2"]
     await task.finish()
     assert task.topics == {ONE.topic: 2, OTHER.topic: 2}
 
 
 async def test_a_failure_is_reported_and_pending_rows_are_abandoned(producers: Producers) -> None:
-    task, link = sender(2), producers.links[ONE]
+    task, producer = sender(2), producers.by_destination[ONE]
     await task.publish(chunk(ONE, ONE))
-    link.receipts[0].set_exception(UnknownError("no"))
+    producer.receipts[0].set_exception(UnknownError("no"))
     with pytest.raises(UnknownError):
         await task.publish(chunk(ONE))
-    assert len(link.sent) == 2
+    assert len(producer.sent) == 2
     await task.abort()
     assert producers.dropped == [ONE] and not producers.given_back
-    link.receipts[1].set_exception(UnknownError("nobody is told of this one"))
+    producer.receipts[1].set_exception(UnknownError("no task awaits this receipt"))
 
 
 async def test_a_failure_is_reported_at_the_end(producers: Producers) -> None:
     task = sender(100)
     await task.publish(chunk(ONE, OTHER))
-    producers.links[OTHER].receipts[0].set_exception(UnknownError("no"))
+    producers.by_destination[OTHER].receipts[0].set_exception(UnknownError("no"))
     with pytest.raises(UnknownError):
         await task.finish()
     await task.abort()
@@ -211,12 +213,12 @@ async def test_no_numbered_row_follows_a_failed_one(
     monkeypatch.setattr(sending, "_GRACE_S", 0.0)  # one receipt never arrives
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, OTHER))
-    producers.links[OTHER].receipts[0].set_exception(UnknownError("no"))
+    producers.by_destination[OTHER].receipts[0].set_exception(UnknownError("no"))
     with pytest.raises(UnknownError):
         await task.publish(chunk(OTHER))
-    assert len(producers.links[OTHER].sent) == 1
+    assert len(producers.by_destination[OTHER].sent) == 1
     await task.abort()
-    assert producers.links[ONE].closed == producers.links[OTHER].closed == 1
+    assert producers.by_destination[ONE].closed == producers.by_destination[OTHER].closed == 1
     assert not producers.dropped and not producers.given_back
 
 
@@ -225,10 +227,10 @@ async def test_numbers_continue_from_chunk_to_chunk(producers: Producers) -> Non
     await task.publish(chunk(ONE, OTHER))
     await task.publish(chunk(ONE))
     first = 1 << 47
-    assert [each.sequence_id for each in producers.links[ONE].sent] == [first, first + 2]
-    assert [each.sequence_id for each in producers.links[OTHER].sent] == [first + 1]
+    assert [each.sequence_id for each in producers.by_destination[ONE].sent] == [first, first + 2]
+    assert [each.sequence_id for each in producers.by_destination[OTHER].sent] == [first + 1]
     await task.finish()
-    assert producers.links[ONE].closed == producers.links[OTHER].closed == 1
+    assert producers.by_destination[ONE].closed == producers.by_destination[OTHER].closed == 1
 
 
 async def test_a_producer_that_never_answers_is_not_waited_for_for_ever(
@@ -245,7 +247,7 @@ async def test_a_flush_that_never_ends_is_not_waited_for_either(
     producers: Producers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "_GRACE_S", 0.0)
-    monkeypatch.setattr(Link, "flush", lambda self: asyncio.sleep(3600))
+    monkeypatch.setattr(FakeProducer, "flush", lambda self: asyncio.sleep(3600))
     task = sender(10, timeout_ms=20)
     await task.publish(chunk(ONE))
     with pytest.raises(TransportTimeout, match="sendTimeoutMs"):

@@ -61,8 +61,8 @@ def test_rows_are_stored_unchanged_and_in_order(here: Home) -> None:
     )
     at = datetime(2024, 5, 6, 7, 8, 9, 120_999, tzinfo=UTC)
     rows = [("a", b"k", "o", at, [("x", "1")]), (None, None, None, None, None)]
-    said = here.write(schema, rows, rows, options={"topic": "t"})
-    assert said == SinkCommit(4, 2, {NAMESPACE + "t": 4})
+    commit = here.write(schema, rows, rows, options={"topic": "t"})
+    assert commit == SinkCommit(4, 2, {NAMESPACE + "t": 4})
     found = here.stored("t")
     assert [each.data() for each in found] == [b"a", b"", b"a", b""]
     one, none = found[:2]
@@ -75,11 +75,11 @@ def test_rows_are_stored_unchanged_and_in_order(here: Home) -> None:
 
 def test_thousands_of_rows_keep_their_order(here: Home) -> None:
     rows = [(each, f"t{number % 3}") for number, (each,) in enumerate(values(6000))]
-    said = here.write(ROUTED, rows[:2500], rows[2500:], options={"maxPendingMessages": "700"})
-    assert said.rows == 6000
+    commit = here.write(ROUTED, rows[:2500], rows[2500:], options={"maxPendingMessages": "700"})
+    assert commit.rows == 6000
     for number in range(3):
         assert bodies(here, f"t{number}") == [each for each, topic in rows if topic == f"t{number}"]
-        assert said.topics[f"{NAMESPACE}t{number}"] == 2000
+        assert commit.topics[f"{NAMESPACE}t{number}"] == 2000
 
 
 def test_a_task_without_rows_creates_no_producer(here: Home) -> None:
@@ -178,15 +178,15 @@ class Context:
 
     def __init__(self, partition: int = 3, batch: int | None = 5) -> None:
         self.partition = partition
-        self.said = {"sql.streaming.queryId": "q"}
+        self.properties = {"sql.streaming.queryId": "q"}
         if batch is not None:
-            self.said["streaming.sql.batchId"] = str(batch)
+            self.properties["streaming.sql.batchId"] = str(batch)
 
     def partitionId(self) -> int:
         return self.partition
 
     def getLocalProperty(self, key: str) -> str | None:
-        return self.said.get(key)
+        return self.properties.get(key)
 
 
 NUMBERED = {"deduplication": "task-sequence", "producerName": "job", "topic": "t"}
@@ -309,8 +309,8 @@ def test_a_producer_name_in_use_is_waited_for(here: Home, monkeypatch: pytest.Mo
 def test_the_error_for_too_many_producers_is_the_brokers() -> None:
     limit = ProducerBusy("(broker: Topic 't' reached max producers limit)")
     for name in (None, "job-q-3"):
-        said = _busy_text(ProducerOptions(topic="t", producer_name=name), 0.3, limit)
-        assert "stayed in use" not in said and "reached max producers limit" in said
+        commit = _busy_text(ProducerOptions(topic="t", producer_name=name), 0.3, limit)
+        assert "stayed in use" not in commit and "reached max producers limit" in commit
 
 
 async def _producer(client: encore.Client) -> encore.Producer:

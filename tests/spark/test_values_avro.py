@@ -217,10 +217,10 @@ def test_an_unusable_schema_version_is_malformed(writer: str | None, why: str) -
     batch = decoded(avro_plan(NEW), data, versions=[0, 5, 0], writers=writers)
     assert batch["a"].to_pylist() == [2, None, 2]
     assert batch["_corrupt_record"].to_pylist() == [None, data[1], None]
-    with pytest.raises(MalformedValueError, match=why) as told:
+    with pytest.raises(MalformedValueError, match=why) as caught:
         decoded(avro_plan(NEW, "FAILFAST"), data, versions=[0, 5, 0], writers=writers)
-    assert TOPIC in str(told.value)
-    assert "(7,1,-1,-1)" in str(told.value)
+    assert TOPIC in str(caught.value)
+    assert "(7,1,-1,-1)" in str(caught.value)
 
 
 def test_missing_and_surplus_bytes_are_malformed() -> None:
@@ -274,10 +274,10 @@ def test_a_schema_other_than_a_record_is_one_column() -> None:
     ],
 )
 def test_the_error_for_a_schema_without_a_spark_type_says_why(schema: str, words: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         avro_plan(schema)
-    assert words in str(told.value)
-    assert "valueSchema" in str(told.value)
+    assert words in str(caught.value)
+    assert "valueSchema" in str(caught.value)
 
 
 @pytest.mark.parametrize(

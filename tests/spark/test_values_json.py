@@ -83,11 +83,11 @@ def test_a_malformed_value_in_a_block_does_not_affect_the_others(wrong: bytes) -
 
 
 def test_failfast_names_topic_and_message() -> None:
-    with pytest.raises(MalformedValueError) as told:
+    with pytest.raises(MalformedValueError) as caught:
         rows("id INT", *some(20), b'{"id": "x"}', *some(20), mode="FAILFAST")
-    assert TOPIC in str(told.value)
-    assert "(7,20,-1,-1)" in str(told.value)
-    assert "FAILFAST" in str(told.value)
+    assert TOPIC in str(caught.value)
+    assert "(7,20,-1,-1)" in str(caught.value)
+    assert "FAILFAST" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -308,10 +308,10 @@ def test_unions_and_decimals_of_registered_schemas_are_read() -> None:
     ],
 )
 def test_the_error_for_an_invalid_schema_says_why(ddl: str, word: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         json_plan(ddl)
-    assert "valueSchema" in str(told.value)
-    assert word.lower() in str(told.value).lower()
+    assert "valueSchema" in str(caught.value)
+    assert word.lower() in str(caught.value).lower()
 
 
 def test_all_spellings_of_ddl_types_are_accepted() -> None:

@@ -22,7 +22,7 @@ from pulsar_encore.transport.interface import Delivery
 TOPIC = "persistent://public/default/t"
 
 
-class Told:
+class SchemaAndKey:
     """A message's metadata beside its value."""
 
     def __init__(self, version: int, key: bytes | None) -> None:
@@ -74,15 +74,15 @@ def decoded(
     schema = StructType(fields)
     values = values_of(plan, schema, TOPIC, _writers(writers or {}))
     for at in range(len(data)):
-        told: Any = Told(versions[at] if versions else -1, keys[at] if keys else None)
-        block = MessageBlock([(Delivery(0, 7, at, 0, 0, (0,), [told]), 0, 1)])
+        metadata: Any = SchemaAndKey(versions[at] if versions else -1, keys[at] if keys else None)
+        block = MessageBlock([(Delivery(0, 7, at, 0, 0, (0,), [metadata]), 0, 1)])
         values.note(block, lambda at=at: [MessageId(-1, 7, at)])  # type: ignore[misc]
     payloads = Payloads()
     payloads.add(data)
     made, kept = values.columns(payloads)
-    wanted = arrow_schema(schema)
-    batch = pa.RecordBatch.from_arrays([made[name] for name in wanted.names], wanted.names)
-    assert batch.schema == wanted
+    expected = arrow_schema(schema)
+    batch = pa.RecordBatch.from_arrays([made[name] for name in expected.names], expected.names)
+    assert batch.schema == expected
     batch.validate(full=True)
     assert batch.num_rows == len(data)
     return batch if kept is None else batch.filter(pa.array(kept))

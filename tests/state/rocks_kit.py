@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_encore.core.message_key import MessageKey
-from pulsar_encore.state.rocks import RocksStore, TopicStore
+from pulsar_encore.state.rocks import RocksStore, TopicStore, rocks_store
 
 TOPIC = "persistent://public/default/t"
 copies = count()
@@ -24,24 +24,35 @@ def topic_store_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> Top
     return store.topic_store(topic, "s", **options)
 
 
-def nack(source: TopicStore, key: MessageKey, due_ms: int, bits: int = 0) -> None:
+def opened_for_topic(path: Path, **options: Any) -> tuple[RocksStore, TopicStore]:
+    """Open the store and the records of its topic."""
+    store = opened(path, **options)
+    return store, topic_store_of(store)
+
+
+def open_directories() -> list[Path]:
+    """Return the directories that the stores of this process hold open."""
+    return list(rocks_store._slots)
+
+
+def nack(topic_store: TopicStore, key: MessageKey, due_ms: int, bits: int = 0) -> None:
     """Nack a message without a recorded delivery."""
     size = 1 if key[2] < 0 else max(key[2] + 1, 2)
-    source.records.record_nack(key, due_ms, 0, 0, bits=bits, size=size)
+    topic_store.records.record_nack(key, due_ms, 0, 0, bits=bits, size=size)
 
 
-def waiting(source: TopicStore) -> list[tuple[int, MessageKey]]:
+def waiting(topic_store: TopicStore) -> list[tuple[int, MessageKey]]:
     """Return (due time, key) of all waiting messages, by due time."""
     return sorted(
         (due_ms, (*entry, index))
-        for entry, record in source.records.entries_waiting()
+        for entry, record in topic_store.records.entries_waiting()
         for index, due_ms in record.dues_by_index().items()
     )
 
 
-def keys_of(source: TopicStore) -> list[MessageKey]:
+def keys_of(topic_store: TopicStore) -> list[MessageKey]:
     """Return the keys of all waiting messages, by due time."""
-    return [key for _, key in waiting(source)]
+    return [key for _, key in waiting(topic_store)]
 
 
 def killed(path: Path) -> Path:

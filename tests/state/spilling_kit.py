@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pulsar_encore.core.due_index import MessageKey
-from pulsar_encore.errors import StoreError
+from pulsar_encore.errors import StateDamagedError, StoreError
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
 from pulsar_encore.state.blobs.blob_store import BlobWriter
 
 
 class Crash(BaseException):
     """The process dies. Not an `Exception`, so that no handler catches it."""
+
+
+def segments_of(blobs: MemoryBlobs, generation: int) -> list[bytes]:
+    """Return the segments of a blob. A store that counts its reads does not count these."""
+    segments: list[bytes] = []
+    with suppress(StateDamagedError):
+        while True:
+            segments.append(MemoryBlobs.segment(blobs, generation, len(segments)))
+    return segments
+
+
+def write_blob(blobs: MemoryBlobs, generation: int, segments: Iterable[bytes], meta: bytes) -> None:
+    """Write a blob. A store with faults neither counts nor fails these writes."""
+    writer = MemoryBlobs.create(blobs, generation)
+    for segment in segments:
+        writer.append(segment)
+    writer.commit(meta, sync=True)
+
+
+def damage_segment(blobs: MemoryBlobs, generation: int, number: int) -> None:
+    segments = segments_of(blobs, generation)
+    segments[number] = b"damaged"
+    write_blob(blobs, generation, segments, blobs.meta(generation))
+
+
+def copied_without_journals(blobs: MemoryBlobs) -> MemoryBlobs:
+    copy = MemoryBlobs()
+    for generation in blobs.generations():
+        write_blob(copy, generation, segments_of(blobs, generation), blobs.meta(generation))
+    manifest = blobs.read_manifest()
+    if manifest is not None:
+        copy.write_manifest(manifest, sync=True)
+    return copy
 
 
 class FaultyBlobs(MemoryBlobs):
@@ -34,10 +67,9 @@ class FaultyBlobs(MemoryBlobs):
 
     def fork(self) -> MemoryBlobs:
         """Return a copy of the stored data, without faults."""
-        other = MemoryBlobs()
-        other._blobs = dict(self._blobs)
-        other._journals = {number: bytearray(data) for number, data in self._journals.items()}
-        other._manifest = self._manifest
+        other = copied_without_journals(self)
+        for number in self.journals():
+            other.append(number, self.read_journal(number), sync=True)
         return other
 
     @contextmanager
@@ -93,11 +125,10 @@ class UnsyncedBlobs(MemoryBlobs):
 
     def without_power(self) -> MemoryBlobs:
         """Return the data that survives a loss of power."""
-        other = MemoryBlobs()
-        other._blobs = dict(self.safe._blobs)
-        for number, data in self._journals.items():
-            other._journals[number] = data[: self.synced.get(number, 0)]
-        other._manifest = self.safe._manifest
+        other = copied_without_journals(self.safe)
+        for number in self.journals():
+            data = self.read_journal(number)[: self.synced.get(number, 0)]
+            other._journals[number] = bytearray(data)  # an empty journal too
         return other
 
     def create(self, generation: int) -> BlobWriter:  # type: ignore[override]
@@ -128,7 +159,8 @@ class _SyncedWriter:
     def commit(self, meta: bytes, *, sync: bool) -> None:
         self._inner.commit(meta, sync=sync)
         if sync:
-            self._store.safe._blobs[self._generation] = self._store._blobs[self._generation]
+            segments = segments_of(self._store, self._generation)
+            write_blob(self._store.safe, self._generation, segments, meta)
 
 
 class _Writer:

@@ -321,10 +321,12 @@ def test_the_directory_sync_of_a_new_journal_is_retried(
     store.close()
 
 
-def test_a_reopened_store_reads_the_blobs_of_another_owner(store: DirectoryBlobs) -> None:
+def test_a_reopened_store_reads_the_blobs_of_another_owner(
+    store: DirectoryBlobs, tmp_path: Path
+) -> None:
     assert store.segment(1, 0) == b"segment 0"
     store.close()
-    other = DirectoryBlobs(store._path)
+    other = DirectoryBlobs(tmp_path)
     other.open()
     write(other, 1, b"something", b"else")
     other.close()

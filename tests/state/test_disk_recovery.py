@@ -156,7 +156,7 @@ class LostPages(UnsyncedBlobs):
 
 
 @pytest.mark.parametrize("flushes", [True, False])
-def test_a_second_fsync_of_a_journal_proves_nothing(flushes: bool) -> None:
+def test_a_successful_fsync_after_a_failed_one_is_not_trusted(flushes: bool) -> None:
     now = 0.0
     store = LostPages()
     index = SpillingIndex(store, fsync="interval", retry_s=1, clock=lambda: now)

@@ -114,7 +114,7 @@ def test_a_spilling_index_continues_after_a_restart(tmp_path: Path, journal: boo
     index.close()
 
 
-def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_loses_no_key(tmp_path: Path) -> None:
     index = SpillingIndex(RocksBlobs(tmp_path / "b"), journal=True)
     for entry in range(3_000):
         index.add((1, entry, -1), 1_000 + entry, 0)

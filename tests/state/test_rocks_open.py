@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocks_kit import opened, topic_store_of
+from rocks_kit import open_directories, opened, topic_store_of
 
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
+from pulsar_encore.state.rocks import rocks_store as stores
 from pulsar_encore.state.rocks.database import Database
 
-# `import` would give the function of this name, which the package exports.
-stores: Any = sys.modules["pulsar_encore.state.rocks.rocks_store"]
 LONG_S = 10  # a deadlock is a failure, not a hang
 
 
@@ -83,7 +81,7 @@ def test_a_slow_open_does_not_block_other_directories(tmp_path: Path, slow: Gate
             pass
         slow.open()
     made[1].close()
-    assert not stores._slots
+    assert not open_directories()
 
 
 def test_two_concurrent_opens_share_the_directory(tmp_path: Path, slow: Gate) -> None:
@@ -101,7 +99,7 @@ def test_two_concurrent_opens_share_the_directory(tmp_path: Path, slow: Gate) ->
     one.close()
     assert other.is_sole_user
     other.close()
-    assert not stores._slots
+    assert not open_directories()
 
 
 def test_a_directory_can_be_opened_after_a_failed_open(
@@ -111,7 +109,7 @@ def test_a_directory_can_be_opened_after_a_failed_open(
         patch.setattr(stores, "_open_database", lambda *_: (_ for _ in ()).throw(StoreError("no")))
         with pytest.raises(StoreError):
             opened(tmp_path / "state")
-    assert not stores._slots
+    assert not open_directories()
     opened(tmp_path / "state").close()
 
 
@@ -135,7 +133,7 @@ def test_a_slow_close_blocks_only_the_next_open_of_its_directory(
         with thread(lambda: again.append(opened(tmp_path / "slow"))):
             gate.open()
     again[0].close()
-    assert not stores._slots
+    assert not open_directories()
 
 
 async def test_the_loop_runs_while_a_directory_opens(tmp_path: Path, slow: Gate) -> None:
@@ -148,7 +146,7 @@ async def test_the_loop_runs_while_a_directory_opens(tmp_path: Path, slow: Gate)
     await (await opening).aclose()
 
 
-def test_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reopen_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, sync = Gate(), Database.sync
     with monkeypatch.context() as patch:
         store = opened(tmp_path / "state", durability="power")

@@ -43,14 +43,14 @@ def lazy(store: RocksStore) -> AttemptRecords:
 def test_an_attempt_that_killed_the_process_is_counted(store: RocksStore, path: Path) -> None:
     records = before(store)
     records.record_deliveries([DeliveredRecord(1, 1), DeliveredRecord(1, 2, attempt=3)], 1000)
-    with after_kill(path) as source:
-        one, three = recall(source.records, 1, 1), recall(source.records, 1, 2)
+    with after_kill(path) as topic_store:
+        one, three = recall(topic_store.records, 1, 1), recall(topic_store.records, 1, 2)
         assert one is not None and three is not None
         assert (one.attempts, one.held, one.first_ms, one.due_ms) == (1, True, 1000, None)
         assert three.attempts == 3
-        assert recall(source.records, 1, 3) is None
-        source.records.record_deliveries([DeliveredRecord(1, 1, attempt=2)], 2000)
-        again = recall(source.records, 1, 1)
+        assert recall(topic_store.records, 1, 3) is None
+        topic_store.records.record_deliveries([DeliveredRecord(1, 1, attempt=2)], 2000)
+        again = recall(topic_store.records, 1, 1)
         assert again is not None
         assert (again.attempts, again.first_ms) == (2, 1000)
 
@@ -61,8 +61,8 @@ def test_a_nack_writes_due_time_and_count_at_once(store: RocksStore, path: Path)
     writes = store.statistics().writes
     records.record_nack((1, 1, -1), 61_000, 1, 1000, bits=9)
     assert store.statistics().writes == writes + 1
-    with after_kill(path) as source:
-        found = recall(source.records, 1, 1)
+    with after_kill(path) as topic_store:
+        found = recall(topic_store.records, 1, 1)
         assert found is not None and found.due_ms is not None
         assert 61_000 <= found.due_ms < 61_000 + 512
         assert (found.attempts, found.held) == (1, False)
@@ -93,8 +93,11 @@ def test_a_batch_of_a_thousand_is_one_small_record(store: RocksStore, path: Path
     record = records.recall_entry(1, 1)
     assert record is not None and len(to_bytes(record)) < 32
     records.record_nack((1, 1, 700), 5000, 1, 1_800_000_000_000)
-    with after_kill(path) as source:
-        waiting, killer = recall(source.records, 1, 1, 700), recall(source.records, 1, 1, 3)
+    with after_kill(path) as topic_store:
+        waiting, killer = (
+            recall(topic_store.records, 1, 1, 700),
+            recall(topic_store.records, 1, 1, 3),
+        )
         assert waiting is not None and killer is not None
         assert (waiting.attempts, waiting.held, waiting.due_ms) == (1, False, 5000)
         assert (killer.attempts, killer.held, killer.due_ms) == (1, True, None)
@@ -115,16 +118,16 @@ def test_a_batch_is_forgotten_with_its_last_message(store: RocksStore, path: Pat
     found = recall(records, 1, 1, 2)
     assert found is not None and found.settled and found.attempts == 0
     records.flush_all()
-    with after_kill(path) as source:
-        kept = recall(source.records, 1, 1, 1)
-        done = recall(source.records, 1, 1, 0)
+    with after_kill(path) as topic_store:
+        kept = recall(topic_store.records, 1, 1, 1)
+        done = recall(topic_store.records, 1, 1, 0)
         assert kept is not None and (kept.attempts, kept.settled) == (1, False)
         assert done is not None and done.settled
     records.record_ack(1, 1, 0b010)
     assert recall(records, 1, 1, 1) is None
     store.flush()
-    with after_kill(path) as source:
-        assert len(source.records) == 0
+    with after_kill(path) as topic_store:
+        assert len(topic_store.records) == 0
 
 
 def test_a_fast_ack_writes_nothing(store: RocksStore) -> None:
@@ -147,8 +150,8 @@ def test_flush_writes_the_oldest_records_first(store: RocksStore, path: Path) ->
     assert records.flush(9_999) == 0
     assert records.flush(11_500, limit=1) == 1
     assert records.flush(11_500) == 1
-    with after_kill(path) as source:
-        assert [recall(source.records, 1, e) is not None for e in range(5)] == [
+    with after_kill(path) as topic_store:
+        assert [recall(topic_store.records, 1, e) is not None for e in range(5)] == [
             True,
             True,
             False,
@@ -195,9 +198,9 @@ def test_a_cumulative_ack_forgets_the_entries_it_covers(store: RocksStore, path:
     assert len(records) == 15
     assert recall(records, 2, 4) is None and recall(records, 2, 5) is not None
     records.flush_all()
-    with after_kill(path) as source:
-        assert len(source.records) == 15
-        assert recall(source.records, 1, 9) is None
+    with after_kill(path) as topic_store:
+        assert len(topic_store.records) == 15
+        assert recall(topic_store.records, 1, 9) is None
 
 
 def test_a_cumulative_ack_works_at_the_largest_id(store: RocksStore) -> None:
@@ -217,24 +220,24 @@ def test_a_released_attempt_is_not_unfinished(store: RocksStore, path: Path) -> 
     records.record_deliveries([DeliveredRecord(1, 1)], 0)
     records.end_attempts(1, 1, 1, 0)
     records.flush_all()
-    with after_kill(path) as source:
-        found = recall(source.records, 1, 1)
+    with after_kill(path) as topic_store:
+        found = recall(topic_store.records, 1, 1)
         assert found is not None and (found.attempts, found.held) == (1, False)
 
 
-def test_a_seek_forgets_everything(store: RocksStore, path: Path) -> None:
+def test_a_seek_removes_all_records(store: RocksStore, path: Path) -> None:
     records = before(store)
     records.record_deliveries([DeliveredRecord(1, entry) for entry in range(5)], 0)
     records.clear()
     assert len(records) == 0
-    with after_kill(path) as source:
-        assert len(source.records) == 0
+    with after_kill(path) as topic_store:
+        assert len(topic_store.records) == 0
 
 
 def test_the_next_consumer_of_a_process_has_the_records_of_the_last_one(store: RocksStore) -> None:
-    source = topic_store_of(store, count_attempts="lazy")
-    source.records.record_deliveries([DeliveredRecord(1, 1)], 0)
-    source.close()
+    topic_store = topic_store_of(store, count_attempts="lazy")
+    topic_store.records.record_deliveries([DeliveredRecord(1, 1)], 0)
+    topic_store.close()
     found = recall(topic_store_of(store).records, 1, 1)
     assert found is not None and found.held and found.attempts == 1
 

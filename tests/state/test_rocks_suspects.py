@@ -39,10 +39,10 @@ def store(path: Path) -> Iterator[RocksStore]:
 
 def on_disk(path: Path) -> dict[int, tuple[int, int, int | None]]:
     """Return fingerprint, attempts and due time by entry, as the next owner sees them."""
-    with after_kill(path) as source:
+    with after_kill(path) as topic_store:
         found = {}
         for entry in range(10):
-            record = source.records.recall_entry(1, entry)
+            record = topic_store.records.recall_entry(1, entry)
             if record is not None:
                 found[entry] = (record.fingerprint, record.attempts_of(-1), record.due_of(-1))
         return found
@@ -102,7 +102,9 @@ def test_a_match_deletes_suspect_records_that_are_as_new(store: RocksStore, path
     assert on_disk(path) == expected
 
 
-def test_a_match_with_a_record_of_this_owner_proves_nothing(store: RocksStore, path: Path) -> None:
+def test_a_match_with_a_record_of_this_owner_keeps_records_suspect(
+    store: RocksStore, path: Path
+) -> None:
     records = topic_store_of(store).records
     delivered(records, 20)  # an id without a record
     assert records.compare(1, 20, NEW)
@@ -113,7 +115,7 @@ def test_a_match_with_a_record_of_this_owner_proves_nothing(store: RocksStore, p
     assert on_disk(path) == KEPT
 
 
-def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
+def test_a_match_with_a_newer_record_keeps_records_suspect(path: Path) -> None:
     """An owner that was connected to the wrong cluster wrote the newer record."""
     store = opened(path)
     delivered(topic_store_of(store).records, 20)
@@ -164,18 +166,18 @@ def test_fresh_drops_suspect_records_without_a_match(store: RocksStore, path: Pa
 
 
 def test_the_next_owner_of_the_process_has_suspect_records_again(store: RocksStore) -> None:
-    source = topic_store_of(store)
+    topic_store = topic_store_of(store)
     for entry in range(5):
-        assert not source.records.compare(1, entry, NEW)
-        delivered(source.records, entry)
-    assert source.records.waiting == 5
-    source.close()
-    source = topic_store_of(store)
-    assert source.records.waiting == 10
-    assert all(source.records.compare(1, entry, OLD) for entry in range(10))
-    found = recall(source.records, 1, 0)
+        assert not topic_store.records.compare(1, entry, NEW)
+        delivered(topic_store.records, entry)
+    assert topic_store.records.waiting == 5
+    topic_store.close()
+    topic_store = topic_store_of(store)
+    assert topic_store.records.waiting == 10
+    assert all(topic_store.records.compare(1, entry, OLD) for entry in range(10))
+    found = recall(topic_store.records, 1, 0)
     assert found is not None and (found.attempts, found.due_ms) == (5, HOUR)
-    source.records._check()
+    topic_store.records._check()
     assert store.statistics().lost == 0
 
 
@@ -196,7 +198,7 @@ def test_a_cumulative_ack_keeps_suspect_records(
     assert not on_disk(path)
 
 
-def test_a_hundred_suspect_records_are_another_cluster(tmp_path: Path) -> None:
+def test_a_hundred_suspect_records_show_another_cluster(tmp_path: Path) -> None:
     store = opened(tmp_path / "state")
     records = topic_store_of(store).records
     for entry in range(2 * MAX_DIFFERENT):

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rocks_kit import TOPIC, keys_of, killed, opened, topic_store_of, waiting
+from rocks_kit import (
+    TOPIC,
+    keys_of,
+    killed,
+    open_directories,
+    opened,
+    opened_for_topic,
+    topic_store_of,
+    waiting,
+)
 
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateFormatError
@@ -82,19 +91,18 @@ def path(tmp_path: Path) -> Path:
 
 def check(path: Path) -> None:
     """Check that everything is there, in the present format."""
-    store = opened(path, now=NOW)
-    source = topic_store_of(store)
-    assert waiting(source) == WAITING
+    store, topic_store = opened_for_topic(path, now=NOW)
+    assert waiting(topic_store) == WAITING
     assert store.statistics().waiting == 4 and store.statistics().unreadable == 0
-    found = {entry: recall(source.records, 1, entry) for entry in (1, 2, 9)}
+    found = {entry: recall(topic_store.records, 1, entry) for entry in (1, 2, 9)}
     counts = {entry: each.attempts for entry, each in found.items() if each is not None}
     assert counts == {1: 3, 2: 0, 9: 7}
-    batch = source.records.recall_entry(1, 3)
+    batch = topic_store.records.recall_entry(1, 3)
     assert batch is not None and batch.size == 10 and batch.attempts_of(1) == 2
     # The record matches any message, and takes its fingerprint with the next write.
-    assert source.records.compare(1, 1, 1 << 24 | 1)
-    assert source.records.matched == 0
-    source.records.record_nack((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
+    assert topic_store.records.compare(1, 1, 1 << 24 | 1)
+    assert topic_store.records.matched == 0
+    topic_store.records.record_nack((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
     store.close()
     store = opened(path, now=NOW)
     records = topic_store_of(store).records
@@ -108,7 +116,7 @@ def check(path: Path) -> None:
     database.close()
 
 
-def test_an_upgrade_keeps_everything(path: Path) -> None:
+def test_an_upgrade_keeps_all_records_and_due_times(path: Path) -> None:
     check(path)
 
 
@@ -176,6 +184,4 @@ def test_the_previous_version_rejects_the_new_format(
 @pytest.fixture(autouse=True)
 def none_left_open() -> Iterator[None]:
     yield
-    from pulsar_encore.state.rocks import rocks_store as store
-
-    assert not [path for path in store._slots if "pytest" in str(path)]
+    assert not [path for path in open_directories() if "pytest" in str(path)]

@@ -45,12 +45,12 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("salvage") / "state"
     for generation in range(GENERATIONS):
         store = opened(path)
-        source, other = (
+        topic_store, other = (
             topic_store_of(store),
             topic_store_of(store, "persistent://public/default/u"),
         )
         entries = range(generation, GENERATIONS * EACH, GENERATIONS)
-        for each in (source, other):
+        for each in (topic_store, other):
             each.records.record_deliveries(
                 [DeliveredRecord(1, entry, attempt=2) for entry in entries], 0
             )
@@ -63,9 +63,9 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generations_lost(store: RocksStore) -> set[int]:
     lost: set[int] = set()
     for topic in ("persistent://public/default/t", "persistent://public/default/u"):
-        source = topic_store_of(store, topic)
+        topic_store = topic_store_of(store, topic)
         for entry in range(GENERATIONS * EACH):
-            known = recall(source.records, 1, entry)
+            known = recall(topic_store.records, 1, entry)
             if known is None or (known.attempts, known.due_ms) != (2, 1000 + entry):
                 lost.add(entry % GENERATIONS)
     return lost

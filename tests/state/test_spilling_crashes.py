@@ -70,9 +70,9 @@ class World:
             self._forget({key})
         elif act < 0.68:
             ledger, entry = rng.randrange(3), rng.randrange(20)
-            gone = {key: None for key in keys if key[:2] <= (ledger, entry)}
-            self._call(dict(gone), lambda: index.discard_through(ledger, entry))
-            self._forget(gone)
+            discarded = {key: None for key in keys if key[:2] <= (ledger, entry)}
+            self._call(dict(discarded), lambda: index.discard_through(ledger, entry))
+            self._forget(discarded)
         elif act < 0.80:
             self.now_ms += rng.randrange(60)
             limit = rng.choice([None, 3, 20])

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spilling_kit import DeferredExecutor, FaultyBlobs, UnsyncedBlobs, drained, full_disk
+from spilling_kit import (
+    DeferredExecutor,
+    FaultyBlobs,
+    UnsyncedBlobs,
+    damage_segment,
+    drained,
+    full_disk,
+    segments_of,
+)
 
 from pulsar_encore.core.due_index import DueBatch, MessageKey
 from pulsar_encore.errors import (
@@ -119,10 +127,11 @@ def test_a_failed_start_releases_the_directory(tmp_path: Path) -> None:
 
 def test_a_start_detects_any_corrupted_file(tmp_path: Path) -> None:
     """A changed or missing byte of a manifest, meta or journal raises an error."""
-    index = filled(DirectoryBlobs(tmp_path), 320)
+    blobs = DirectoryBlobs(tmp_path)
+    index = filled(blobs, 320)
     finish_work(index)
     index.flush()
-    index._blobs.close()  # a crash: the head is only in the journal
+    blobs.close()  # a crash: the head is only in the journal
     journal = next(path for path in tmp_path.glob("journal-*"))
     for path in (tmp_path / "manifest", journal):
         whole = path.read_bytes()
@@ -151,9 +160,9 @@ def test_a_start_detects_any_corrupted_file(tmp_path: Path) -> None:
 def test_the_torn_end_of_a_journal_is_no_error(
     tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    index = filled(DirectoryBlobs(tmp_path), 50)
-    index.flush()
-    index._blobs.close()
+    blobs = DirectoryBlobs(tmp_path)
+    filled(blobs, 50).flush()
+    blobs.close()
     (journal,) = tmp_path.glob("journal-*")
     journal.write_bytes(journal.read_bytes()[:-cut] + b"\0" * (cut == 20) * 300)
     with caplog.at_level(logging.WARNING):
@@ -170,7 +179,8 @@ def test_the_error_names_an_unsupported_journal_version() -> None:
     (journal,) = blobs.journals()
     data = bytearray(blobs.read_journal(journal))
     data[4] = 9
-    blobs._journals[journal] = data
+    blobs.delete_journal(journal)
+    blobs.append(journal, data, sync=True)
     with pytest.raises(StateFormatError, match="version 9"):
         SpillingIndex(blobs)
 
@@ -182,7 +192,7 @@ def test_a_corrupted_segment_loses_no_id(tmp_path: Path) -> None:
     index.close()
     index = SpillingIndex(blobs)
     (generation,) = blobs.generations()
-    blobs._blobs[generation].segments[2] = b"damaged"
+    damage_segment(blobs, generation, 2)
     index.discard((1, 45, -1))
     assert len(index.pop_due(390)) == 40
     assert not index.pop_due(500), "keys 40 to 59 must not be early"
@@ -226,7 +236,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_full_disk_loses_nothing_and_writing_resumes(
+def test_a_full_disk_loses_no_key_and_writing_resumes(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(seed)
@@ -381,16 +391,16 @@ def test_taken_keys_are_copied_to_a_new_journal_in_steps() -> None:
     def written() -> int:
         return sum(len(blobs.read_journal(number)) for number in blobs.journals())
 
-    turns, before = 0, written()
+    steps, before = 0, written()
     while index.maintain():
         assert written() - before < 40_000
-        turns, before = turns + 1, written()
-        if turns == 3:  # during the copy: keys that are copied, and keys that are not
+        steps, before = steps + 1, written()
+        if steps == 3:  # during the copy: keys that are copied, and keys that are not
             for entry in (0, 2999):
                 index.move((1, entry, -1), 10**6, 0)
             index.done(DueBatch([(1, range(3000, 5000))]))
-        assert turns < 50, "repeated although the journal is as long"
-    assert turns > 5
+        assert steps < 50, "repeated although the journal is as long"
+    assert steps > 5
     index._check()
     again = SpillingIndex(blobs)
     assert len(again.pop_due(99_999)) == 2998
@@ -408,8 +418,8 @@ def test_a_snapshot_kept_for_one_id_does_not_cause_repeated_work(how: str) -> No
     if how == "moved":
         index.add((1, 0, -1), 10**7, 0)
     index.done(index.pop_due(1000))
-    turns = sum(1 for _ in islice(iter(index.maintain, False), 100))
-    assert turns < 30
+    steps = sum(1 for _ in islice(iter(index.maintain, False), 100))
+    assert steps < 30
     writes = blobs.writes
     for entry in range(50):
         index.add((3, entry, -1), 10**7, 0)
@@ -427,7 +437,7 @@ def test_a_snapshot_kept_for_one_id_does_not_cause_repeated_work(how: str) -> No
 def test_a_corrupted_segment_far_ahead_blocks_only_its_own_merge() -> None:
     blobs, clock = FaultyBlobs(), Clock()
     index = finish_work(filled(blobs, 100, max_num_buckets=3, clock=clock, retry_s=60))
-    blobs._blobs[0].segments[0] = b"damaged"
+    damage_segment(blobs, 0, 0)
     for entry in range(100, 3000):
         index.add((1, entry, -1), entry * 10, 0)
         clock.now += 0.2
@@ -436,13 +446,13 @@ def test_a_corrupted_segment_far_ahead_blocks_only_its_own_merge() -> None:
     assert index.statistics().operations["merge"].failed == 1
     assert len(blobs.generations()) <= 6
     assert 0 in blobs.generations(), "kept until it is due"
-    index._blobs.close()
+    blobs.close()
     index = SpillingIndex(blobs)
     assert sorted(drained(index)) == [(1, entry, -1) for entry in range(3000)]
 
 
 @pytest.mark.parametrize("cancel", [True, False])
-def test_an_executor_that_was_shut_down_loses_nothing(cancel: bool) -> None:
+def test_an_executor_that_was_shut_down_loses_no_key(cancel: bool) -> None:
     blobs, executor = MemoryBlobs(), DeferredExecutor()
     index = filled(blobs, 150, executor=executor)
     if not cancel:
@@ -458,7 +468,7 @@ def test_an_executor_that_was_shut_down_loses_nothing(cancel: bool) -> None:
     index.close()
 
 
-def test_a_clock_set_back_delays_and_loses_nothing() -> None:
+def test_a_clock_set_back_delays_and_loses_no_key() -> None:
     blobs = MemoryBlobs()
     index = filled(blobs, 300)
     assert len(index.pop_due(1000)) == 101
@@ -532,7 +542,7 @@ def test_a_start_reads_no_segment_and_a_drain_each_one_once() -> None:
     assert blobs.reads == 0
     assert (1, 700, -1) in index and len(index) == 2000
     assert blobs.reads == 0
-    segments = sum(len(blobs._blobs[each].segments) for each in blobs.generations())
+    segments = sum(len(segments_of(blobs, each)) for each in blobs.generations())
     drained(index)
     assert blobs.reads == segments >= 100
 
@@ -572,7 +582,7 @@ def test_segments_end_with_the_time_step() -> None:
     blobs = MemoryBlobs()
     index = finish_work(filled(blobs, 100, max_time_step_per_bucket_snapshot_segment_seconds=0.1))
     (generation,) = blobs.generations()
-    assert len(blobs._blobs[generation].segments) == 10
+    assert len(segments_of(blobs, generation)) == 10
     assert len(drained(index)) == 100
 
 

@@ -112,17 +112,17 @@ def test_a_pop_reads_a_few_segments_and_the_next_call_continues() -> None:
         index.add((1, entry, -1), 1000, 0)
     while index.maintain():
         pass
-    came: list[int] = []
+    popped: list[int] = []
     calls = empty = 0
     while (head := index.next_due()) is not None:
         before = blobs.reads
         batch = list(index.pop_due(head, 25))
         assert blobs.reads - before <= 10, "too many reads in one call"
-        came += sorted(entry for _, entry, _ in batch)
+        popped += sorted(entry for _, entry, _ in batch)
         calls += 1
         empty += not batch
         assert calls < 100
-    assert came == list(range(400))
+    assert popped == list(range(400))
     assert empty, "the first calls must only read"
     for entry in numbers:
         index.add((2, entry, -1), 2000, 0)

@@ -70,7 +70,7 @@ class Stored:
         return frozenset(self.acked), frozenset(self.kept), self.holder, self.count > 0
 
 
-class Link:
+class Connection:
     """`TransportConsumer`: the pipes between one consumer and the broker."""
 
     def __init__(self, name: str, capabilities: Capabilities) -> None:
@@ -82,17 +82,17 @@ class Link:
         self.seeking = False
         self.up: list[tuple[str, Any]] = []
         self.down: list[Delivery] = []
-        self.sink: Any = None
+        self.listener: Any = None
         self.plans: list[AckPlan] = []  # handed over since the last check
         self.delivered = self.returned = 0  # messages, and room given back for them
 
-    def start(self, sink: Any) -> None:
-        self.sink = sink
+    def start(self, listener: Any) -> None:
+        self.listener = listener
 
     def topic_numbers(self) -> range:
         return range(1)
 
-    def topic_of(self, source: int) -> tuple[str, int]:
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
         return TOPIC, -1
 
     def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int:
@@ -101,10 +101,10 @@ class Link:
     def is_connected(self) -> bool:
         return self.can_ack(0)
 
-    def consumed(self, source: int, messages: int) -> None:
+    def consumed(self, topic_number: int, messages: int) -> None:
         self.returned += messages
 
-    def can_ack(self, source: int) -> bool:
+    def can_ack(self, topic_number: int) -> bool:
         return self.line is not Line.DOWN and not self.seeking
 
     def ack(self, plan: AckPlan) -> None:
@@ -113,11 +113,11 @@ class Link:
         self.plans.append(plan)
         self._send("ack", plan)
 
-    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         keys = [(ledger, number) for ledger, numbers in groups for number in numbers]
         self._send("redeliver", keys)
 
-    def redeliver_all(self, source: int | None = None) -> None:
+    def redeliver_all(self, topic_number: int | None = None) -> None:
         self._send("redeliver all", None)
 
     def _send(self, command: str, details: Any) -> None:
@@ -131,7 +131,7 @@ class Broker:
     Args:
         mode: Subscription type.
         sizes: Messages in each entry; those above 1 are batches.
-        links: The consumers' connections, by name.
+        connections: The consumers' connections, by name.
         tells: Deliveries carry the ack set, and leave acked indexes out.
         split: A batch is delivered message by message, as some transports do.
     """
@@ -140,17 +140,17 @@ class Broker:
         self,
         mode: Mode,
         sizes: Sequence[int],
-        links: dict[str, Link],
+        connections: dict[str, Connection],
         *,
         tells: bool,
         split: bool,
     ) -> None:
         self.shared = mode == "shared"
         self.log = [Stored((1, number), size) for number, size in enumerate(sizes)]
-        self.links = links
+        self.connections = connections
         self.tells = tells
         self.split = split
-        self.active: str | None = next(iter(links))  # Exclusive and Failover
+        self.active: str | None = next(iter(connections))  # Exclusive and Failover
         self.position = 0  # there: the entry to be read next
         self.race = Race.NONE
         self.farthest = 0  # entries sent to the active consumer so far
@@ -169,7 +169,7 @@ class Broker:
 
     def can_send(self, name: str) -> list[Stored]:
         """Entries that may go to this consumer next."""
-        if self.links[name].line not in (Line.UP, Line.BACK):
+        if self.connections[name].line not in (Line.UP, Line.BACK):
             return []
         if self.shared:
             return [each for each in self.log if each.holder is None and not each.done]
@@ -189,16 +189,16 @@ class Broker:
                 self.race = Race.OPEN
             elif self.race is Race.SKIPPING:
                 self.race = Race.NONE
-        wanted = [at for at in range(stored.size) if not (self.tells and at in stored.acked)]
+        undelivered = [at for at in range(stored.size) if not (self.tells and at in stored.acked)]
         mask = -1
         if self.tells and stored.acked:
-            mask = sum(1 << at for at in wanted)
-        parts = [[at] for at in wanted] if self.split else [wanted]
+            mask = sum(1 << at for at in undelivered)
+        parts = [[at] for at in undelivered] if self.split else [undelivered]
         for part in parts:
             messages: Any = [(stored.key, at) for at in part]
             size = stored.size if stored.size > 1 else 0
             delivery = Delivery(0, *stored.key, size, stored.count, part, messages, mask)
-            self.links[name].down.append(delivery)
+            self.connections[name].down.append(delivery)
 
     def can_skip(self) -> bool:
         """Not the end of the log, unless it was sent before: nothing else would show that."""
@@ -210,7 +210,9 @@ class Broker:
     def has_skipped(self, stored: Stored) -> bool:
         """Whether an entry waits for the next rewind, and one to come will show that."""
         number = stored.key[1]
-        coming = [each.entry for link in self.links.values() for each in link.down]
+        coming = [
+            each.entry for connection in self.connections.values() for each in connection.down
+        ]
         coming += [each.key[1] for each in self.log[self.position :] if not each.done]
         return number < self.position and any(number < each for each in coming)
 
@@ -223,7 +225,7 @@ class Broker:
 
     def hear(self, name: str) -> str:
         """Process the first command of a consumer's pipe, and return it."""
-        command, details = self.links[name].up.pop(0)
+        command, details = self.connections[name].up.pop(0)
         if command == "ack":
             self._acked(details)
         elif not self.shared:
@@ -270,7 +272,7 @@ class Broker:
                 stored.holder = None
         if self.active == name:
             self.active = None
-            self._elect(self.links)
+            self._elect(self.connections)
             return self.active is not None
         return False
 
@@ -280,11 +282,11 @@ class Broker:
 
     def switch(self) -> None:
         """Failover: the other consumer becomes the active one, and both stay connected."""
-        self._elect([name for name in self.links if name != self.active])
+        self._elect([name for name in self.connections if name != self.active])
 
     def _elect(self, names: Container[str]) -> None:
-        for name, link in self.links.items():
-            if name in names and link.line in (Line.UP, Line.BACK):
+        for name, connection in self.connections.items():
+            if name in names and connection.line in (Line.UP, Line.BACK):
                 self.active = name
                 self.elected = True
                 self.farthest = 0

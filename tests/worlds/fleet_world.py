@@ -193,8 +193,8 @@ class FleetWorld:
         left = [index for index in range(self.size) if index not in self.acked]
         ack_set = sum(1 << index for index in left) if self.acked else -1
         state = each.state
-        entry, wanted = state.arrive(KEY, self.size, self.redelivery_count, left, ack_set)
-        for index in (left[position] for position in wanted):
+        entry, positions = state.arrive(KEY, self.size, self.redelivery_count, left, ack_set)
+        for index in (left[position] for position in positions):
             assert entry is not None
             count = state.attempts.count(entry, index)
             tried_here = state.attempts.tried_here(entry, index)
@@ -294,7 +294,7 @@ class Walked:
     healthy_dead: bool = False
     events: tuple[Event, ...] = ()
 
-    def look(self, world: FleetWorld, events: Sequence[Event]) -> None:
+    def check(self, world: FleetWorld, events: Sequence[Event]) -> None:
         for index, failing in enumerate(world.fleet.failing):
             if failing == POISON and world.attempts[index] > self.attempts:
                 self.attempts, self.events = world.attempts[index], tuple(events)
@@ -321,7 +321,7 @@ def walk(fleet: Fleet, *, new: Callable[[Fleet], FleetWorld] = FleetWorld) -> Wa
                 continue
             seen.add(state)
             walked.states += 1
-            walked.look(world, (*events, event))
+            walked.check(world, (*events, event))
             ahead.append(((*events, event), list(world.events())))
     return walked
 

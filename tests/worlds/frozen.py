@@ -24,7 +24,7 @@ from pulsar_encore.core.rewind_check import Rewind, _Owed
 from pulsar_encore.core.topic_state import TopicState
 
 if TYPE_CHECKING:
-    from small_world import App, Look
+    from small_world import App, ReceivedMessage
 
 _PLAIN = frozenset((int, str, bool, float, type(None), bytes))
 # Attributes that are not state: constants and back references.
@@ -76,29 +76,29 @@ _CONSTANT = {
 
 def freeze(app: App, now: float) -> Any:
     """Return all state of one consumer and its application that affects later events."""
-    source, link = app.source, app.link
+    topic_state, connection = app.topic_state, app.connection
     at_ms = int(now * 1000)
     queue = tuple(
         (
             cursor.entry.key,
             bool(cursor.entry.live),
-            cursor.entry is source.table.entries.get(cursor.entry.key),
+            cursor.entry is topic_state.table.entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
         for cursor in app.queue._deliveries
     )
     down = tuple(
         (each.entry, tuple(each.indexes), each.ack_set, each.redelivery_count > 0)
-        for each in link.down
+        for each in connection.down
     )
-    up = tuple((command, _command(details)) for command, details in link.up)
+    up = tuple((command, _command(details)) for command, details in connection.up)
     patience = app.rewinds._progress.get(0)
     waited = None
-    if patience is not None and source.rewind is not None:
+    if patience is not None and topic_state.rewind is not None:
         waited = (
             round(now - patience.since_s),
             patience.rewinds,
-            patience.came == source.rewind.came,
+            patience.came == topic_state.rewind.came,
         )
     timers = frozenset(
         (each.callback.__name__, round(each.at - now, 1))
@@ -106,15 +106,15 @@ def freeze(app: App, now: float) -> Any:
         if each.callback.__name__ != "_ring"
     )
     return (
-        _value(source, at_ms),
+        _value(topic_state, at_ms),
         frozenset(app.nacks.keys),
         frozenset(app.timeouts.keys),
         queue,
-        (link.line, link.seeking, down, up),
+        (connection.line, connection.seeking, down, up),
         frozenset(app.acks._refused),
         waited,
         timers,
-        frozenset(_look(each, source) for each in app.looks),
+        frozenset(_received(each, topic_state) for each in app.received),
         frozenset(app.acked),
         frozenset(app.may_ack),
         frozenset(app.seen),
@@ -130,16 +130,17 @@ def _command(details: Any) -> Any:
     return details.cumulative, frozenset(details.entries), frozenset(details.partial)
 
 
-def _look(look: Look, source: TopicState) -> Any:
-    entry = look.message._entry
+def _received(received: ReceivedMessage, topic_state: TopicState) -> Any:
+    entry = received.message._entry
     assert entry is not None
-    known = entry is source.table.entries.get(entry.key)  # `find` would take it out of the store
+    # `find` would take it out of the store.
+    known = entry is topic_state.table.entries.get(entry.key)
     record = None
     if not known:  # the rest of its record
-        record = (bool(entry.live), entry.era == source.era, entry.unacked, bytes(entry.state))
-    turns = entry.delivery_number(look.spot[1]) - look.message._delivery_number
-    flags = look.nacked, look.leaving, look.current, look.void
-    return look.spot, flags, known, record, min(turns, 2)
+        record = (bool(entry.live), entry.era == topic_state.era, entry.unacked, bytes(entry.state))
+    deliveries = entry.delivery_number(received.spot[1]) - received.message._delivery_number
+    flags = received.nacked, received.leaving, received.current, received.void
+    return received.spot, flags, known, record, min(deliveries, 2)
 
 
 def _entry(entry: Entry, now: int) -> Any:

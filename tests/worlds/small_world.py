@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from abstract_broker import TOPIC, Broker, Line, Link, Mode, Spot, Stored
+from abstract_broker import TOPIC, Broker, Connection, Line, Mode, Spot, Stored
 from frozen import freeze
 
 from pulsar_encore.consumer.consumer import Consumer
@@ -174,7 +174,7 @@ class PlainIndex:
     def _check(self) -> None: ...
 
 
-class Look:
+class ReceivedMessage:
     """One hand-over of a message to an application.
 
     Attributes:
@@ -206,34 +206,34 @@ class App:
         self.name = name
         self.loop = StillLoop()
         capabilities = Capabilities(name="model", ack_unseen_index=not plan.stock)
-        self.link = Link(name, capabilities)
+        self.connection = Connection(name, capabilities)
         options = _options(plan)
         asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self.loop.hook)
         try:
-            parts = assemble(self.link, options, new_index=PlainIndex)  # type: ignore[arg-type]
+            parts = assemble(self.connection, options, new_index=PlainIndex)  # type: ignore[arg-type]
             self.consumer = Consumer(parts)
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
         self.consumer._fair_yield.clock = lambda: -math.inf  # no call ever has to let a loop run
-        self.source: TopicState = parts.topic_states.by_number[0]
-        nacks, timeouts = self.source.nacks, self.source.timeouts
+        self.topic_state: TopicState = parts.topic_states.by_number[0]
+        nacks, timeouts = self.topic_state.nacks, self.topic_state.timeouts
         assert isinstance(nacks, PlainIndex) and isinstance(timeouts, PlainIndex)
         self.nacks, self.timeouts = nacks, timeouts
         self.queue, self.acks = parts.queue, parts.acks
         self.redelivery, self.rewinds = parts.redelivery, parts.rewinds
         self.settlement = parts.settlement
-        self.looks: list[Look] = []
+        self.received: list[ReceivedMessage] = []
         self.acked: set[Spot] = set()  # by this application, since the last seek
         self.may_ack: set[Spot] = set()  # messages that an ack of this consumer may cover
         self.seen: set[Spot] = set()  # handed over, since the last seek
         self.may_repeat: set[Spot] = set()  # by the rules, though it acks them
         self.numbers: dict[Spot, int] = {}
 
-    def find(self, spot: Spot, number: int) -> Look:
-        return next(each for each in self.looks if (each.spot, each.number) == (spot, number))
+    def find(self, spot: Spot, number: int) -> ReceivedMessage:
+        return next(each for each in self.received if (each.spot, each.number) == (spot, number))
 
     def has_queued(self) -> bool:
         """Whether there is something to take, though it may be settled by now."""
@@ -292,8 +292,8 @@ class World:
         self.plan = plan
         self.now = _BEGIN_S
         self.apps = {name: App(name, plan) for name in plan.names}
-        links = {name: app.link for name, app in self.apps.items()}
-        self.broker = Broker(plan.mode, plan.sizes, links, tells=plan.tells, split=plan.split)
+        connections = {name: app.connection for name, app in self.apps.items()}
+        self.broker = Broker(plan.mode, plan.sizes, connections, tells=plan.tells, split=plan.split)
         self.spots = [(each.key, at) for each in self.broker.log for at in range(each.size)]
         self.left = {what: plan.budget.get(what, 0) for what in LIMITED}
         self.frozen: dict[str, int] = {}  # of the apps that were not touched since
@@ -312,9 +312,9 @@ class World:
 
     def events(self) -> Iterator[Event]:
         for name, app in self.apps.items():
-            yield from self._link_events(name, app)
+            yield from self._connection_events(name, app)
             yield from self._app_events(name, app)
-        if self.left["crash"] and any(app.link.line is Line.UP for app in self.apps.values()):
+        if self.left["crash"] and any(app.connection.line is Line.UP for app in self.apps.values()):
             yield ("crash", "broker")
         if self.left["switch"] and len(self._connected()) > 1:
             yield ("switch", "broker")
@@ -323,16 +323,16 @@ class World:
         if self.left["quiet"] and self._is_still():
             yield ("quiet", "all")
 
-    def _link_events(self, name: str, app: App) -> Iterator[Event]:
-        link, left = app.link, self.left
-        line = link.line
-        if link.up:
+    def _connection_events(self, name: str, app: App) -> Iterator[Event]:
+        connection, left = app.connection, self.left
+        line = connection.line
+        if connection.up:
             yield ("hear", name)
-        if link.down and line in (Line.UP, Line.CUT) and not link.seeking:
+        if connection.down and line in (Line.UP, Line.CUT) and not connection.seeking:
             yield ("arrive", name)
         for stored in self._can_send(name):
             yield ("send", name, stored.key)
-        if line is Line.UP and not link.seeking:
+        if line is Line.UP and not connection.seeking:
             if left["cut"]:
                 yield ("cut", name)
             if left["flap"]:
@@ -345,29 +345,29 @@ class World:
             yield ("subscribe", name)
         elif line is Line.BACK:
             yield ("tell", name)
-        if link.seeking:
+        if connection.seeking:
             yield ("sought", name)
 
     def _app_events(self, name: str, app: App) -> Iterator[Event]:
         left = self.left
         if app.has_queued():
             yield ("take", name)
-        for look in app.looks:
-            which = (look.spot, look.number)
-            if look.leaving:
+        for received in app.received:
+            which = (received.spot, received.number)
+            if received.leaving:
                 yield ("forwarded", name, *which)
                 yield ("copy failed", name, *which)
             yield ("ack", name, *which)
             if left["ack by id"]:
                 yield ("ack by id", name, *which)
-            if left["ack all up to"] and not look.void:
+            if left["ack all up to"] and not received.void:
                 yield ("ack all up to", name, *which)
-            if not (look.nacked or look.leaving):
+            if not (received.nacked or received.leaving):
                 if left["nack"]:
                     yield ("nack", name, *which)
-                if left["nack by id"] and look.current:
+                if left["nack by id"] and received.current:
                     yield ("nack by id", name, *which)
-                if left["leave"] and look.current:
+                if left["leave"] and received.current:
                     yield ("leave", name, *which)
         for key in app.nacks.keys:
             yield ("due", name, key)
@@ -376,24 +376,33 @@ class World:
                 yield ("time out", name, key)
         if left["redeliver all"]:
             yield ("redeliver all", name)
-        if len(app.source.acks) and app.link.can_ack(0):
+        if len(app.topic_state.acks) and app.connection.can_ack(0):
             yield ("flush", name)
 
     def _can_send(self, name: str) -> list[Stored]:
         if self.broker.elected:  # a new active consumer waits for a second; acks take a tenth
             for app in self.apps.values():
-                if app.link.up or (app.link.line is Line.UP and len(app.source.acks)):
+                if app.connection.up or (
+                    app.connection.line is Line.UP and len(app.topic_state.acks)
+                ):
                     return []
         return self.broker.can_send(name)
 
     def _connected(self) -> list[str]:
-        return [name for name, app in self.apps.items() if app.link.line in (Line.UP, Line.BACK)]
+        return [
+            name for name, app in self.apps.items() if app.connection.line in (Line.UP, Line.BACK)
+        ]
 
     def _is_still(self) -> bool:
         """Nothing is on its way, nor waits to be sent: time may pass."""
         return all(
-            app.link.line is Line.UP
-            and not (app.link.up or app.link.down or app.link.seeking or len(app.source.acks))
+            app.connection.line is Line.UP
+            and not (
+                app.connection.up
+                or app.connection.down
+                or app.connection.seeking
+                or len(app.topic_state.acks)
+            )
             for app in self.apps.values()
         )
 
@@ -404,27 +413,27 @@ class World:
         """
         apps = self.apps.items()
         for name, app in apps:
-            link = app.link
-            if link.seeking:
+            connection = app.connection
+            if connection.seeking:
                 return ("sought", name)
-            if link.line is not Line.UP:
+            if connection.line is not Line.UP:
                 mending = {Line.CUT: "notice", Line.DOWN: "subscribe", Line.BACK: "tell"}
-                return (mending[link.line], name)
+                return (mending[connection.line], name)
         for name, app in apps:
-            if app.link.up:
+            if app.connection.up:
                 return ("hear", name)
-            if app.link.down:
+            if app.connection.down:
                 return ("arrive", name)
             if app.has_queued():
                 return ("take", name)
-            for look in app.looks:
-                if look.leaving:
-                    return ("forwarded", name, look.spot, look.number)
-                if look.in_hand:
+            for received in app.received:
+                if received.leaving:
+                    return ("forwarded", name, received.spot, received.number)
+                if received.in_hand:
                     what = "nack" if nacks and self.left["nack"] else "ack"
-                    return (what, name, look.spot, look.number)
+                    return (what, name, received.spot, received.number)
         for name, app in apps:
-            if len(app.source.acks):
+            if len(app.topic_state.acks):
                 return ("flush", name)
         for name in reversed(self.apps):
             for stored in self._can_send(name):
@@ -459,12 +468,12 @@ class World:
 
     def _hurry(self) -> None:
         for app in self.apps.values():
-            if app.link.line is Line.CUT:
+            if app.connection.line is Line.CUT:
                 self._notice(app)
-            elif app.link.line is Line.BACK:
+            elif app.connection.line is Line.BACK:
                 self._tell(app)
-            while app.link.up or (app.link.down and not app.link.seeking):
-                if app.link.up:
+            while app.connection.up or (app.connection.down and not app.connection.seeking):
+                if app.connection.up:
                     self._hear(app)
                 else:
                     self._arrive(app)
@@ -473,9 +482,9 @@ class World:
         self.broker.hear(app.name)
 
     def _arrive(self, app: App) -> None:
-        delivery = app.link.down.pop(0)
-        app.link.delivered += len(delivery.indexes)
-        app.link.sink.on_deliveries([delivery])
+        delivery = app.connection.down.pop(0)
+        app.connection.delivered += len(delivery.indexes)
+        app.connection.listener.on_deliveries([delivery])
 
     def _send(self, app: App, key: EntryKey) -> None:
         self.broker.send(app.name, self.broker.find(key))
@@ -500,60 +509,60 @@ class World:
         )
 
     def _cut(self, app: App) -> None:
-        app.link.line = Line.CUT
-        app.link.up.clear()
+        app.connection.line = Line.CUT
+        app.connection.up.clear()
         if self.broker.lost(app.name):
             self._elected()
 
     def _notice(self, app: App) -> None:
-        app.link.line = Line.DOWN
-        app.link.down.clear()
-        app.link.sink.on_disconnected()
+        app.connection.line = Line.DOWN
+        app.connection.down.clear()
+        app.connection.listener.on_disconnected()
 
     def _subscribe(self, app: App) -> None:
-        app.link.line = Line.BACK
+        app.connection.line = Line.BACK
         self.broker.subscribed(app.name)
 
     def _tell(self, app: App) -> None:
-        app.link.line = Line.UP
-        app.link.sink.on_connected()
+        app.connection.line = Line.UP
+        app.connection.listener.on_connected()
 
     def _flap(self, app: App) -> None:
-        """Lost and back again between two looks of who watches the connection."""
+        """Lost and back again before the other side checks the connection."""
         self._cut(app)
-        app.link.down.clear()
-        app.link.line = Line.UP
+        app.connection.down.clear()
+        app.connection.line = Line.UP
         self.broker.subscribed(app.name)
         self._may_repeat(app)
 
     def _crash(self) -> None:
         for app in self.apps.values():
-            if app.link.line is Line.UP:
+            if app.connection.line is Line.UP:
                 self._cut(app)
-            elif app.link.line is Line.BACK:
-                app.link.line = Line.DOWN
-                app.link.up.clear()
-                app.link.down.clear()
+            elif app.connection.line is Line.BACK:
+                app.connection.line = Line.DOWN
+                app.connection.up.clear()
+                app.connection.down.clear()
                 self.broker.lost(app.name)
         self.broker.crash()
 
     def _seek(self, app: App) -> None:
         """Acks made so far are sent first; acks made before the seek completes are void."""
         app.acks.flush()
-        while app.link.up:
+        while app.connection.up:
             self.broker.hear(app.name)
-        app.link.seeking = True
+        app.connection.seeking = True
 
     def _sought(self, app: App) -> None:
-        app.link.seeking = False
-        app.link.up.clear()
-        app.link.down.clear()
+        app.connection.seeking = False
+        app.connection.up.clear()
+        app.connection.down.clear()
         self.broker.seek()
-        app.link.sink.on_seek()
+        app.connection.listener.on_seek()
         app.acked.clear()
         app.seen.clear()
-        for look in app.looks:
-            look.void, look.current, look.leaving = True, False, False
+        for received in app.received:
+            received.void, received.current, received.leaving = True, False, False
 
     def _flush(self, app: App) -> None:
         app.acks.flush()
@@ -593,20 +602,20 @@ class World:
         spot: Any = message._raw
         self._check_taken(app, spot)
         number = app.numbers[spot] = app.numbers.get(spot, 0) + 1
-        app.looks.append(Look(message, spot, number))
+        app.received.append(ReceivedMessage(message, spot, number))
         app.seen.add(spot)
 
     def _check_taken(self, app: App, spot: Spot) -> None:
         shown = f"{_spot(spot)} is handed to {app.name}"
         if spot in app.acked and spot not in app.may_repeat:
             raise Violation(f"{shown}, who acked it: no rule allows that")
-        for look in app.looks:
-            if look.spot == spot and look.current:
-                if not look.nacked:
+        for received in app.received:
+            if received.spot == spot and received.current:
+                if not received.nacked:
                     raise Violation(f"{shown}, who holds it already")
                 if self.broker.shared:
                     raise Violation(f"{shown} before its nack is due")
-                look.current = False  # on Exclusive and Failover a rewind brings it at once
+                received.current = False  # on Exclusive and Failover a rewind brings it at once
         if self.broker.shared:
             return
         for before in self.spots[: self.spots.index(spot)]:
@@ -616,26 +625,26 @@ class World:
     def _is_accounted(self, app: App, spot: Spot) -> bool:
         if spot[1] in self.broker.find(spot[0]).acked or spot in app.acked:
             return True
-        return any(look.spot == spot and look.current for look in app.looks)
+        return any(received.spot == spot and received.current for received in app.received)
 
     def _ack(self, app: App, spot: Spot, number: int, *, by_id: bool = False) -> None:
-        look = app.find(spot, number)
-        item: Any = look.message.message_id() if by_id else look.message
+        received = app.find(spot, number)
+        item: Any = received.message.message_id() if by_id else received.message
         app.may_ack.add(spot)
         try:
             _drive(app.consumer.acknowledge(item))
         except MessageNotHeldError:  # says that it will come again
-            app.looks.remove(look)
+            app.received.remove(received)
             return
-        if not look.void or self._has_acked(app, spot):
+        if not received.void or self._has_acked(app, spot):
             app.acked.add(spot)
-        app.looks = [each for each in app.looks if each.spot != spot]
+        app.received = [each for each in app.received if each.spot != spot]
 
     def _has_acked(self, app: App, spot: Spot) -> bool:
-        entry = app.source.find(spot[0])
+        entry = app.topic_state.find(spot[0])
         if entry is not None:
             return entry.state[spot[1]] == ACKED
-        return app.source.acks.covers(spot[0])
+        return app.topic_state.acks.covers(spot[0])
 
     def _ack_by_id(self, app: App, spot: Spot, number: int) -> None:
         self._ack(app, spot, number, by_id=True)
@@ -648,43 +657,43 @@ class World:
         app.may_ack.update(covered)
         _drive(app.consumer.acknowledge_cumulative(app.find(spot, number).message))
         app.acked.update(covered)
-        app.looks = [each for each in app.looks if each.spot not in covered]
+        app.received = [each for each in app.received if each.spot not in covered]
 
     def _nack(self, app: App, spot: Spot, number: int) -> None:
-        look = app.find(spot, number)
-        _drive(app.consumer.negative_acknowledge(look.message))
-        look.nacked = True
-        if not look.current:
-            app.looks.remove(look)
+        received = app.find(spot, number)
+        _drive(app.consumer.negative_acknowledge(received.message))
+        received.nacked = True
+        if not received.current:
+            app.received.remove(received)
 
     def _nack_by_id(self, app: App, spot: Spot, number: int) -> None:
-        look = app.find(spot, number)
-        _drive(app.consumer.negative_acknowledge(look.message.message_id()))
-        look.nacked = True
+        received = app.find(spot, number)
+        _drive(app.consumer.negative_acknowledge(received.message.message_id()))
+        received.nacked = True
 
     def _leave(self, app: App, spot: Spot, number: int) -> None:
-        look = app.find(spot, number)
-        app.settlement.begin_forwarding(look.message, cumulative=False)
-        look.leaving = True
+        received = app.find(spot, number)
+        app.settlement.begin_forwarding(received.message, cumulative=False)
+        received.leaving = True
 
     def _forwarded(self, app: App, spot: Spot, number: int) -> None:
         self._ack(app, spot, number)
 
     def _copy_failed(self, app: App, spot: Spot, number: int) -> None:
-        look = app.find(spot, number)
-        app.settlement.not_forwarded(look.message, 60_000, None)
-        look.leaving, look.nacked = False, True
+        received = app.find(spot, number)
+        app.settlement.not_forwarded(received.message, 60_000, None)
+        received.leaving, received.nacked = False, True
 
     def _redeliver_all(self, app: App) -> None:
         app.consumer.redeliver_unacknowledged_messages()
-        self._given_back(app, app.looks)
+        self._given_back(app, app.received)
 
     def _due(self, app: App, key: MessageKey) -> None:
         app.nacks.keys[key] = True
         self._fire(app, key)
 
     def _time_out(self, app: App, key: MessageKey) -> None:
-        app.timeouts.keys[key] = app.source.special = True
+        app.timeouts.keys[key] = app.topic_state.special = True
         self._fire(app, key)
 
     def _fire(self, app: App, key: MessageKey) -> None:
@@ -692,27 +701,27 @@ class World:
             raise Violation(f"{app.name} has set no alarm for what is due")
         app.redelivery._alarm._ring()
         spot = (key[:2], max(key[2], 0))
-        gone = [each for each in app.looks if each.spot == spot or not self.broker.shared]
-        self._given_back(app, gone)
+        given_back = [each for each in app.received if each.spot == spot or not self.broker.shared]
+        self._given_back(app, given_back)
 
-    def _given_back(self, app: App, looks: list[Look]) -> None:
-        for look in looks:
-            if not look.leaving:
-                look.current = False
-        app.looks = [each for each in app.looks if each.current or not each.nacked]
+    def _given_back(self, app: App, messages: list[ReceivedMessage]) -> None:
+        for received in messages:
+            if not received.leaving:
+                received.current = False
+        app.received = [each for each in app.received if each.current or not each.nacked]
 
     # Invariants
 
     def _look_at_acks(self) -> None:
         for app in self.apps.values():
-            for plan in app.link.plans:
+            for plan in app.connection.plans:
                 for spot in self._covered(plan):
                     # A broker that sends ack sets may have reported another consumer's ack.
                     if not any(spot in each.may_ack for each in self.apps.values()):
                         raise Violation(
                             f"an ack of {app.name} covers {_spot(spot)}, which nobody acked"
                         )
-            app.link.plans.clear()
+            app.connection.plans.clear()
 
     def _covered(self, plan: AckPlan) -> Iterator[Spot]:
         if plan.cumulative is not None:
@@ -729,14 +738,14 @@ class World:
     def check(self) -> None:
         """Each message is somewhere, and every consumer's books are in order."""
         for app in self.apps.values():
-            app.source._check()
-            if app.source.rewind is not None:
-                app.source.rewind._check()
-            if app.source.count(QUEUED) != len(app.queued()):
+            app.topic_state._check()
+            if app.topic_state.rewind is not None:
+                app.topic_state.rewind._check()
+            if app.topic_state.count(QUEUED) != len(app.queued()):
                 raise Violation(f"{app.name}: what is marked as queued is not what is queued")
             acks = app.acks
             idle = acks._timer is None and acks._retry is None
-            if len(app.source.acks) and app.link.can_ack(0) and idle:
+            if len(app.topic_state.acks) and app.connection.can_ack(0) and idle:
                 raise Violation(f"acks wait at {app.name}, and nothing will send them")
         for spot in self.spots:
             if not self.where(spot):
@@ -761,26 +770,30 @@ class World:
 
     def _where_at(self, app: App, spot: Spot) -> Iterator[str]:
         key, index = spot
-        source, link = app.source, app.link
-        entry = source.find(key)
+        topic_state, connection = app.topic_state, app.connection
+        entry = topic_state.find(key)
         words = {QUEUED: "queued", NACKED: "waiting", ACKED: "acked", FORWARDING: "leaving"}
         if entry is not None:
             state = entry.state[index]
             if state in words:
                 yield words[state]
-            elif state == HELD and any(each.spot == spot and each.in_hand for each in app.looks):
+            elif state == HELD and any(each.spot == spot and each.in_hand for each in app.received):
                 yield "held"
-            elif state == AWAY and source.rewind is not None and source.rewind.outstanding:
+            elif (
+                state == AWAY and topic_state.rewind is not None and topic_state.rewind.outstanding
+            ):
                 yield "owed"
-        elif (*key, -1) in source.nacks:
+        elif (*key, -1) in topic_state.nacks:
             yield "waiting"
-        elif source.acks.covers(key) or spot in app.acked:
+        elif topic_state.acks.covers(key) or spot in app.acked:
             yield "acked"
-        elif source.rewind is not None and source.rewind.outstanding:
+        elif topic_state.rewind is not None and topic_state.rewind.outstanding:
             yield "owed"
-        if any((each.ledger, each.entry) == key and index in each.indexes for each in link.down):
+        if any(
+            (each.ledger, each.entry) == key and index in each.indexes for each in connection.down
+        ):
             yield "on its way"
-        for command, details in link.up:
+        for command, details in connection.up:
             if command == "ack":
                 if spot in self._covered(details):
                     yield "acked"
@@ -790,15 +803,17 @@ class World:
     def check_the_end(self) -> None:
         """With everything settled and the world at rest, nothing is left over."""
         for name, app in self.apps.items():
-            link = app.link
+            connection = app.connection
             if app.queue.take() is not None:
                 raise Violation(f"{name} has something queued that is settled")
-            if app.source.unacked:
-                raise Violation(f"{name} counts {app.source.unacked} messages as unacked for ever")
-            if link.returned != link.delivered:
+            if app.topic_state.unacked:
                 raise Violation(
-                    f"{name} was delivered {link.delivered} messages and gave back room for "
-                    f"{link.returned}"
+                    f"{name} counts {app.topic_state.unacked} messages as unacked for ever"
+                )
+            if connection.returned != connection.delivered:
+                raise Violation(
+                    f"{name} was delivered {connection.delivered} messages and gave back room for "
+                    f"{connection.returned}"
                 )
 
     def report(self) -> str:

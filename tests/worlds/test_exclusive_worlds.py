@@ -109,12 +109,12 @@ FAILOVER = {
 
 
 @pytest.mark.parametrize("name", EXCLUSIVE)
-def test_exclusive(name: str) -> None:
+def test_no_order_of_events_on_exclusive_breaks_a_rule(name: str) -> None:
     depth, plan = EXCLUSIVE[name]
     assert search(plan, deepest=depth + DEEPER).depth == depth + DEEPER
 
 
 @pytest.mark.parametrize("name", FAILOVER)
-def test_failover(name: str) -> None:
+def test_no_order_of_events_on_failover_breaks_a_rule(name: str) -> None:
     depth, plan = FAILOVER[name]
     assert search(plan, deepest=depth + DEEPER).depth == depth + DEEPER

@@ -25,7 +25,7 @@ FAILURES: Any = ["nack", "timeout"]
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("consumers", [1, 2, 3, 4])
-def test_when_all_fail_each_is_tried_m_plus_1_times(
+def test_a_batch_that_always_fails_is_tried_m_plus_1_times(
     consumers: int, most: int, failure: Any
 ) -> None:
     fleet = Fleet(
@@ -37,7 +37,7 @@ def test_when_all_fail_each_is_tried_m_plus_1_times(
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("consumers", [2, 3, 4])
-def test_a_healthy_sibling_costs_no_attempt_and_one_that_fails_once_costs_one(
+def test_another_message_that_fails_once_costs_at_most_one_more_attempt(
     consumers: int, most: int
 ) -> None:
     for failing, bound in (((P, 0), most + 1), ((P, 1), most + 2), ((P, 0, 1), most + 2)):
@@ -49,9 +49,7 @@ def test_a_healthy_sibling_costs_no_attempt_and_one_that_fails_once_costs_one(
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("most", [1, 2])
-def test_on_one_consumer_each_message_has_its_own_count_in_any_order(
-    most: int, failure: Any
-) -> None:
+def test_one_consumer_counts_each_message_by_itself_in_any_order(most: int, failure: Any) -> None:
     for failing in ((P, P), (P, 0), (P, 1), (P, most)):
         walked = walk(Fleet(failing=failing, consumers=1, most=most, failure=failure))
         assert walked.attempts == most + 1, failing
@@ -60,7 +58,7 @@ def test_on_one_consumer_each_message_has_its_own_count_in_any_order(
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("consumers", [2, 3])
-def test_in_any_order_of_events_two_messages_stay_within_the_bounds(
+def test_attempts_of_two_messages_stay_within_the_bounds_in_any_order(
     consumers: int, failure: Any
 ) -> None:
     for most, failing in ((1, (P, P)), (1, (P, 0)), (1, (P, 1)), (2, (P, 0))):
@@ -109,7 +107,7 @@ def test_counts_that_ignore_other_consumers_grow_with_their_number(
     assert found == [2, 3, 4, 5]
 
 
-def test_the_broker_s_count_alone_dead_letters_siblings_without_an_attempt(
+def test_the_count_of_the_broker_alone_dead_letters_healthy_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def on_arrival(self: Verdicts, failed: int, *, tried_here: bool = True) -> DeadLetter | None:

@@ -133,17 +133,17 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_one_consumer(name: str) -> None:
+def test_no_order_of_events_of_one_consumer_breaks_a_rule(name: str) -> None:
     depth, plan = ONE[name]
     assert search(plan, deepest=depth + DEEPER).depth == depth + DEEPER
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_two_consumers(name: str) -> None:
+def test_no_order_of_events_of_two_consumers_breaks_a_rule(name: str) -> None:
     depth, plan = TWO[name]
     assert search(plan, deepest=depth + DEEPER).depth == depth + DEEPER
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_order_there_is(name: str) -> None:
+def test_the_search_of_a_small_plan_covers_every_order_of_events(name: str) -> None:
     assert search(WHOLE[name]).whole

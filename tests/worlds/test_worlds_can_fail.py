@@ -68,7 +68,7 @@ def found(plan: Plan) -> Found:
 
 
 def by_counts(patch: pytest.MonkeyPatch) -> None:
-    """Looks are told apart by the broker's redelivery count, as they once were."""
+    """Deliveries are told apart by the broker's redelivery count, as they once were."""
     patch.setattr(
         Message, "_delivery_number", property(lambda self: self._count, lambda self, turn: None)
     )
@@ -79,12 +79,14 @@ def by_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicState, "is_latest_delivery", holds)
 
 
-def test_the_swallowed_nack_is_one_of_the_orders() -> None:
+def test_the_order_that_once_lost_a_nack_now_leaves_the_message_waiting() -> None:
     world = reached(HELD_BY_A, SWALLOWED)
     assert world.where(M0) == ["waiting at a"]
 
 
-def test_hand_overs_told_apart_by_counts_swallow_a_nack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_a_nack_lost_by_deliveries_that_are_identified_by_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     by_counts(monkeypatch)
     fault = found(HELD_BY_A)
     assert "m0.0 is nowhere" in str(fault)
@@ -92,7 +94,7 @@ def test_hand_overs_told_apart_by_counts_swallow_a_nack(monkeypatch: pytest.Monk
     assert sorted(events) == sorted(SWALLOWED), "these, in one order or another"
 
 
-def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
+def test_the_search_finds_a_nack_lost_by_a_filtered_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A copy that is filtered because the message is held must not end its delivery."""
@@ -118,14 +120,14 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
     )
 
 
-def test_a_rewind_that_is_never_judged_hands_out_past_a_hole(
+def test_the_search_finds_a_delivery_past_a_hole_if_arrivals_are_not_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Rewind, "judge", lambda self, key, index: Admission.ADMIT)
     assert "past a hole" in str(found(EXCLUSIVE))
 
 
-def test_a_rewind_that_forgets_what_it_owes_leaves_it_with_the_broker(
+def test_the_search_finds_a_delivery_past_a_hole_if_a_rewind_forgets_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def begin(
@@ -137,21 +139,23 @@ def test_a_rewind_that_forgets_what_it_owes_leaves_it_with_the_broker(
     assert "past a hole" in str(found(EXCLUSIVE))
 
 
-def test_an_ack_that_covers_a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_an_ack_of_an_unacked_message_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Entry, "remaining", lambda self: 0)
     fault = found(ACKING)
     assert "covers m0." in str(fault) and "nobody acked" in str(fault)
     assert [event[0] for event in fault.events] == ["send", "arrive", "take", "ack", "flush"]
 
 
-def test_an_ack_lost_with_its_connection_and_not_remembered(
+def test_the_search_finds_a_second_delivery_after_an_ack_lost_with_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(duplicate_window, "_add", lambda suspects, keys: None)
     assert "who acked it" in str(found(ACKING))
 
 
-def test_acks_that_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_acks_that_are_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicState, "ack", silent(TopicState.ack))
     assert "nothing will send them" in str(found(ACKING))
 
@@ -164,7 +168,9 @@ def silent(ack: Any) -> Any:
     return wrapped
 
 
-def test_a_held_message_that_is_handed_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_a_second_delivery_of_a_held_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def disconnected(self: TopicState) -> None:
         self.reset()
 
@@ -172,15 +178,17 @@ def test_a_held_message_that_is_handed_out_again(monkeypatch: pytest.MonkeyPatch
     assert "is handed to a, who" in str(found(ACKING))
 
 
-def test_a_queue_that_a_lost_connection_leaves_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReceiveQueue, "drop", lambda self, source=None: None)
+def test_the_search_finds_a_queue_that_is_not_emptied_at_a_disconnect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ReceiveQueue, "drop", lambda self, states=None: None)
     assert "what is marked as queued is not what is queued" in str(found(ACKING))
 
 
-def test_a_report_reads_as_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_of_a_found_order_lists_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     by_counts(monkeypatch)
-    told = str(found(HELD_BY_A)).splitlines()
-    assert "  broker: send entry 0 to b" in told
-    assert "  b: nack m0.0" in told
-    assert "  b: due m0.0" in told
-    assert told[-1].startswith("  m0.0: ")
+    lines = str(found(HELD_BY_A)).splitlines()
+    assert "  broker: send entry 0 to b" in lines
+    assert "  b: nack m0.0" in lines
+    assert "  b: due m0.0" in lines
+    assert lines[-1].startswith("  m0.0: ")

@@ -71,9 +71,9 @@ async def place(app, body):
 
 
 @app.route("GET", "/orders")
-async def listing(app, wanted):
+async def listing(app, count):
     async with app.state["change"], asyncio.timeout(20):
-        await app.state["change"].wait_for(lambda: len(app.state["orders"]) >= wanted)
+        await app.state["change"].wait_for(lambda: len(app.state["orders"]) >= count)
     return 200, dict(sorted(app.state["orders"].items()))
 
 

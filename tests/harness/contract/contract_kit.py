@@ -121,7 +121,7 @@ async def eventually(
 
 async def work_off(
     consumer: encore.Consumer,
-    wanted: Iterable[bytes],
+    expected: Iterable[bytes],
     rng: Random,
     *,
     nack_share: float = 0.3,
@@ -139,7 +139,7 @@ async def work_off(
     Returns:
         Messages that were delivered again after their ack. It must be empty.
     """
-    unacked, nacks = set(wanted), Counter[bytes]()
+    unacked, nacks = set(expected), Counter[bytes]()
     acked: set[bytes] = set()
     redelivered: list[bytes] = []
     received = 0

@@ -29,7 +29,7 @@ class Recording:
     Attributes:
         deliveries: Deliveries in order.
         events: Names of the other calls.
-        retrying: (source, notice) of each failed resubscription.
+        retrying: (topic_number, notice) of each failed resubscription.
         skipped: (ledger, entry, reason) of each entry without a delivery.
         received: (body, broker's redelivery count) of each message that is not acked at the broker.
     """
@@ -72,26 +72,26 @@ class Recording:
     def on_uncertain(self, only: Container[int] | None = None) -> None:
         self.events.append("uncertain")
 
-    def on_end_of_topic(self, source: int) -> None:
+    def on_end_of_topic(self, topic_number: int) -> None:
         self.events.append("end of topic")
 
-    def on_active_changed(self, source: int, active: bool) -> None:
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
         self.events.append("active" if active else "inactive")
 
-    def on_new_topic(self, source: int) -> None:
-        self.events.append("new source")
+    def on_new_topic(self, topic_number: int) -> None:
+        self.events.append("new topic")
 
-    def on_removed(self, source: int) -> None:
-        self.events.append(f"removed {source}")
+    def on_removed(self, topic_number: int) -> None:
+        self.events.append(f"removed {topic_number}")
 
-    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
         self.skipped += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._changed.set()
 
-    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        self.retrying.append((source, notice))
+    def on_retrying(self, topic_number: int | None, notice: RetryNotice) -> None:
+        self.retrying.append((topic_number, notice))
 
-    def on_failed(self, error: Exception, source: int | None = None) -> None:
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
         self.events.append(f"failed: {error}")
         self._changed.set()
 

@@ -81,10 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         verdicts = _play_all(seeds, options.broker, options.at_once)
-        failing, withheld, fired, count, looks = 0, 0, Counter[str](), 0, 0
+        failing, withheld, fired, count, deliveries = 0, 0, Counter[str](), 0, 0
         for verdict in verdicts:
             count += 1
-            looks += verdict.looks
+            deliveries += verdict.deliveries
             fired.update(fault.kind for fault in verdict.fired)
             if verdict.withheld:
                 withheld += 1
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     by_kind = ", ".join(f"{number} {kind}" for kind, number in fired.most_common())
     _print(
-        f"{time.monotonic() - began:.0f} s; {count} cases, {looks} deliveries, "
+        f"{time.monotonic() - began:.0f} s; {count} cases, {deliveries} deliveries, "
         f"{fired.total()} faults ({by_kind}); {withheld} with messages that Pulsar withheld; "
         f"{failing} with findings"
     )

@@ -62,7 +62,7 @@ class Verdict:
         findings: Broken rules.
         withheld: Messages that Pulsar does not deliver to consumers with permits.
         fired: Faults that happened.
-        looks: Deliveries.
+        deliveries: Deliveries.
         events: The history, for finding the cause.
     """
 
@@ -70,7 +70,7 @@ class Verdict:
     findings: list[str] = field(default_factory=list)
     withheld: str = ""
     fired: list[WireFault] = field(default_factory=list)
-    looks: int = 0
+    deliveries: int = 0
     events: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -337,7 +337,7 @@ class _Player:
     def _check_delivery(self, member: _Member, message: encore.Message) -> None:
         case, key, number = self._case, _key(message), _number(message)
         self._received += 1
-        self._verdict.looks += 1
+        self._verdict.deliveries += 1
         self._last_progress = self._loop.time()
         self._deliveries[number] += 1
         self._event("received", member, message)
@@ -369,14 +369,14 @@ class _Player:
 
     async def _decide(self, member: _Member, message: encore.Message) -> None:
         case, number = self._case, _number(message)
-        look = self._deliveries[number]
-        rng = Random(f"{case.seed} {number} {look}")
+        attempt = self._deliveries[number]
+        rng = Random(f"{case.seed} {number} {attempt}")
         chance = rng.random()
         if number in self._failing:
             await self._nack(member, message, 0.1)
-        elif look < 4 and chance < case.nacks:
+        elif attempt < 4 and chance < case.nacks:
             await self._nack(member, message, rng.choice((0.0, 0.05, 0.5)))
-        elif case.letters and look == 1 and chance > 1 - _FORWARDED_SHARE:
+        elif case.letters and attempt == 1 and chance > 1 - _FORWARDED_SHARE:
             await self._forward(member, message, rng.choice((0.0, 0.5)))
         elif case.acking == "single":
             await self._ack(member, [message])

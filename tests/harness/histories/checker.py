@@ -108,7 +108,7 @@ class _Message:
     position: r.Position
     key: str
     rank: int = 0
-    looks: int = 0
+    deliveries: int = 0
     failures: int = 0
     letters: int = 0
     acked_at: float | None = None
@@ -220,7 +220,7 @@ class _Checker:
         self._events = sorted(events, key=lambda event: event.at)
         self.verdict = Verdict()
         self._messages: dict[int, _Message] = {}
-        self._sources: dict[str, _TopicHistory] = defaultdict(_TopicHistory)
+        self._topic_histories: dict[str, _TopicHistory] = defaultdict(_TopicHistory)
         self._streams: dict[tuple[int, str], _Stream] = defaultdict(_Stream)
         self._faults: list[_Fault] = []
         self._causes: dict[int, list[float]] = defaultdict(list)  # rewinds by consumer
@@ -262,10 +262,10 @@ class _Checker:
                 assert event.position is not None
                 message = _Message(event.number, event.topic, event.position, event.key)
                 self._messages[event.number] = message
-                self._sources[event.topic].order.append(message)
-        for topic, source in self._sources.items():
-            source.order.sort(key=lambda message: message.position)
-            for rank, message in enumerate(source.order):
+                self._topic_histories[event.topic].order.append(message)
+        for topic, topic_history in self._topic_histories.items():
+            topic_history.order.sort(key=lambda message: message.position)
+            for rank, message in enumerate(topic_history.order):
                 message.rank = rank
                 if message.key:
                     self._keys[topic, message.key].append(message)
@@ -273,7 +273,7 @@ class _Checker:
     def _produced(self, event: Event) -> None:
         message = self._messages[event.number]
         if not message.done:
-            self._sources[event.topic].reopen(message.rank)
+            self._topic_histories[event.topic].reopen(message.rank)
 
     def _report(
         self, kind: str, text: str, event: Event | None, number: int = NONE, messages: int = 1
@@ -304,8 +304,8 @@ class _Checker:
         if self._workload.kind == "KeyShared" and is_original and message.key:
             self._check_key(message, event)
         if is_original:
-            self._sources[message.topic].handed.add(message.rank)
-        message.looks += 1
+            self._topic_histories[message.topic].handed.add(message.rank)
+        message.deliveries += 1
         message.delivered_at[who] = self._got_at[who] = at
         message.held.add(who)
         message.last_at, message.last_who = at, who
@@ -320,7 +320,7 @@ class _Checker:
         elif message.acked_at is not None:
             self._redelivered(message, event)
         else:
-            was = "never delivered" if not message.looks else self._how_it_waits(message)
+            was = "never delivered" if not message.deliveries else self._how_it_waits(message)
             text = (
                 f"message {message.number} ({was}) was not delivered in the whole run; "
                 "a new consumer received it at once"
@@ -329,7 +329,7 @@ class _Checker:
         message.acked_at, message.acked_by = event.at, DRAINER
 
     def _how_it_waits(self, message: _Message) -> str:
-        parts = [f"{message.looks} deliveries"]
+        parts = [f"{message.deliveries} deliveries"]
         parts += [f"held by consumer {who}" for who in sorted(message.held)]
         parts += [
             f"{'reconsumed' if wait.letter else 'nacked'} by consumer {who} at {wait.at:.3f}, "
@@ -462,7 +462,7 @@ class _Checker:
     # Order
 
     def _check_order(self, message: _Message, event: Event) -> None:
-        source = self._sources[message.topic]
+        topic_history = self._topic_histories[message.topic]
         stream = self._streams[event.who, message.topic]
         rank = message.rank
         start = stream.last + 1
@@ -483,7 +483,9 @@ class _Checker:
             stream.after_loss = True
         missing = [
             other
-            for other in (source.order[each] for each in source.lowest_open(start, rank))
+            for other in (
+                topic_history.order[each] for each in topic_history.lowest_open(start, rank)
+            )
             if not self._may_skip(other, stream, event)
         ]
         if missing:
@@ -534,11 +536,11 @@ class _Checker:
         return any(since <= moment and other in (NONE, who) for moment, other in self._losses)
 
     def _check_key(self, message: _Message, event: Event) -> None:
-        if message.looks or message.done:
+        if message.deliveries or message.done:
             return
         key_messages = self._keys[message.topic, message.key]
         at = self._key_at[message.topic, message.key]
-        while at < len(key_messages) and (key_messages[at].looks or key_messages[at].done):
+        while at < len(key_messages) and (key_messages[at].deliveries or key_messages[at].done):
             at += 1
         self._key_at[message.topic, message.key] = at
         if at < len(key_messages) and key_messages[at].rank < message.rank:
@@ -561,18 +563,18 @@ class _Checker:
         message.held.discard(event.who)
         if message.waits.pop(event.who, None) is not None:
             self._waiting[event.who].discard(message.number)
-        self._sources[message.topic].close(message.rank)
+        self._topic_histories[message.topic].close(message.rank)
 
     def _acked_cumulative(self, event: Event) -> None:
         message = self._messages[event.number]
-        source = self._sources[message.topic]
+        topic_history = self._topic_histories[message.topic]
         # The ack may be of a delivery from before the last rewind. The messages that it covers were
         # delivered before that rewind, too.
-        earlier_look = message.rank not in source.handed
+        delivered_earlier = message.rank not in topic_history.handed
         uncovered = []
-        for rank in source.lowest_open(0, message.rank + 1):
-            other = source.order[rank]
-            if rank not in source.handed and not earlier_look:
+        for rank in topic_history.lowest_open(0, message.rank + 1):
+            other = topic_history.order[rank]
+            if rank not in topic_history.handed and not delivered_earlier:
                 uncovered.append(other)
             self._settle(other, event)
         if uncovered:
@@ -607,7 +609,7 @@ class _Checker:
         if message is None:
             return
         message.letters += 1
-        self._sources[message.topic].close(message.rank)
+        self._topic_histories[message.topic].close(message.rank)
         if message.letters > 1:
             # The letter is sent before the message is acked. If the ack is lost, a second letter is
             # sent.
@@ -621,13 +623,13 @@ class _Checker:
         if seen < least and message.acked_at is None:
             text = (
                 f"message {message.number} was dead-lettered after {message.failures} of {least} "
-                f"failed attempts, {message.looks} deliveries"
+                f"failed attempts, {message.deliveries} deliveries"
             )
             self._report("dead early", text, event, message.number)
 
     def _timeouts(self, message: _Message) -> int:
         """Return the largest possible number of deliveries that an ack timeout ended."""
-        return message.looks - message.failures if self._workload.ack_timeout else 0
+        return message.deliveries - message.failures if self._workload.ack_timeout else 0
 
     # Rewinds, faults and members
 
@@ -647,8 +649,8 @@ class _Checker:
             for (who, topic), stream in self._streams.items():
                 if who == event.who:
                     # Earlier deliveries are void: the messages are delivered again.
-                    source = self._sources[topic]
-                    source.handed.difference_update(source.open)
+                    topic_history = self._topic_histories[topic]
+                    topic_history.handed.difference_update(topic_history.open)
                     stream.after_loss = False
 
     def _seek(self, event: Event) -> None:
@@ -656,15 +658,15 @@ class _Checker:
         self._disturbed.append(event.at)
         for message in self._messages.values():
             message.acked_at, message.acked_by = None, NONE
-            message.looks = 0
+            message.deliveries = 0
             message.held.clear()
             message.waits.clear()
             message.delivered_at.clear()
             message.settled.clear()
             message.failed.clear()
-            self._sources[message.topic].reopen(message.rank)
-        for source in self._sources.values():
-            source.handed.clear()
+            self._topic_histories[message.topic].reopen(message.rank)
+        for topic_history in self._topic_histories.values():
+            topic_history.handed.clear()
         for waiting in self._waiting.values():
             waiting.clear()
 
@@ -673,7 +675,7 @@ class _Checker:
         self._disturbed.append(event.at)
         self._lost_connection(event.who if event.note == "cut" else NONE, event.at)
         if event.note == "delete":
-            for topic in self._sources:
+            for topic in self._topic_histories:
                 if topic == event.topic or topic.startswith(f"{event.topic}-partition-"):
                     self._deleted.add(topic)
 
@@ -861,7 +863,7 @@ class _Checker:
         for message in self._messages.values():
             if message.topic in self._deleted or message.done:
                 continue
-            was = "never delivered" if not message.looks else self._how_it_waits(message)
+            was = "never delivered" if not message.deliveries else self._how_it_waits(message)
             text = f"message {message.number} ({was}) was not settled, and no consumer received it"
             self._report("lost", text, None, message.number)
         if self._workload.max_redeliver:

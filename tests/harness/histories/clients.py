@@ -36,7 +36,7 @@ QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReceivedMessage:
     """One delivery of a message."""
 
     number: int
@@ -52,20 +52,22 @@ class CannotError(Exception):
 class Member(Protocol):
     """One consumer of the subscription."""
 
-    async def receive(self, timeout: float) -> list[Look]:
+    async def receive(self, timeout: float) -> list[ReceivedMessage]:
         """Return the next message, or none within `timeout`; several with `batch_receive`."""
 
-    async def ack(self, looks: Sequence[Look]) -> None: ...
+    async def ack(self, messages: Sequence[ReceivedMessage]) -> None: ...
 
-    async def ack_cumulative(self, look: Look) -> None: ...
+    async def ack_cumulative(self, received: ReceivedMessage) -> None: ...
 
-    async def nack(self, look: Look, delay: float | None, *, by_id: bool) -> None: ...
+    async def nack(
+        self, received: ReceivedMessage, delay: float | None, *, by_id: bool
+    ) -> None: ...
 
-    async def reconsume(self, look: Look, delay: float) -> None: ...
+    async def reconsume(self, received: ReceivedMessage, delay: float) -> None: ...
 
     async def redeliver_all(self) -> None: ...
 
-    async def seek(self, after: Look | None) -> None: ...
+    async def seek(self, after: ReceivedMessage | None) -> None: ...
 
     def statistics(self) -> dict[str, int]: ...
 
@@ -176,34 +178,34 @@ class EncoreMember:
             raise
         return cls(client, consumer, workload.batch_receive)
 
-    async def receive(self, timeout: float) -> list[Look]:
+    async def receive(self, timeout: float) -> list[ReceivedMessage]:
         if self._batch:
-            return [_look(message) for message in await self._consumer.batch_receive()]
+            return [_received_message(message) for message in await self._consumer.batch_receive()]
         try:
-            return [_look(await self._consumer.receive(timeout=timeout))]
+            return [_received_message(await self._consumer.receive(timeout=timeout))]
         except encore.ReceiveTimeout:
             return []
 
-    async def ack(self, looks: Sequence[Look]) -> None:
-        if len(looks) == 1:
-            await self._consumer.acknowledge(looks[0].native)
+    async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
+        if len(messages) == 1:
+            await self._consumer.acknowledge(messages[0].native)
         else:
-            await self._consumer.acknowledge([look.native for look in looks])
+            await self._consumer.acknowledge([received.native for received in messages])
 
-    async def ack_cumulative(self, look: Look) -> None:
-        await self._consumer.acknowledge_cumulative(look.native)
+    async def ack_cumulative(self, received: ReceivedMessage) -> None:
+        await self._consumer.acknowledge_cumulative(received.native)
 
-    async def nack(self, look: Look, delay: float | None, *, by_id: bool) -> None:
-        target = look.native.message_id() if by_id else look.native
+    async def nack(self, received: ReceivedMessage, delay: float | None, *, by_id: bool) -> None:
+        target = received.native.message_id() if by_id else received.native
         await self._consumer.negative_acknowledge(target, delay)
 
-    async def reconsume(self, look: Look, delay: float) -> None:
-        await self._consumer.reconsume_later(look.native, delay)
+    async def reconsume(self, received: ReceivedMessage, delay: float) -> None:
+        await self._consumer.reconsume_later(received.native, delay)
 
     async def redeliver_all(self) -> None:
         self._consumer.redeliver_unacknowledged_messages()
 
-    async def seek(self, after: Look | None) -> None:
+    async def seek(self, after: ReceivedMessage | None) -> None:
         await self._consumer.seek(
             encore.MessageId.earliest if after is None else after.native.message_id()
         )
@@ -224,8 +226,8 @@ class EncoreMember:
         self._client.shutdown()
 
 
-def _look(message: encore.Message) -> Look:
-    return Look(
+def _received_message(message: encore.Message) -> ReceivedMessage:
+    return ReceivedMessage(
         number_of(message.data()), message.topic_name(), message.redelivery_count(), message
     )
 
@@ -278,36 +280,36 @@ class StockMember:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, call, *arguments)
 
-    async def receive(self, timeout: float) -> list[Look]:
+    async def receive(self, timeout: float) -> list[ReceivedMessage]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._receiver, self._receive)
 
-    def _receive(self) -> list[Look]:
+    def _receive(self) -> list[ReceivedMessage]:
         if self._batch:
-            return [_stock_look(message) for message in self._consumer.batch_receive()]
+            return [_received_by_stock(message) for message in self._consumer.batch_receive()]
         try:
-            return [_stock_look(self._consumer.receive(STOCK_WAIT_MS))]
+            return [_received_by_stock(self._consumer.receive(STOCK_WAIT_MS))]
         except pulsar.Timeout:
             return []
 
-    async def ack(self, looks: Sequence[Look]) -> None:
-        for look in looks:
-            await self._run(self._consumer.acknowledge, look.native)
+    async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
+        for received in messages:
+            await self._run(self._consumer.acknowledge, received.native)
 
-    async def ack_cumulative(self, look: Look) -> None:
-        await self._run(self._consumer.acknowledge_cumulative, look.native)
+    async def ack_cumulative(self, received: ReceivedMessage) -> None:
+        await self._run(self._consumer.acknowledge_cumulative, received.native)
 
-    async def nack(self, look: Look, delay: float | None, *, by_id: bool) -> None:
-        target = look.native.message_id() if by_id else look.native
+    async def nack(self, received: ReceivedMessage, delay: float | None, *, by_id: bool) -> None:
+        target = received.native.message_id() if by_id else received.native
         await self._run(self._consumer.negative_acknowledge, target)
 
-    async def reconsume(self, look: Look, delay: float) -> None:
+    async def reconsume(self, received: ReceivedMessage, delay: float) -> None:
         raise CannotError("the stock client has no reconsume_later")
 
     async def redeliver_all(self) -> None:
         await self._run(self._consumer.redeliver_unacknowledged_messages)
 
-    async def seek(self, after: Look | None) -> None:
+    async def seek(self, after: ReceivedMessage | None) -> None:
         target = pulsar.MessageId.earliest if after is None else after.native.message_id()
         await self._run(self._consumer.seek, target)
 
@@ -331,7 +333,7 @@ class StockMember:
         self._receiver.shutdown(wait=False)
 
 
-def _stock_look(message: pulsar.Message) -> Look:
-    return Look(
+def _received_by_stock(message: pulsar.Message) -> ReceivedMessage:
+    return ReceivedMessage(
         number_of(message.data()), message.topic_name(), message.redelivery_count(), message
     )

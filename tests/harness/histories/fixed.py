@@ -32,7 +32,9 @@ _EACH = (
         segments=(Segment(messages=200, batch=10),),
         consumers=2,
         queue=100,
-        settling=Settling(nack=0.5, looks=4, delays=(0.1, 0.3), handler_s=(0.1, 3.0), workers=200),
+        settling=Settling(
+            nack=0.5, attempts=4, delays=(0.1, 0.3), handler_s=(0.1, 3.0), workers=200
+        ),
     ),
     Workload(
         seed=1,
@@ -41,7 +43,7 @@ _EACH = (
         segments=(Segment(messages=20),),
         consumers=2,
         queue=10,
-        settling=Settling(nack=0.9, looks=3, delays=(0.2,), hold=0.6, hold_s=2.5),
+        settling=Settling(nack=0.9, attempts=3, delays=(0.2,), hold=0.6, hold_s=2.5),
         actions=(Action(do="cut", after=20, who=0, seconds=0.3),),
     ),
     Workload(
@@ -60,7 +62,7 @@ _EACH = (
         segments=(Segment(messages=100),),
         chunk=10_000,
         settling=Settling(
-            nack=0.8, looks=4, delays=(0.2, 0.5, 0.7), handler_s=(0.0, 0.3), workers=50
+            nack=0.8, attempts=4, delays=(0.2, 0.5, 0.7), handler_s=(0.0, 0.3), workers=50
         ),
     ),
     Workload(
@@ -70,7 +72,7 @@ _EACH = (
         segments=(Segment(messages=60),),
         chunk=10_000,
         writers=3,
-        settling=Settling(nack=0.3, looks=2, delays=(0.5,)),
+        settling=Settling(nack=0.3, attempts=2, delays=(0.5,)),
     ),
     Workload(
         seed=1,

@@ -91,7 +91,7 @@ def _backlog(rng: Random, seed: int) -> Workload:
         queue=rng.choice(_QUEUES),
         nack_delay=0.6,
         settling=Settling(
-            nacked=nacked, delays=_delays(rng), by_id=rng.choice((0.0, 0.5)), looks=2
+            nacked=nacked, delays=_delays(rng), by_id=rng.choice((0.0, 0.5)), attempts=2
         ),
         actions=_random_actions(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1),
     )
@@ -136,7 +136,7 @@ def _shared(rng: Random, seed: int) -> Workload:
             ack=rng.choice(("each", "each", "list")),
             group=rng.choice((2, 10, 100)),
             nack=rng.choice((0.01, 0.1, 0.3)),
-            looks=rng.choice((2, 3)),
+            attempts=rng.choice((2, 3)),
             delays=_delays(rng),
             by_id=rng.choice((0.0, 0.5, 1.0)),
             hold=hold,
@@ -159,7 +159,7 @@ def _slow(rng: Random, seed: int) -> Workload:
         queue=rng.choice((5, 20, 100)),
         settling=Settling(
             nack=rng.choice((0.2, 0.5)),
-            looks=rng.choice((3, 4)),
+            attempts=rng.choice((3, 4)),
             delays=(0.1, 0.3, round(rng.uniform(0.2, 1.5), 2)),
             by_id=rng.choice((0.0, 0.5)),
             handler_s=(0.05, rng.choice((1.0, 2.0, 3.0))),
@@ -190,7 +190,7 @@ def _held(rng: Random, seed: int) -> Workload:
         queue=rng.choice((1, 5, 20, 100)),
         settling=Settling(
             nack=rng.choice((0.3, 0.6, 0.9)),
-            looks=rng.choice((3, 4)),
+            attempts=rng.choice((3, 4)),
             delays=(0.2, round(rng.uniform(0.2, 1.0), 2)),
             hold=rng.choice((0.3, 0.6)),
             hold_s=round(rng.uniform(1.0, 3.0), 2),
@@ -199,7 +199,7 @@ def _held(rng: Random, seed: int) -> Workload:
     )
 
 
-def _gone(rng: Random, seed: int) -> Workload:
+def _deleted_topics(rng: Random, seed: int) -> Workload:
     messages = rng.choice((300, 1600))
     topics = rng.choice((2, 3))
     return Workload(
@@ -211,7 +211,7 @@ def _gone(rng: Random, seed: int) -> Workload:
         queue=rng.choice((10, 100, 1000)),
         settling=Settling(
             nack=rng.choice((0.0, 0.02)),
-            looks=2,
+            attempts=2,
             delays=_delays(rng),
             handler_s=(0.0, 0.005),
             workers=4,
@@ -245,7 +245,7 @@ def _chunk_workload(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) ->
         chunk=10_000,
         writers=rng.choice((1, 1, 2, 3)),
         queue=rng.choice((10, 100, 1000)),
-        settling=Settling(nack=rng.choice((0.1, 0.5, 0.9)), looks=2, delays=_delays(rng)),
+        settling=Settling(nack=rng.choice((0.1, 0.5, 0.9)), attempts=2, delays=_delays(rng)),
         actions=_random_actions(rng, kinds, messages, 1),
     )
 
@@ -265,7 +265,7 @@ def _batch_receive(rng: Random, seed: int) -> Workload:
             ack=rng.choice(("each", "list")),
             group=rng.choice((10, 100)),
             nack=rng.choice((0.0, 0.02)),
-            looks=2,
+            attempts=2,
             delays=_delays(rng),
         ),
         actions=_random_actions(rng, ("pause", "redeliver_all"), messages, consumers),
@@ -292,7 +292,7 @@ def _letters(rng: Random, seed: int) -> Workload:
         settling=Settling(
             poison=rng.choice((0.05, 0.2)),
             nack=rng.choice((0.0, 0.2)),
-            looks=2,
+            attempts=2,
             delays=(0.2, None) if kind != "Exclusive" else (0.3,),
             reconsume=rng.choice((0.3, 1.0)) if retry else 0.0,
             handler_s=_handlers(rng),
@@ -323,7 +323,7 @@ def _keyed(rng: Random, seed: int) -> Workload:
         queue=rng.choice(_QUEUES),
         settling=Settling(
             nack=rng.choice((0.0, 0.0, 0.05)),
-            looks=2,
+            attempts=2,
             delays=_delays(rng),
             handler_s=(0.0, rng.choice((0.002, 0.02))),
             workers=rng.choice((1, 10, 50)),
@@ -357,7 +357,7 @@ def _coming(rng: Random, seed: int) -> Workload:
             ack=rng.choice(("each", "each", "list")),
             group=rng.choice((2, 20)),
             nack=rng.choice((0.0, 0.01)),
-            looks=2,
+            attempts=2,
             delays=_delays(rng),
             handler_s=(0.0, 0.004),
             workers=1 if kind == "Failover" else 20,
@@ -381,7 +381,7 @@ def _timeouts(rng: Random, seed: int) -> Workload:
         settling=Settling(
             silent=rng.choice((0.05, 0.3)),
             nack=rng.choice((0.0, 0.1)),
-            looks=3,
+            attempts=3,
             delays=(0.3, 0.7),
             handler_s=_handlers(rng, 0.3),
             workers=20,
@@ -397,7 +397,7 @@ def _seeking(rng: Random, seed: int) -> Workload:
         kind=rng.choice(("Exclusive", "Shared", "Failover")),
         segments=_segments(rng, messages),
         queue=rng.choice(_QUEUES),
-        settling=Settling(nack=rng.choice((0.0, 0.02)), looks=2, delays=_delays(rng)),
+        settling=Settling(nack=rng.choice((0.0, 0.02)), attempts=2, delays=_delays(rng)),
         actions=(Action(do="seek", after=rng.randint(1, messages)),),
     )
 
@@ -420,7 +420,7 @@ def _broken(rng: Random, seed: int) -> Workload:
         queue=rng.choice((10, 100, 1000)),
         settling=Settling(
             nack=rng.choice((0.0, 0.05)),
-            looks=2,
+            attempts=2,
             delays=_delays(rng),
             handler_s=(0.0, 0.01),
             workers=10,
@@ -441,7 +441,7 @@ FAMILIES: Final[dict[str, tuple[int, Callable[[Random, int], Workload]]]] = {
     "shared": (16, _shared),
     "slow": (8, _slow),
     "held": (10, _held),
-    "gone": (5, _gone),
+    "gone": (5, _deleted_topics),
     "chunked": (6, _chunked),
     "torn": (0, _torn),
     "batch-receive": (6, _batch_receive),

@@ -20,7 +20,7 @@ def line(outcome: Outcome) -> str:
     doubles = sum(verdict.doubles.values())
     return (
         f"{workload.seed:6} {workload.name:14} {outcome.client:6} {outcome.seconds:5.1f} s "
-        f"{verdict.produced:5} messages {verdict.handed:6} looks {doubles:4} doubles  "
+        f"{verdict.produced:5} messages {verdict.handed:6} deliveries {doubles:4} doubles  "
         f"{kinds or 'no finding'}"
     )
 
@@ -89,7 +89,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         doubles += outcome.verdict.doubles
     lines = [
         f"{len(outcomes)} histories, {sum(o.verdict.produced for o in outcomes)} messages, "
-        f"{sum(o.verdict.handed for o in outcomes)} looks; {len(failing)} with findings"
+        f"{sum(o.verdict.handed for o in outcomes)} deliveries; {len(failing)} with findings"
     ]
     lines += [f"  {count:5} handed out again: {rule}" for rule, count in doubles.most_common()]
     if failing:

@@ -21,8 +21,8 @@ from .clients import (
     SUBSCRIPTION,
     CannotError,
     ClientName,
-    Look,
     Member,
+    ReceivedMessage,
     dead_topic,
     open_member,
     retry_topic,
@@ -62,11 +62,11 @@ class _RunningMember:
         self.open.set()
         self.loop_task: asyncio.Task[None] | None = None
         self.handlers: set[asyncio.Task[None]] = set()
-        self.ack_list: list[Look] = []
+        self.ack_list: list[ReceivedMessage] = []
         self.first_nacked: dict[
             str, int
         ] = {}  # topic -> a nacked message that no cumulative ack may cover
-        self.unacked: dict[str, list[Look]] = {}
+        self.unacked: dict[str, list[ReceivedMessage]] = {}
         self.was_connected = True
         self.epoch = 0
 
@@ -83,7 +83,7 @@ class _Player:
         self._members: dict[int, _RunningMember] = {}
         self._proxies: dict[int, Proxy] = {}
         self._chunker: Proxy | None = None
-        self._looks: Counter[int] = Counter()
+        self._attempts: Counter[int] = Counter()
         self._settled: set[int] = set()
         self._origins: dict[int, tuple[str, r.Position]] = {}
         self._received = 0
@@ -268,36 +268,40 @@ class _Player:
         while True:
             await running.open.wait()
             try:
-                looks = await running.member.receive(0.25)
+                messages = await running.member.receive(0.25)
             except Exception as e:
                 recorder.add(r.FAILED, who=who, note=f"receive: {type(e).__name__}: {e}")
                 return
-            if not looks:
+            if not messages:
                 recorder.add(r.IDLE, who=who, delay=recorder.now() - since)
                 since = recorder.now()
                 await self._settle_gathered(running)
                 await asyncio.sleep(0)
                 continue
-            for look in looks:  # without a yield, because a batch is delivered as a whole
+            for received in messages:  # without a yield, because a batch is delivered as a whole
                 self._activity += 1
                 self._received += 1
                 recorder.add(
-                    r.RECEIVED, who=who, number=look.number, topic=look.topic, count=look.count
+                    r.RECEIVED,
+                    who=who,
+                    number=received.number,
+                    topic=received.topic,
+                    count=received.count,
                 )
-            for look in looks:
-                self._looks[look.number] += 1
-                decision = decide(self._workload, look.number, self._looks[look.number])
+            for received in messages:
+                self._attempts[received.number] += 1
+                decision = decide(self._workload, received.number, self._attempts[received.number])
                 if decision.work or decision.hold:
                     if not decision.hold:
                         await slots.acquire()
-                    task = asyncio.ensure_future(self._handle(running, look, decision, slots))
+                    task = asyncio.ensure_future(self._handle(running, received, decision, slots))
                     running.handlers.add(task)
                     task.add_done_callback(running.handlers.discard)
                     task.add_done_callback(self._on_task_done)
                     if self._workload.settling.ack == "cumulative":
                         await task  # in order, or an ack would cover a message in progress
                 else:
-                    await self._settle(running, look, decision)
+                    await self._settle(running, received, decision)
                 number += 1
                 await self._pace(number, began)
             since = recorder.now()
@@ -313,93 +317,102 @@ class _Player:
             await asyncio.sleep(max(0.0, ahead))
 
     async def _handle(
-        self, running: _RunningMember, look: Look, decision: Decision, slots: asyncio.Semaphore
+        self,
+        running: _RunningMember,
+        received: ReceivedMessage,
+        decision: Decision,
+        slots: asyncio.Semaphore,
     ) -> None:
         try:
             await asyncio.sleep(decision.work + decision.hold)
-            await self._settle(running, look, decision)
+            await self._settle(running, received, decision)
         finally:
             if not decision.hold:
                 slots.release()
 
-    async def _settle(self, running: _RunningMember, look: Look, decision: Decision) -> None:
+    async def _settle(
+        self, running: _RunningMember, received: ReceivedMessage, decision: Decision
+    ) -> None:
         self._activity += 1
         self._calls += 1
         try:
-            await self._settle_as(running, look, decision)
+            await self._settle_as(running, received, decision)
         finally:
             self._calls -= 1
 
-    async def _settle_as(self, running: _RunningMember, look: Look, decision: Decision) -> None:
+    async def _settle_as(
+        self, running: _RunningMember, received: ReceivedMessage, decision: Decision
+    ) -> None:
         if decision.end == "nothing":
             self._due = max(self._due, self.recorder.now() + self._workload.ack_timeout * 2)
         elif decision.end == "nack":
-            await self._nack(running, look, decision)
+            await self._nack(running, received, decision)
         elif decision.end == "reconsume":
-            await self._reconsume(running, look, decision)
-        elif self._workload.settling.ack == "cumulative" and await self._is_original(look):
-            await self._ack_later(running, look)
+            await self._reconsume(running, received, decision)
+        elif self._workload.settling.ack == "cumulative" and await self._is_original(received):
+            await self._ack_later(running, received)
         elif self._workload.settling.ack == "list":
-            running.ack_list.append(look)
+            running.ack_list.append(received)
             if len(running.ack_list) >= self._workload.settling.group:
                 await self._settle_gathered(running)
         else:
-            await self._ack(running, [look])
+            await self._ack(running, [received])
 
-    async def _ack(self, running: _RunningMember, looks: list[Look]) -> None:
+    async def _ack(self, running: _RunningMember, messages: list[ReceivedMessage]) -> None:
         try:
-            await running.member.ack(looks)
+            await running.member.ack(messages)
         except asyncio.CancelledError:
-            self._record_acked(running, looks)  # the ack was made; the cancellation hit its yield
+            # The ack was made; the cancellation hit its yield.
+            self._record_acked(running, messages)
             raise
         except Exception as e:
-            if len(looks) > 1:  # a part of the list was acked: single acks show which
-                for look in looks:
-                    await self._ack(running, [look])
+            if len(messages) > 1:  # a part of the list was acked: single acks show which
+                for received in messages:
+                    await self._ack(running, [received])
             else:
-                self._refused(running, looks, "ack", e)
+                self._refused(running, messages, "ack", e)
             return
-        self._record_acked(running, looks)
+        self._record_acked(running, messages)
 
-    def _record_acked(self, running: _RunningMember, looks: list[Look]) -> None:
-        for look in looks:
-            self.recorder.add(r.ACKED, who=running.who, number=look.number)
-            self._settled.add(look.number)
+    def _record_acked(self, running: _RunningMember, messages: list[ReceivedMessage]) -> None:
+        for received in messages:
+            self.recorder.add(r.ACKED, who=running.who, number=received.number)
+            self._settled.add(received.number)
 
     async def _settle_gathered(self, running: _RunningMember) -> None:
         if running.ack_list:
-            looks, running.ack_list = running.ack_list, []
-            await self._ack(running, looks)
+            messages, running.ack_list = running.ack_list, []
+            await self._ack(running, messages)
         for topic in list(running.unacked):
             await self._ack_through_last(running, topic)
 
-    async def _is_original(self, look: Look) -> bool:
+    async def _is_original(self, received: ReceivedMessage) -> bool:
         """True if the delivery is no letter. Letters are acked one by one, because the retry letter
         topic is subscribed as Shared.
         """
-        while look.number not in self._origins:  # its receipt is not recorded yet
+        while received.number not in self._origins:  # its receipt is not recorded yet
             self._produced_event.clear()
             await self._produced_event.wait()
-        return look.topic == self._origins[look.number][0]
+        return received.topic == self._origins[received.number][0]
 
-    async def _ack_later(self, running: _RunningMember, look: Look) -> None:
+    async def _ack_later(self, running: _RunningMember, received: ReceivedMessage) -> None:
         """Ack cumulatively after each `group` messages of a topic, and never past a nacked one."""
-        topic = look.topic
+        topic = received.topic
         failed = running.first_nacked.get(topic)
         if failed is not None:
-            if self._origins[look.number][1] > self._origins[failed][1]:
+            if self._origins[received.number][1] > self._origins[failed][1]:
                 return  # redelivered after the nacked message
-            if look.number == failed:
+            if received.number == failed:
                 del running.first_nacked[topic]
-        running.unacked.setdefault(topic, []).append(look)
+        running.unacked.setdefault(topic, []).append(received)
         if len(running.unacked[topic]) >= self._workload.settling.group:
             await self._ack_through_last(running, topic)
 
     async def _ack_through_last(self, running: _RunningMember, topic: str) -> None:
-        looks = running.unacked.pop(topic)
-        if not looks:
+        messages = running.unacked.pop(topic)
+        if not messages:
             return
-        last = looks[-1]
+        last = messages[-1]
         try:
             await running.member.ack_cumulative(last)
         except asyncio.CancelledError:
@@ -410,7 +423,7 @@ class _Player:
             return
         self._record_acked_cumulative(running, last)
 
-    def _record_acked_cumulative(self, running: _RunningMember, last: Look) -> None:
+    def _record_acked_cumulative(self, running: _RunningMember, last: ReceivedMessage) -> None:
         self.recorder.add(r.ACKED_CUMULATIVE, who=running.who, number=last.number)
         upto = self._origins[last.number]
         self._settled.update(
@@ -419,23 +432,25 @@ class _Player:
             if where == upto[0] and position <= upto[1]
         )
 
-    async def _nack(self, running: _RunningMember, look: Look, decision: Decision) -> None:
+    async def _nack(
+        self, running: _RunningMember, received: ReceivedMessage, decision: Decision
+    ) -> None:
         at, delay = self.recorder.now(), decision.delay
         if self._workload.settling.ack == "cumulative":
-            before = running.unacked.pop(look.topic, [])
+            before = running.unacked.pop(received.topic, [])
             if before:
-                running.unacked[look.topic] = before
-                await self._ack_through_last(running, look.topic)
-            running.first_nacked.setdefault(look.topic, look.number)
+                running.unacked[received.topic] = before
+                await self._ack_through_last(running, received.topic)
+            running.first_nacked.setdefault(received.topic, received.number)
         try:
-            await running.member.nack(look, delay, by_id=decision.by_id)
+            await running.member.nack(received, delay, by_id=decision.by_id)
         except Exception as e:
-            self._refused(running, [look], "nack", e)
+            self._refused(running, [received], "nack", e)
             return
         least = self._least_delay(delay)
         note = "by id" if decision.by_id else ""
         self.recorder.add(
-            r.NACKED, at=at, who=running.who, number=look.number, delay=least, note=note
+            r.NACKED, at=at, who=running.who, number=received.number, delay=least, note=note
         )
         self._due = max(self._due, at + self._most_delay(delay))
 
@@ -453,26 +468,28 @@ class _Player:
             return delay
         return self._workload.backoff[1] if self._workload.backoff else self._workload.nack_delay
 
-    async def _reconsume(self, running: _RunningMember, look: Look, decision: Decision) -> None:
+    async def _reconsume(
+        self, running: _RunningMember, received: ReceivedMessage, decision: Decision
+    ) -> None:
         at, delay = self.recorder.now(), decision.delay or 0.0
         try:
-            await running.member.reconsume(look, delay)
+            await running.member.reconsume(received, delay)
         except Exception as e:
-            self._refused(running, [look], "reconsume_later", e)
+            self._refused(running, [received], "reconsume_later", e)
             return
-        self.recorder.add(r.RECONSUMED, at=at, who=running.who, number=look.number, delay=delay)
+        self.recorder.add(r.RECONSUMED, at=at, who=running.who, number=received.number, delay=delay)
         self._activity += 1
         # the broker's timer for delays has a resolution of 1 s
         self._due = max(self._due, at + delay + 2.0)
 
     def _refused(
-        self, running: _RunningMember, looks: list[Look], call: str, error: Exception
+        self, running: _RunningMember, messages: list[ReceivedMessage], call: str, error: Exception
     ) -> None:
         if isinstance(error, CannotError):
             raise error
-        for look in looks:
+        for received in messages:
             note = f"{call}: {type(error).__name__}: {error}"
-            self.recorder.add(r.REFUSED, who=running.who, number=look.number, note=note)
+            self.recorder.add(r.REFUSED, who=running.who, number=received.number, note=note)
 
     def _cancel_tasks(self, running: _RunningMember) -> None:
         for task in [*running.handlers, running.loop_task]:

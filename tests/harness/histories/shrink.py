@@ -74,7 +74,7 @@ def _smaller(workload: Workload) -> Iterator[Workload]:
         yield _changed(workload, segments=plain_segments)
     standard = Settling()
     for field in dataclasses.fields(Settling):
-        if field.name in ("looks", "workers", "group"):
+        if field.name in ("attempts", "workers", "group"):
             continue
         value = getattr(standard, field.name)
         if getattr(workload.settling, field.name) != value:

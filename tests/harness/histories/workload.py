@@ -74,7 +74,7 @@ class Settling:
         nack: Share of deliveries that end in a nack.
         nacked: Numbers that are nacked at their first delivery, regardless of `nack`.
         poison: Share of messages that always fail.
-        looks: A healthy message is acked at this delivery attempt at the latest (from 1).
+        attempts: A healthy message is acked at this delivery attempt at the latest (from 1).
         delays: Delays of nacks, in s; one is chosen. None leaves the delay to the subscription.
         by_id: Share of nacks made by id.
         hold: Share of deliveries in which the message is held for `hold_s` s before it is settled.
@@ -90,7 +90,7 @@ class Settling:
     nack: float = 0.0
     nacked: tuple[int, ...] = ()
     poison: float = 0.0
-    looks: int = 3
+    attempts: int = 3
     delays: tuple[float | None, ...] = (0.5,)
     by_id: float = 0.0
     hold: float = 0.0
@@ -202,22 +202,22 @@ class Decision:
     work: float
 
 
-def decide(workload: Workload, number: int, look: int) -> Decision:
-    """Return the application's decision for delivery attempt `look` (from 1) of a message."""
-    rng = Random(f"{workload.seed}/{number}/{look}")
+def decide(workload: Workload, number: int, attempt: int) -> Decision:
+    """Return the application's decision for delivery attempt `attempt` (from 1) of a message."""
+    rng = Random(f"{workload.seed}/{number}/{attempt}")
     of_message = Random(f"{workload.seed}/{number}")
     settling = workload.settling
     poison = of_message.random() < settling.poison
     silent = of_message.random() < settling.silent
-    fails = rng.random() < settling.nack and look < settling.looks
+    fails = rng.random() < settling.nack and attempt < settling.attempts
     hold = settling.hold_s if rng.random() < settling.hold else 0.0
     work = rng.uniform(*settling.handler_s)
     delay = rng.choice(settling.delays)
     by_id = rng.random() < settling.by_id
     again = rng.random() < settling.reconsume
-    if silent and look == 1 and workload.ack_timeout:
+    if silent and attempt == 1 and workload.ack_timeout:
         return Decision("nothing", None, False, 0.0, work)
-    if poison or fails or (look == 1 and number in settling.nacked):
+    if poison or fails or (attempt == 1 and number in settling.nacked):
         if again and workload.retry:
             return Decision("reconsume", delay or 0.0, False, hold, work)
         return Decision("nack", delay, by_id, hold, work)

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from core_kit import source_state
+from core_kit import make_topic_state
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import duplicate_window
 from pulsar_encore.core.duplicate_window import DuplicateWindow
-from pulsar_encore.core.entry import EntryKey
+from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.message_key import DueBatch
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.message import Message
@@ -34,12 +34,18 @@ KEYS = [(1, number) for number in range(3)]
 LEAD_MS = 100
 
 
-class Looks(RuleBasedStateMachine):
+def entry_of(message: Message) -> Entry:
+    """Return the entry of the tracking state that a message was delivered with."""
+    assert message._entry is not None
+    return message._entry
+
+
+class DeliveryModel(RuleBasedStateMachine):
     """One consumer, and a broker that has it alone."""
 
     @initialize()
     def begin(self) -> None:
-        self.source = source_state(lead_ms=LEAD_MS)
+        self.topic_state = make_topic_state(lead_ms=LEAD_MS)
         self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
         self.now = 1_000
         self.broker = dict.fromkeys(KEYS, 0)  # what is not acked there, and its count
@@ -49,7 +55,7 @@ class Looks(RuleBasedStateMachine):
         # request for single messages, at once for all messages (None).
         self.commands: list[tuple[int, list[EntryKey] | None]] = []
         self.held: dict[EntryKey, Message] = {}
-        self.looks: Counter[EntryKey] = Counter()  # that ended
+        self.ended_deliveries: Counter[EntryKey] = Counter()  # that ended
 
     def waits(self) -> bool:
         return bool(set(self.broker) - self.sent)
@@ -79,7 +85,7 @@ class Looks(RuleBasedStateMachine):
     @rule()
     def come(self) -> None:
         key, count = self.wire.pop(0)
-        entry, positions = self.source.arrive(key, 0, count, (0,), now_ms=self.now)
+        entry, positions = self.topic_state.arrive(key, 0, count, (0,), now_ms=self.now)
         if entry is not None and positions:
             raw: Any = key
             self.queue.push(entry, (0,), (raw,))
@@ -89,9 +95,8 @@ class Looks(RuleBasedStateMachine):
         message = self.queue.take()
         if message is None:
             return
-        assert message._entry is not None
-        key = message._entry.key
-        assert message.redelivery_count() == self.looks[key], key
+        key = entry_of(message).key
+        assert message.redelivery_count() == self.ended_deliveries[key], key
         self.held[key] = message
 
     @precondition(lambda self: self.held)
@@ -99,15 +104,14 @@ class Looks(RuleBasedStateMachine):
     def nack(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.held)))
         message = self.held.pop(key)
-        assert message._entry is not None
-        if self.source.nack(message._entry, 0, self.now + 1_000, 0):
-            self.looks[key] += 1
+        if self.topic_state.nack(entry_of(message), 0, self.now + 1_000, 0):
+            self.ended_deliveries[key] += 1
 
     @rule(data=st.data(), passed=st.sampled_from([0, 50, 1_000, 3_000]))
     def time_passes(self, data: st.DataObject, passed: int) -> None:
         self.now += passed
-        due: DueBatch = self.source.take_nacks(self.now, 1_000)
-        groups = self.source.release(due, self.now)
+        due: DueBatch = self.topic_state.take_nacks(self.now, 1_000)
+        groups = self.topic_state.release(due, self.now)
         if groups:
             keys = [(ledger, each) for ledger, some in groups for each in some]
             self.commands.append((self.now + LEAD_MS, keys))
@@ -117,28 +121,27 @@ class Looks(RuleBasedStateMachine):
     def ack(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.held)))
         message = self.held.pop(key)
-        assert message._entry is not None
-        self.source.ack(message._entry, 0)
+        self.topic_state.ack(entry_of(message), 0)
         self.broker.pop(key, None)
-        assert self.source.window.unattempted.get(key) is None
+        assert self.topic_state.window.unattempted.get(key) is None
 
     @rule(data=st.data())
     def ask_for_all(self, data: st.DataObject) -> None:
         """Call `redeliver_all`: the transport drops the copies that have reached it by then."""
         drained = data.draw(st.integers(0, len(self.wire)))
         unseen, self.wire = self.wire[:drained], self.wire[drained:]
-        self.looks.update(list(self.held))  # those end here
+        self.ended_deliveries.update(list(self.held))  # those end here
         self.held.clear()
-        self.source.release_all()
+        self.topic_state.release_all()
         self.queue.drop()
         self.commands.append((self.now, None))
         for key, _ in unseen:
-            self.source.ignore_copy(key, 1)
+            self.topic_state.ignore_copy(key, 1)
 
 
-def test_the_count_is_the_number_of_looks_that_ended() -> None:
+def test_the_redelivery_count_is_the_number_of_ended_deliveries() -> None:
     run_state_machine_as_test(
-        Looks,
+        DeliveryModel,
         settings=settings(
             stateful_step_count=40,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -146,80 +149,83 @@ def test_the_count_is_the_number_of_looks_that_ended() -> None:
     )
 
 
-def arrive(source: TopicState, count: int, key: EntryKey = (1, 1)) -> int:
+def arrive(topic_state: TopicState, count: int, key: EntryKey = (1, 1)) -> int:
     """A copy comes with the broker's count; how many attempts that leaves."""
-    entry, _ = source.arrive(key, 0, count, (0,))
+    entry, _ = topic_state.arrive(key, 0, count, (0,))
     assert entry is not None
     return entry.redelivered
 
 
-def test_given_back_unseen_again_and_again_it_has_no_attempts() -> None:
-    source = source_state()
+def test_a_message_released_before_its_delivery_has_no_attempts() -> None:
+    topic_state = make_topic_state()
     for count in range(100):
-        assert arrive(source, count) == 0
-        source.release_all()
-    assert len(source.window.unattempted) == 1
+        assert arrive(topic_state, count) == 0
+        topic_state.release_all()
+    assert len(topic_state.window.unattempted) == 1
 
 
 def test_a_broker_that_forgot_its_count_starts_from_0() -> None:
     """After an unload, redeliveries deducted from the old count must not hide new attempts."""
-    source = source_state()
+    topic_state = make_topic_state()
     for count in range(3):
-        arrive(source, count)
-        source.release_all()
-    source.disconnected()
-    source.reconnected()
-    assert arrive(source, 0) == 0
-    assert len(source.window.unattempted) == 0
-    source.disconnected()
-    source.reconnected()
-    assert arrive(source, 2) == 2  # elsewhere
+        arrive(topic_state, count)
+        topic_state.release_all()
+    topic_state.disconnected()
+    topic_state.reconnected()
+    assert arrive(topic_state, 0) == 0
+    assert len(topic_state.window.unattempted) == 0
+    topic_state.disconnected()
+    topic_state.reconnected()
+    assert arrive(topic_state, 2) == 2  # elsewhere
 
 
-def test_another_consumers_attempts_count() -> None:
-    source = source_state()
-    source.ignore_copy((1, 1), 1)
-    assert arrive(source, 3) == 2
+def test_attempts_of_another_consumer_are_counted() -> None:
+    topic_state = make_topic_state()
+    topic_state.ignore_copy((1, 1), 1)
+    assert arrive(topic_state, 3) == 2
 
 
-def test_a_copy_by_a_reconnect_is_none_that_the_broker_counted() -> None:
-    source = source_state()
-    source.release_all()
-    entry, _ = source.arrive((1, 1), 0, 0, (0,))
+def test_a_copy_sent_by_a_reconnect_is_not_deducted_from_the_brokers_count() -> None:
+    topic_state = make_topic_state()
+    topic_state.release_all()
+    entry, _ = topic_state.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
     entry.deliver(0)
-    source.disconnected()
-    source.reconnected()
-    assert source.arrive((1, 1), 0, 2, (0,)) == (entry, [])  # two looks elsewhere meanwhile
+    topic_state.disconnected()
+    topic_state.reconnected()
+    assert topic_state.arrive((1, 1), 0, 2, (0,)) == (
+        entry,
+        [],
+    )  # two deliveries by another consumer
     assert entry.redelivered == 2
 
 
-def test_nothing_is_kept_of_what_is_acked() -> None:
-    source = source_state()
+def test_an_ack_forgets_the_unattempted_copies_of_its_entry() -> None:
+    topic_state = make_topic_state()
     for number in range(4):
-        source.ignore_copy((1, number), 1)
+        topic_state.ignore_copy((1, number), 1)
     for number in range(2):
-        entry, _ = source.arrive((1, number), 0, 1, (0,))
+        entry, _ = topic_state.arrive((1, number), 0, 1, (0,))
         assert entry is not None
-        source.ack(entry, 0)
-    source.ack_entry((1, 2))
-    source.ignore_copy((1, 2), 1)
-    assert list(source.window.unattempted) == [(1, 3)]
-    source.reset()
-    assert len(source.window.unattempted) == 0
+        topic_state.ack(entry, 0)
+    topic_state.ack_entry((1, 2))
+    topic_state.ignore_copy((1, 2), 1)
+    assert list(topic_state.window.unattempted) == [(1, 3)]
+    topic_state.reset()
+    assert len(topic_state.window.unattempted) == 0
 
 
-def test_batches_and_rewinds_keep_nothing() -> None:
-    batch, exclusive = source_state(), source_state(shared=False)
+def test_no_unattempted_copies_are_counted_for_batches_and_on_exclusive() -> None:
+    batch, exclusive = make_topic_state(), make_topic_state(shared=False)
     batch.arrive((1, 1), 3, 0, (0, 1, 2))
     exclusive.arrive((1, 1), 0, 0, (0,))
-    for source in (batch, exclusive):
-        source.release_all()
-        source.ignore_copy((1, 2), 1 if source is exclusive else 3)
-        assert len(source.window.unattempted) == 0
+    for topic_state in (batch, exclusive):
+        topic_state.release_all()
+        topic_state.ignore_copy((1, 2), 1 if topic_state is exclusive else 3)
+        assert len(topic_state.window.unattempted) == 0
 
 
-def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_unattempted_copies_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicate_window, "MOST_UNATTEMPTED", 2)
     window = DuplicateWindow()
     for number in (1, 2, 1, 3):
