@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 
+import pytest
 from hypothesis import settings
 
 # The plugin of looptime asks for an event loop before every synchronous test. Without this line it
@@ -16,6 +17,15 @@ asyncio.set_event_loop(None)
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.register_profile("searching", deadline=None, print_blob=True, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+# Tests of these folders take up to 12 s each.
+_LONG = ("worlds", "type_checkers")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run long tests first, so that at the end no worker is busy alone with one of them."""
+    items.sort(key=lambda item: item.path.parent.name not in _LONG)
 
 
 def pytest_collection_finish() -> None:

@@ -34,7 +34,10 @@ class UnackedWindowMonitor:
 
     def warn_if_nearly_full(self) -> None:
         """Log a warning, once per consumer."""
-        if self._warned or self._topic_states.unacked < self.size * _WARN_SHARE:
+        if self._warned:
+            return
+        unacked = sum(state.unacked for state in self._topic_states.by_number.values())
+        if unacked < self.size * _WARN_SHARE:
             return
         self._warned = True
         logger.warning(
@@ -44,6 +47,6 @@ class UnackedWindowMonitor:
             "the broker (tell it here too, as max_unacked_messages).",
             self._transport_consumer.topic,
             self._transport_consumer.subscription_name,
-            self._topic_states.unacked,
+            unacked,
             self.size,
         )
