@@ -18,7 +18,7 @@ from pulsar_encore.devbroker.rules.schema_log import SchemaLog
 from pulsar_encore.devbroker.rules.topic_log import EARLIEST, LATEST, LogEntry, TopicLog
 from pulsar_encore.devbroker.rules.topic_producers import AccessMode, Producers, Publisher
 from pulsar_encore.wire import pulsar_pb2 as pb
-from pulsar_encore.wire.ack_sets import from_words
+from pulsar_encore.wire.ack_set_words import from_words
 
 U63 = st.integers(0, 2**63 - 1)
 

@@ -12,7 +12,7 @@ from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.native.consumer.chunked_messages import ChunkedMessages
 from pulsar_encore.transport.native.consumer.entry_contents import ChunkEntry
 from pulsar_encore.wire import pulsar_pb2 as pb
-from pulsar_encore.wire.chunks import JoinedMessage, Place
+from pulsar_encore.wire.chunk_assembler import JoinedMessage, Place
 
 LEDGER = 3
 

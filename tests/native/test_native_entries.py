@@ -15,7 +15,7 @@ from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entry_contents import BatchEntry, ChunkEntry, Marker
 from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage, UnreadableMessage
-from pulsar_encore.wire import ack_sets, base_command, compress, frames, message_id, pb
+from pulsar_encore.wire import ack_set_words, base_command, compress, frames, message_id, pb
 from pulsar_encore.wire.entries import (
     EntryError,
     decode_batch,
@@ -251,7 +251,7 @@ def test_hand_written_acks_equal_protobufs(
 ) -> None:
     partial = [(ledger, entry, size, rng.randrange(1 << size)) for (ledger, entry), size in parts]
     expected = plain(whole) + [
-        message_id(ledger, entry, partition=None, ack_set=ack_sets.to_words(mask, size))
+        message_id(ledger, entry, partition=None, ack_set=ack_set_words.to_words(mask, size))
         for ledger, entry, size, mask in partial
     ]
     made = decoded(encoded.individual_acks(consumer, whole, partial, request))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_encore.values.message_id import MAX_BATCH_SIZE
-from pulsar_encore.wire import DecompressionError, ack_sets, compress, decompress, pb
+from pulsar_encore.wire import DecompressionError, ack_set_words, compress, decompress, pb
 from pulsar_encore.wire.compression import check_claim
 
 CODECS = [pb.ZLIB, pb.LZ4, pb.ZSTD, pb.SNAPPY]
@@ -106,5 +106,5 @@ def test_the_error_for_a_large_payload_of_another_size_contains_both_sizes(codec
 
 def test_ack_set_words_beyond_the_largest_batch_are_dropped() -> None:
     words = [-1] * (2 * MAX_BATCH_SIZE // 64)
-    assert ack_sets.from_words(words) == ack_sets.full(MAX_BATCH_SIZE)
-    assert ack_sets.from_words([5, -1]) == 5 | (2**64 - 1) << 64
+    assert ack_set_words.from_words(words) == ack_set_words.full(MAX_BATCH_SIZE)
+    assert ack_set_words.from_words([5, -1]) == 5 | (2**64 - 1) << 64

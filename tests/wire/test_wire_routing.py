@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.wire.key_hashes import boost, java_string, murmur3
-from pulsar_encore.wire.partition_router import BatchLimits, HashingScheme, PartitionRouter
+from pulsar_encore.wire.partition_by_key import BatchLimits, HashingScheme, PartitionRouter
 
 PARTITIONS = 97
 # The key, the partition of 97 to which pulsar-client 3.13.0 sent it, and its values of

@@ -6,7 +6,7 @@ the rest of a delivery.
 
 from __future__ import annotations
 
-from ..wire.ack_sets import to_words
+from ..wire.ack_set_words import to_words
 from ..wire.varints import SMALL_VARINTS, varint
 from .rules.topic_log import LogEntry
 

@@ -4,7 +4,7 @@ This package is pure: a message is an `OriginalMessage`, and a letter is an `Out
 names of the properties are public.
 """
 
-from .properties import (
+from .property_names import (
     ATTEMPTS,
     CONSUMER,
     COUNTERS,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from .properties import ERROR_CLASS, ERROR_MESSAGE, ERROR_STACK, FINGERPRINT, REASON
+from .property_names import ERROR_CLASS, ERROR_MESSAGE, ERROR_STACK, FINGERPRINT, REASON
 
 _MAX_CLASS: Final = 200
 _MAX_MESSAGE: Final = 1_000

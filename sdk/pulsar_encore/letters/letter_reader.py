@@ -10,7 +10,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from ..errors import UnreadableError
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
-from . import properties as names
+from . import property_names as names
 from .id_text import id_text
 
 _MARKS: Final = frozenset({names.REAL_TOPIC, names.ORIGIN_MESSAGE_ID})

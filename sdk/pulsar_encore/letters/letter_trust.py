@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..values.topic_names import base_name, full_name
-from .properties import REAL_SUBSCRIPTION, REAL_TOPIC, REPLAY_ID
+from .property_names import REAL_SUBSCRIPTION, REAL_TOPIC, REPLAY_ID
 
 
 def is_letter(

@@ -22,7 +22,7 @@ from typing import Final
 from ..values.message_id import MessageId
 from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
-from . import properties as names
+from . import property_names as names
 from .evidence import Evidence, evidence_of
 from .id_text import id_text
 from .letter_trust import is_letter

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from .letter_trust import is_letter
 from .original_message import OriginalMessage
-from .properties import PARKED_LOOKS, PARKED_TIMES, RECONSUME_TIMES
+from .property_names import PARKED_LOOKS, PARKED_TIMES, RECONSUME_TIMES
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:

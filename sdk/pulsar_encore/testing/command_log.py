@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..transport.interface import AckPlan
 from ..wire import BODY_FIELDS, pb
-from ..wire.ack_sets import from_words
+from ..wire.ack_set_words import from_words
 from ..wire.checksum import Data
 from ..wire.entries import decode_body
 

@@ -4,7 +4,7 @@
 MESSAGE. `pulsar_pb2` is generated from `pulsar.proto`.
 """
 
-from . import ack_sets
+from . import ack_set_words
 from . import pulsar_pb2 as pb
 from .checksum import crc32c, topics_hash
 from .commands import (
@@ -57,7 +57,7 @@ __all__ = [
     "FrameDecoder",
     "FrameError",
     "UncompressedSizeError",
-    "ack_sets",
+    "ack_set_words",
     "base_command",
     "compress",
     "crc32c",

@@ -65,7 +65,7 @@ def message_id(
         ledger_id: A negative number is written modulo 2^64, as brokers do. -1 with entry -1 is the
             earliest position.
         partition: Clients send it even when it is -1, which takes ten bytes. None leaves it out.
-        ack_set: Words of `ack_sets.to_words`. Without any, the id means the whole entry.
+        ack_set: Words of `ack_set_words.to_words`. Without any, the id means the whole entry.
     """
     return pb.MessageIdData(
         ledgerId=ledger_id & _MAX_U64,

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_encore.wire import compress, decode_batch, decode_body, decompress, encode_batch, pb
-from pulsar_encore.wire.chunks import Chunk, ChunkAssembler, is_chunk
+from pulsar_encore.wire.chunk_assembler import Chunk, ChunkAssembler, is_chunk
 from pulsar_encore.wire.entry_encryption import DataKeys, Encryptor, PublicKey, is_encrypted
 from pulsar_encore.wire.frames import Frame
 

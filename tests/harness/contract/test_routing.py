@@ -1,4 +1,4 @@
-"""The stock client sends keys to the partitions that `wire.partition_router` computes."""
+"""The stock client sends keys to the partitions that `wire.partition_by_key` computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 import pulsar
 import pytest
 
-from pulsar_encore.wire.partition_router import HashingScheme
+from pulsar_encore.wire.partition_by_key import HashingScheme
 
 from .cluster import Cluster
 

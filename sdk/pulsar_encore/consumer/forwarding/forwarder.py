@@ -29,7 +29,7 @@ from ...letters.letter_writer import (
     overflowed_nack,
     retry_letter,
 )
-from ...letters.properties import checked_properties
+from ...letters.property_names import checked_properties
 from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Held, Message
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms

@@ -12,7 +12,7 @@ from functools import partial
 
 from ...errors import ProtocolError
 from ...wire import message_id, pb
-from ...wire.ack_sets import from_words
+from ...wire.ack_set_words import from_words
 from ...wire.frames import Frame
 from ..attached import AttachedConsumer, Peer
 from ..broker_service import BrokerService

@@ -24,7 +24,7 @@ from ...transport.interface import TransportProducer
 from ...transport.versioned.known_schema import KnownSchema
 from ...values.backoff import Backoff
 from ...wire import pulsar_pb2 as pb
-from ...wire.partition_router import PartitionRouter
+from ...wire.partition_by_key import PartitionRouter
 from .sequence_ids import SequenceIds
 from .sink_options import Publishing
 

@@ -25,7 +25,7 @@ from ....errors import (
 )
 from ....errors import LookupError as TopicLookupError
 from ....wire import NO_REQUEST, PROTOCOL_VERSION, pb
-from ....wire.ack_sets import from_words
+from ....wire.ack_set_words import from_words
 from ....wire.entries import text
 from ....wire.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ....wire import ack_sets
+from ....wire import ack_set_words
 from ....wire.varints import SMALL_VARINTS, varint
 
 #: Ids in one command; a frame could hold thirty times as many.
@@ -102,7 +102,7 @@ def _ids(tag: int, entries: Iterable[tuple[int, int]]) -> list[bytes]:
 
 def _with_ack_set(ledger: int, entry: int, size: int, mask: int) -> bytes:
     inside = [_LEDGER, varint(ledger), _ENTRY, varint(entry)]
-    for word in ack_sets.to_words(mask, size):
+    for word in ack_set_words.to_words(mask, size):
         inside += (_ACK_SET, varint(word))
     body = b"".join(inside)
     return bytes((_ACK[1],)) + varint(len(body)) + body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ....wire.chunks import ChunkFate, JoinedMessage
+from ....wire.chunk_assembler import ChunkFate, JoinedMessage
 from ....wire.compression import UncompressedSizeError
 from ....wire.entries import EntryError
 from ...interface import Delivery, SkipReason

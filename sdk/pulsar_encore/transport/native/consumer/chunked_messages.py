@@ -17,7 +17,7 @@ from typing import Final
 from ....eventloop.alarm import now_ms
 from ....options import Subscription
 from ....wire import pulsar_pb2 as pb
-from ....wire.chunks import (
+from ....wire.chunk_assembler import (
     Chunk,
     ChunkArrival,
     ChunkAssembler,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from ....wire.chunks import Place
+from ....wire.chunk_assembler import Place
 from ....wire.entries import EntryError
 from ...interface import AckPlan
 from ..connection.codec_thread import Codecs

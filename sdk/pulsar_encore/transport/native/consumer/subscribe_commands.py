@@ -6,7 +6,7 @@ from typing import Final
 
 from ....options import ConsumerType, InitialPosition, Subscription
 from ....values.message_id import MessageId, check_batch
-from ....wire import ack_sets, key_values, message_id, pb
+from ....wire import ack_set_words, key_values, message_id, pb
 from ..wire_schema import wire_schema
 from .read_position import ReadPosition
 
@@ -147,8 +147,8 @@ class SubscribeCommands:
             return message_id(ledger, entry, partition=None)
         # If the batch size is unknown, assume the next multiple of 64, the bits of a word.
         size = size or max(first + 1, 64 * (first // 64 + 1))
-        mask = ack_sets.full(size) >> first << first
-        words = ack_sets.to_words(mask, size)
+        mask = ack_set_words.full(size) >> first << first
+        words = ack_set_words.to_words(mask, size)
         return message_id(ledger, entry, partition=None, ack_set=words)
 
 

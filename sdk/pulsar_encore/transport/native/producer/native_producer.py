@@ -27,7 +27,7 @@ from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
 from ..lookup.topic_shape import TopicShape
 from .frame_rewrite import key_of
-from .partition_choice import PartitionChoice
+from .message_router import MessageRouter
 from .partition_producer import PartitionProducer
 from .registration import Registration
 from .send_encoder import Encrypt
@@ -90,7 +90,7 @@ class NativeProducer:
         self._listener = listener
         self._lookup = client.lookup_for(self)
         self._loop = self._lookup.pool.loop
-        self._choice = PartitionChoice(options, self._lookup.pool.rng)
+        self._choice = MessageRouter(options, self._lookup.pool.rng)
         self.parts: list[PartitionProducer] = []
         self._queue = SendQueue(options, self.topic)
         self._partitioned = False

@@ -1,4 +1,4 @@
-"""Encodes messages as SEND frames, and checks the broker's size limit (`MessageTooBig`).
+"""Encodes messages as SEND frames, whole or in chunks (their sizes: `size_limit`).
 
 A frame is encoded once: a resent frame has the same bounds, so that the broker recognizes it.
 Fields that every entry has are encoded by hand, before the fields that protobuf encodes. The result
@@ -11,13 +11,13 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from ....errors import ConfigurationError, MessageTooBig
+from ....errors import ConfigurationError
 from ....values.outgoing_message import OutgoingMessage, key_bytes, key_text
 from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import Data, crc32c
 from ....wire.compression import compress
-from ....wire.frames import FRAME_OVERHEAD
 from ....wire.varints import SMALL_VARINTS, varint
+from .size_limit import SizeLimit
 
 _U32: Final = struct.Struct(">I")
 _TWO_U32: Final = struct.Struct(">II")
@@ -132,7 +132,7 @@ class SendEncoder:
     __slots__ = (
         "_codec",
         "_encrypt",
-        "_max_message_size",
+        "_limit",
         "_name",
         "_producer_id",
         "_producer_name",
@@ -159,13 +159,13 @@ class SendEncoder:
             b"\x82\x01" + varint(len(schema_version)) + schema_version if schema_version else b""
         )
         self._codec = codec
-        self._max_message_size = max_message_size
+        self._limit = SizeLimit(max_message_size)
         self._encrypt = encrypt
 
     @property
     def batch_limit(self) -> int:
         """The largest batch that is always accepted, in bytes before compression."""
-        return self._max_message_size - FRAME_OVERHEAD
+        return self._limit.batch
 
     def batch(
         self,
@@ -227,15 +227,7 @@ class SendEncoder:
             chunk_id=size,
         )
         chunk_metadata.MergeFrom(rest)
-        # The storage layer's limit may be exactly the broker's limit, so the metadata counts too:
-        # `docs/notes/wire-protocol.md#frame-sizes`.
-        most = self.batch_limit - len(self._metadata(sequence_id, now_ms, chunk_metadata))
-        if most <= 0:
-            raise MessageTooBig(
-                f"MessageTooBig: the metadata of a chunk takes the whole of "
-                f"{self._max_message_size} bytes, the broker's limit: use fewer or shorter "
-                "properties and keys"
-            )
+        most = self._limit.chunk(len(self._metadata(sequence_id, now_ms, chunk_metadata)))
         if size <= most:
             whole = self._encrypted(payload, rest)
             return [self._frame(sequence_id, self._metadata(sequence_id, now_ms, rest), whole)]
@@ -272,19 +264,9 @@ class SendEncoder:
         return b"".join((self._name, varint(sequence_id), b"\x18", varint(now_ms), others))
 
     def _checked(self, sequence_id: int, metadata: bytes, payload: Data) -> bytes:
-        limit = self._max_message_size
-        if len(payload) > limit:
-            raise MessageTooBig(
-                f"MessageTooBig: {len(payload)} bytes, the broker takes {limit}: split the "
-                "message, compress it, or use chunking_enabled=True with batching_enabled=False"
-            )
+        self._limit.check_payload(len(payload))
         frame = self._frame(sequence_id, metadata, payload)
-        if len(frame) > limit + FRAME_OVERHEAD:
-            raise MessageTooBig(
-                f"MessageTooBig: {len(payload)} bytes with {len(metadata)} of metadata, the "
-                f"broker takes {limit + FRAME_OVERHEAD} together: use fewer or shorter properties "
-                "and keys"
-            )
+        self._limit.check_frame(len(frame), len(payload), len(metadata))
         return frame
 
     def _frame(

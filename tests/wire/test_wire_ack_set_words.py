@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.wire.ack_sets import from_words, full, to_words
+from pulsar_encore.wire.ack_set_words import from_words, full, to_words
 
 
 @st.composite

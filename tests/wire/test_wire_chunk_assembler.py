@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.wire import pb
-from pulsar_encore.wire.chunks import (
+from pulsar_encore.wire.chunk_assembler import (
     KEPT,
     Chunk,
     ChunkAssembler,
     ChunkFate,
     JoinedMessage,
     Place,
-    cut,
     is_chunk,
 )
 
@@ -368,8 +367,7 @@ def test_a_message_cut_into_chunks_is_joined_however_they_are_interleaved(
     topic = Topic(max_messages=0)
     waiting = []
     for number, (payload, most) in enumerate(messages):
-        parts = cut(payload, most)
-        assert all(len(part) <= most for part in parts)
+        parts = [payload[at : at + most] for at in range(0, max(len(payload), 1), most)]
         fields = {"count": len(parts), "total": len(payload)}
         waiting.append(
             [topic.chunk(f"m{number}", i, payload=p, **fields) for i, p in enumerate(parts)]
@@ -381,19 +379,6 @@ def test_a_message_cut_into_chunks_is_joined_however_they_are_interleaved(
         assert let_go == []
         whole += [joined.payload] if joined else []
     assert sorted(whole) == sorted(payload for payload, _ in messages)
-
-
-def test_cutting_copies_nothing_and_gives_at_least_one_chunk() -> None:
-    payload = bytes(range(10))
-    pieces = cut(payload, 4)
-    assert [bytes(piece) for piece in pieces] == [payload[:4], payload[4:8], payload[8:]]
-    assert pieces[0].obj is payload
-    assert [bytes(piece) for piece in cut(b"", 4)] == [b""]
-
-
-def test_the_error_says_that_there_is_no_room_for_a_chunk() -> None:
-    with pytest.raises(ConfigurationError, match="metadata"):
-        cut(b"x", 0)
 
 
 @pytest.mark.parametrize(

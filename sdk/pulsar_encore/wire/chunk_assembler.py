@@ -1,4 +1,4 @@
-"""Chunked messages: producers cut a large message into chunks, and consumers join them again.
+"""Joins the chunks of large messages, and gives messages up whose chunks are missing or too old.
 
 The chunks of one message arrive in order; chunks of several messages may be mixed. Every chunk is
 either held here or returned exactly once, in a joined message or as discarded. The held chunks are
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from ..errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from . import pulsar_pb2 as pb
     from .checksum import Data
 
@@ -364,13 +362,3 @@ def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
 def is_chunk(metadata: pb.MessageMetadata) -> bool:
     """Return True if an entry is one of several chunks of a message."""
     return metadata.num_chunks_from_msg > 1
-
-
-def cut(payload: Data, most: int) -> Sequence[memoryview]:
-    """Cut a compressed payload into chunks of at most `most` bytes; an empty one into one chunk."""
-    if most < 1:
-        raise ConfigurationError(
-            f"{most} bytes are left for a chunk: the metadata is as large as a message may be"
-        )
-    view = memoryview(payload)
-    return [view[at : at + most] for at in range(0, max(len(view), 1), most)]

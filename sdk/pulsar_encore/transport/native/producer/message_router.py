@@ -10,10 +10,10 @@ from ....message import Message
 from ....options import PartitionsRoutingMode, ProducerOptions
 from ....values.message_id import MessageId
 from ....values.outgoing_message import OutgoingMessage, key_bytes, key_text, ordering_key_text
-from ....wire.partition_router import BatchLimits, PartitionRouter
+from ....wire.partition_by_key import BatchLimits, PartitionRouter
 
 
-class PartitionChoice:
+class MessageRouter:
     """Chooses partitions. `rng` draws the first one, so that producers do not all begin with the
     same."""
 
