@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
 import json
 import os
@@ -168,6 +169,7 @@ def test_a_missing_library_is_reported(library: str, monkeypatch: pytest.MonkeyP
 
 
 def test_an_old_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("pulsar_encore.spark")  # it reads the version once, when imported
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     found = spark_here.missing()
     assert found is not None

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +85,22 @@ def fsync_fails(count: int) -> Callable[[Database], None]:
     return fails
 
 
+def fsync_fails_until(
+    allowed: threading.Event, failed: list[Database]
+) -> Callable[[Database], None]:
+    """Return an fsync that fails until `allowed` is set, and always for a database that failed."""
+    sync = Database.sync
+
+    def fails(database: Database) -> None:
+        if not allowed.is_set() and database not in failed:
+            failed.append(database)
+        if database in failed:
+            raise StoreError("Input/output error")
+        sync(database)
+
+    return fails
+
+
 @pytest.mark.parametrize("times", [1, 3])
 async def test_a_failed_fsync_is_retried_until_it_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
@@ -93,12 +110,16 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
     store = opened(tmp_path / "s", durability="power")
     topic_store_of(store).records.record_nack((1, 1, -1), 100, 1, 0)
     await store.synced()
-    monkeypatch.setattr(Database, "sync", fsync_fails(times))
+    allowed, failed = threading.Event(), list[Database]()
+    monkeypatch.setattr(Database, "sync", fsync_fails_until(allowed, failed))
     topic_store_of(store).records.record_nack((1, 2, -1), 100, 1, 0)
     with pytest.raises(StoreError, match="Input/output"):
         await store.synced()
     assert "Input/output" in str(store.failure)
     async with asyncio.timeout(20):
+        while len(failed) < times:
+            await asyncio.sleep(0.01)
+        allowed.set()
         while store.failure is not None:
             await asyncio.sleep(0.01)
         await store.synced()
