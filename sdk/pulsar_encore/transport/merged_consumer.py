@@ -132,10 +132,6 @@ class MergedConsumer:
         self._parts = parts
         self._ledgers: dict[int, int] = {}  # a ledger belongs to exactly one topic
         self.capabilities: Capabilities = parts[0].capabilities
-        self.request_messages = parts[0].request_messages  # a queue of 0 excludes a retry topic
-        self.last_message_id = parts[0].last_message_id
-        self.acked_position = parts[0].acked_position
-        self.has_message_available = parts[0].has_message_available  # raises: it is durable
 
     def _part(self, topic_number: int) -> tuple[TransportConsumer, int]:
         number, part = divmod(topic_number, len(self._parts))
@@ -184,6 +180,9 @@ class MergedConsumer:
         part, number = self._part(topic_number)
         part.consumed(number, messages)
 
+    def request_messages(self, messages: int) -> None:
+        self._parts[0].request_messages(messages)  # a queue of 0 excludes a retry letter topic
+
     def stop_flow(self) -> None:
         for part in self._parts:
             part.stop_flow()
@@ -214,6 +213,15 @@ class MergedConsumer:
         if isinstance(position, int):
             for part in self._parts[1:]:
                 await part.seek(position)
+
+    async def last_message_id(self) -> MessageId:
+        return await self._parts[0].last_message_id()
+
+    async def acked_position(self) -> MessageId | None:
+        return await self._parts[0].acked_position()
+
+    async def has_message_available(self) -> bool:
+        return await self._parts[0].has_message_available()  # raises: the subscription is durable
 
     async def unsubscribe(self) -> None:
         await self._run_all(part.unsubscribe() for part in self._parts)

@@ -42,15 +42,15 @@ class QueuedDelivery:
     def __init__(
         self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], permits: int
     ) -> None:
-        self.entry = entry
-        self.indexes = indexes
-        self.messages = messages
-        self.at = 0
-        self.end = len(messages)
-        self.permits = permits
+        self.entry: Entry = entry
+        self.indexes: Sequence[int] = indexes
+        self.messages: Sequence[RawMessage] = messages
+        self.at: int = 0
+        self.end: int = len(messages)
+        self.permits: int = permits
         self.weights: list[int] | None = None
         self.made: list[Message] | None = None
-        self.made_for = 0
+        self.made_for: int = 0
 
     def entry_at(self, at: int) -> tuple[Entry, int]:
         return self.entry, self.indexes[at]
@@ -88,7 +88,7 @@ class QueuedRun(QueuedDelivery):
         self, entries: Sequence[Entry], messages: Sequence[RawMessage], permits: int
     ) -> None:
         super().__init__(entries[0], SINGLE_INDEX, messages, permits)
-        self.entries = entries
+        self.entries: Sequence[Entry] = entries
 
     def entry_at(self, at: int) -> tuple[Entry, int]:
         return self.entries[at], 0
@@ -103,7 +103,7 @@ class QueuedRun(QueuedDelivery):
         return live is not False and not live and self.entries[-1].live is live
 
     def make(self, schema: Any) -> None:
-        self.made = [
+        self.made: list[Message] | None = [
             Message(raw, schema, entry, 0, entry.redelivered)
             for entry, raw in zip(self.entries, self.messages, strict=True)
         ]

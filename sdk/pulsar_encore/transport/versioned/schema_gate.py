@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from ...errors import TopicNotFound
 from ...eventloop.affinity import cancel
@@ -18,6 +18,7 @@ from ..interface import (
     Delivery,
     DeliveryListener,
     RetryNotice,
+    SkippedEntry,
     TransportConsumer,
     each_delivery,
 )
@@ -47,16 +48,6 @@ class SchemaGate:
         self._durable = durable
         self._waiting: deque[tuple[Version | None, Delivery]] = deque()
         self._fetching: asyncio.Task[None] | None = None
-        # These calls do not concern waiting messages.
-        self.on_connected = listener.on_connected
-        self.on_uncertain = listener.on_uncertain
-        self.on_all_requested = listener.on_all_requested
-        self.on_end_of_topic = listener.on_end_of_topic
-        self.on_active_changed = listener.on_active_changed
-        self.on_new_topic = listener.on_new_topic
-        self.on_removed = listener.on_removed
-        self.on_skipped = listener.on_skipped
-        self.on_failed = listener.on_failed
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for each in each_delivery(deliveries):
@@ -118,3 +109,32 @@ class SchemaGate:
         if isinstance(notice.error, TopicNotFound):
             self._versions.deleted(base_name(notice.topic))
         self._listener.on_retrying(topic_number, notice)
+
+    def on_connected(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_connected(topics)
+
+    def on_uncertain(self, topics: Container[int] | None = None) -> None:
+        self._listener.on_uncertain(topics)
+
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], topics: Container[int] | None = None
+    ) -> None:
+        self._listener.on_all_requested(unseen, topics)
+
+    def on_end_of_topic(self, topic_number: int) -> None:
+        self._listener.on_end_of_topic(topic_number)
+
+    def on_active_changed(self, topic_number: int, active: bool) -> None:
+        self._listener.on_active_changed(topic_number, active)
+
+    def on_new_topic(self, topic_number: int) -> None:
+        self._listener.on_new_topic(topic_number)
+
+    def on_removed(self, topic_number: int) -> None:
+        self._listener.on_removed(topic_number)
+
+    def on_skipped(self, topic_number: int, entries: Sequence[SkippedEntry]) -> None:
+        self._listener.on_skipped(topic_number, entries)
+
+    def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
+        self._listener.on_failed(error, topic_number)

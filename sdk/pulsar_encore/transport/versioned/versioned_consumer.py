@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol
 
 from ...options import Subscription
-from ..interface import Capabilities, DeliveryListener, TransportConsumer
+from ...values.message_id import MessageId
+from ..interface import AckPlan, Capabilities, DeliveryListener, TransportConsumer
 from .schema_gate import SchemaGate
 from .versioned_messages import SchemaVersions
 
@@ -28,20 +30,6 @@ class VersionedConsumer:
         self._versions = versions
         self._gate: SchemaGate | None = None
         self.capabilities: Capabilities = consumer.capabilities
-        # These calls do not concern waiting messages.
-        self.is_connected = consumer.is_connected
-        self.topic_of = consumer.topic_of
-        self.topic_numbers = consumer.topic_numbers
-        self.topic_number_of = consumer.topic_number_of
-        self.consumed = consumer.consumed
-        self.request_messages = consumer.request_messages
-        self.stop_flow = consumer.stop_flow
-        self.can_ack = consumer.can_ack
-        self.ack = consumer.ack
-        self.redeliver = consumer.redeliver
-        self.seek = consumer.seek
-        self.last_message_id = consumer.last_message_id
-        self.acked_position = consumer.acked_position
 
     @property
     def topic(self) -> str:
@@ -55,10 +43,40 @@ class VersionedConsumer:
     def consumer_name(self) -> str:
         return self._consumer.consumer_name
 
+    def is_connected(self) -> bool:
+        return self._consumer.is_connected()
+
+    def topic_of(self, topic_number: int) -> tuple[str, int]:
+        return self._consumer.topic_of(topic_number)
+
+    def topic_numbers(self) -> Collection[int]:
+        return self._consumer.topic_numbers()
+
+    def topic_number_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        return self._consumer.topic_number_of(topic, partition, ledger)
+
     def start(self, listener: DeliveryListener) -> None:
         durable = self._subscription.durable
         self._gate = SchemaGate(self._consumer, self._versions, listener, durable=durable)
         self._consumer.start(self._gate)
+
+    def consumed(self, topic_number: int, messages: int) -> None:
+        self._consumer.consumed(topic_number, messages)
+
+    def request_messages(self, messages: int) -> None:
+        self._consumer.request_messages(messages)
+
+    def stop_flow(self) -> None:
+        self._consumer.stop_flow()
+
+    def can_ack(self, topic_number: int) -> bool:
+        return self._consumer.can_ack(topic_number)
+
+    def ack(self, plan: AckPlan) -> Awaitable[None] | None:
+        return self._consumer.ack(plan)
+
+    def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        self._consumer.redeliver(topic_number, groups)
 
     def redeliver_all(self, topic_number: int | None = None) -> None:
         self._consumer.redeliver_all(topic_number)
@@ -72,6 +90,15 @@ class VersionedConsumer:
         unseen = self._gate.drop(topics)  # from before the rewind, which redelivers it in order
         if self._subscription.shared:
             self._gate.on_all_requested(unseen, topics)
+
+    async def seek(self, position: MessageId | int) -> None:
+        await self._consumer.seek(position)
+
+    async def last_message_id(self) -> MessageId:
+        return await self._consumer.last_message_id()
+
+    async def acked_position(self) -> MessageId | None:
+        return await self._consumer.acked_position()
 
     async def has_message_available(self) -> bool:
         if self._has_waiting():
