@@ -197,7 +197,7 @@ def test_ledgers_trimmed_before_reading_raise_data_loss(
     publish(pulsar, topic, range(20, 30))
     admin.trim(topic)
     wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
-    with pytest.raises(PySparkException, match=r"messages behind .* are gone"):
+    with pytest.raises(PySparkException, match=r"messages after .* are gone"):
         run()
     run(failOnDataLoss="false")
     found = values(spark.read.parquet(str(folder / "rows")))

@@ -172,7 +172,7 @@ def test_a_trimmed_first_ledger_is_data_loss_only_with_unread_messages(
     if restart:
         query = Query(pulsar, topic, query.offset, **options)
     if expiring:
-        with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
+        with pytest.raises(DataLossError, match=r"messages after .* are gone|ledger \d+ is gone"):
             query.run()
     else:
         assert query.run() == bodies(20, 25)
@@ -235,7 +235,7 @@ def test_ledgers_trimmed_before_a_batch_is_repeated_raise_data_loss(
     wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
     # Spark's first call after a crash, before any other call.
     reader = Query(pulsar, topic, begin, **options).reader
-    with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
+    with pytest.raises(DataLossError, match=r"messages after .* are gone|ledger \d+ is gone"):
         rows_of(reader, reader.partitions(begin, end))
     allowing = Query(pulsar, topic, begin, failOnDataLoss="false", **options).reader
     assert values(rows_of(allowing, allowing.partitions(begin, end))) == bodies(10, 20)
@@ -257,7 +257,7 @@ def test_a_batch_that_begins_in_a_trimmed_ledger_raises_data_loss(
     admin.skip_all(topic, "keep")
     admin.trim(topic)
     wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
-    with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
+    with pytest.raises(DataLossError, match=r"messages after .* are gone|ledger \d+ is gone"):
         read(pulsar, topic, **options)
     assert values(read(pulsar, topic, failOnDataLoss="false", **options)) == bodies(10, 20)
 

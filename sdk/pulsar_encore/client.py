@@ -388,7 +388,7 @@ class Client:
             state: A `RocksState`, so that due times of nacked messages and delivery attempts
                 survive the process. None keeps them in memory.
             max_leases: Largest number of active leases of `Consumer.pop`. Further pops wait. With
-                `ordered_leases`, messages held back behind a lease of their key count too.
+                `ordered_leases`, messages held back by a lease of their key count too.
             ordered_leases: Deliver the messages of a key one pop at a time, and a failed message
                 again before the messages that follow it. Key_Shared only; use `pop` in place of
                 `receive`.

@@ -95,7 +95,7 @@ async def test_a_failed_connection_check_of_one_consumer_affects_no_other(
             await ended.wait()
     assert reported == [False]
     assert [each.message for each in caplog.records].count(
-        "whether a consumer is connected could not be found out"
+        "could not check whether a consumer is connected"
     ) == 1
 
 

@@ -260,7 +260,7 @@ LEDGERS = (LedgerSize(7, 5, 50, True), LedgerSize(9, 0, 0, True), LedgerSize(12,
     [
         (EARLIEST, None, (), False),
         (Position(7, 2), None, (), False),
-        (Position(8, 2), None, (), False),  # behind the first stored ledger, which was empty
+        (Position(8, 2), None, (), False),  # after the first stored ledger, which was empty
         (Position(5, 2), None, (), True),
         (Position(5, 2), 4, (), True),
         (Position(5, 3), 4, (), False),

@@ -391,7 +391,7 @@ class _KnownEnd:
 class _UnknownEnd:
     """The end of a partition with a chunked last letter, which cannot be read alone.
 
-    A second reader was opened at the end when the reading started. Its first message is behind the
+    A second reader was opened at the end when the reading started. Its first message is after the
     end.
     """
 

@@ -38,7 +38,7 @@ class TopicRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntrySpan:
-    """The part of a topic that is read, from behind `start` up to and including `end`.
+    """The part of a topic that is read, from after `start` up to and including `end`.
 
     `ledgers` are known, and in order. `per_entry` is the mean number of messages in an entry.
     """
@@ -59,7 +59,7 @@ class EntrySpan:
         start, end = self.start, self.end
         if end.entry == LAST_ENTRY:
             return None
-        # Behind a position within a batch, the rest of the entry is still to be read.
+        # After a position within a batch, the rest of the entry is still to be read.
         first = start.entry + (start.batch_index < 0)
         if start.ledger == end.ledger:
             size = next((_mean(each) for each in self.ledgers if each.id == end.ledger), 0.0)
@@ -84,10 +84,10 @@ def _mean(ledger: LedgerSize) -> float:
 def may_be_gone(
     start: Position, stored: Sequence[LedgerSize], entries: int | None, seen: Iterable[int] = ()
 ) -> bool:
-    """Return True if messages behind a position may be gone with their ledgers.
+    """Return True if messages after a position may be gone with their ledgers.
 
-    Brokers delete ledgers from the first on. If the ledger of `start` is stored, everything behind
-    `start` is. A missing ledger behind a stored one held no messages.
+    Brokers delete ledgers from the first on. If the ledger of `start` is stored, everything after
+    `start` is. A missing ledger after a stored one held no messages.
 
     Args:
         stored: The topic's ledgers, in order; empty if unknown.

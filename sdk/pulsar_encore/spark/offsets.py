@@ -1,6 +1,6 @@
 """Positions in a topic, the offsets of a query, and positions in options.
 
-A range is from behind one position up to and including another. Equal positions have equal texts,
+A range begins after one position and ends with another. Equal positions have equal texts,
 because Spark compares offsets as text.
 """
 
@@ -39,7 +39,7 @@ class Position(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Sort key; a whole entry is behind each of its messages."""
+        """Sort key; a whole entry is after each of its messages."""
         return self.ledger, self.entry, _MAX_LONG if self.batch_index < 0 else self.batch_index
 
     @property
@@ -50,7 +50,7 @@ class Position(NamedTuple):
     def ackable_entry(self) -> tuple[int, int]:
         """The last entry that was processed completely.
 
-        A cumulative ack within a batch would undo single acks behind it. After an ack of the entry
+        A cumulative ack within a batch would undo single acks after it. After an ack of the entry
         before, the broker keeps the whole batch.
         """
         return self.ledger, self.entry - (self.batch_index >= 0)

@@ -5,7 +5,7 @@ raises `NotSupportedError` before anything is sent. Topics and partitions have n
 paths carry no strings.
 
 A reader is a subscription that is not durable. Its transport consumer is never asked for acks,
-redeliveries or `unsubscribe`. After a reconnect it continues behind the last delivered message, so
+redeliveries or `unsubscribe`. After a reconnect it continues after the last delivered message, so
 messages in the reader's queue stay valid.
 """
 
@@ -34,10 +34,13 @@ class Capabilities:
 
     Attributes:
         redeliver_lead_ms: Time from `redeliver` until the command is on the wire.
-        rewind_lead_ms: Least time from `redeliver_all` on Exclusive and Failover until the broker
-            is asked.
+        rewind_lead_ms: Minimum time from `redeliver_all` on Exclusive and Failover until the
+            request is sent.
         ack_unseen_index: Can ack a part of a batch that it has not delivered itself.
         rewind_one_topic: `redeliver_all` of one topic leaves the others alone.
+        binary_keys: Keys may be any bytes, not only UTF-8 text.
+        receipts: `ack` returns an ack receipt.
+        producer_events: The transport calls a `ProducerListener`.
         initial_subscriptions: A producer can name a subscription that the broker creates with it.
         queue_per_topic: Messages of one topic that are not taken do not hold up another topic.
     """
@@ -117,8 +120,8 @@ def each_delivery(deliveries: Deliveries) -> Iterator[Delivery]:
 class SkipReason(Enum):
     """Why an entry is not delivered to a reader."""
 
-    MARKER = "a broker's own entry"
-    CHUNK = "a chunk that is kept until the last one comes, or is no longer needed"
+    MARKER = "an entry that the broker wrote for itself"
+    CHUNK = "a chunk that waits for the rest of its message or is no longer needed"
     INCOMPLETE = "a chunk without the chunks before it"
     BROKEN = "an entry whose bytes cannot be read"
     ENCRYPTED = "an encrypted entry that is not delivered"
@@ -155,7 +158,7 @@ class ShutDownError(ClosedError):
 
 
 class RetryNotice(NamedTuple):
-    """A failed attempt to attach again, which is retried.
+    """A failed attempt to reattach. More attempts follow.
 
     Attributes:
         topic: Full name of the topic or partition; the pattern for a watch of topics.
@@ -216,9 +219,10 @@ class DeliveryListener(Protocol):
         """
 
     def on_uncertain(self, topics: Container[int] | None = None) -> None:
-        """Handle a lost connection of one of these topics. The transport cannot say which.
+        """Handle that at least one of these topics lost its connection.
 
-        The next `on_connected` tells which acks arrived.
+        The transport cannot say which. Messages stay valid. Recent acks may be lost: the listener
+        sends them again in the next `on_connected`.
         """
 
     def on_all_requested(
@@ -340,7 +344,11 @@ class TransportConsumer(Protocol):
         """
 
     async def seek(self, position: MessageId | int) -> None:
-        """Move behind a message id (or to it, as the options say), or to a publish time in ms."""
+        """Seek to a message id, or to a publish time in ms.
+
+        Delivery continues after the message with that id, or with it if
+        `start_message_id_inclusive` is set.
+        """
 
     async def last_message_id(self) -> MessageId: ...
     async def acked_position(self) -> MessageId | None:
@@ -350,7 +358,7 @@ class TransportConsumer(Protocol):
         """
 
     async def has_message_available(self) -> bool:
-        """Return True if a message is stored behind the last delivered one.
+        """Return True if a message is stored after the last delivered one.
 
         Raises:
             NotSupportedError: if the subscription is durable.
@@ -393,14 +401,16 @@ class Transport(Protocol):
         """
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
-        """Return the full names of a topic's partitions, or its own.
+        """Return the full names of a topic's partitions, or the topic's own without partitions.
 
         Args:
             create: A missing topic may be created. Not every transport has this choice.
         """
 
     async def topics_matching(self, pattern: str) -> list[str]:
-        """Return the full names of the persistent topics that match, each partition by its name.
+        """Return the full names of the persistent topics that match.
+
+        A partitioned topic is listed as its partitions.
 
         Raises:
             NotSupportedError: if the transport cannot list topics.

@@ -183,7 +183,7 @@ class QueryCursors:
         return self._consumers
 
     async def has_kept(self, topic: str, start: Position, first: int | None = None) -> bool:
-        """Return True if the brokers have kept all messages behind `start`.
+        """Return True if the brokers have kept all messages after `start`.
 
         They have if the subscription is not ahead of `start`. A time-to-live or backlog quota that
         deletes unacked messages moves the subscription forward. The end of a ledger that was acked

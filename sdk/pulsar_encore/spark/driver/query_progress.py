@@ -31,7 +31,7 @@ Positions = dict[str, Position]
 
 
 def _moved(begin: Positions, end: Positions) -> Positions:
-    """Return the ends that are behind `begin`."""
+    """Return the ends that lie after `begin`."""
     return {
         topic: position
         for topic, position in end.items()
@@ -63,7 +63,7 @@ class QueryProgress:
         self._frozen: Positions | None = None
         # The ledgers of each topic at the last request.
         self._stored: dict[str, tuple[LedgerSize, ...]] = {}
-        # Non-empty ledgers behind the last message read.
+        # Non-empty ledgers after the last message read.
         self._unread_ledgers: dict[str, list[int]] = {}
         # Since this time, fewer messages than `min_rows` are available.
         self._waiting_since_s: float | None = None
@@ -125,10 +125,10 @@ class QueryProgress:
         self._listed_s = now
 
     async def latest(self, start: Positions, *, limited: bool = True) -> Positions:
-        """Return the end of the batch behind `start`; `start` if there is nothing new to read.
+        """Return the end of the batch after `start`; `start` if there is nothing new to read.
 
         Raises:
-            DataLossError: if messages behind `start` are gone and ``failOnDataLoss`` is true.
+            DataLossError: if messages after `start` are gone and ``failOnDataLoss`` is true.
         """
         if self._options.cursor.commit == "eager":
             await self.commit(start)
@@ -182,7 +182,7 @@ class QueryProgress:
             if self._furthest.get(topic, EARLIEST).order > begin.order:
                 self._report_loss(
                     f"{topic}: the subscription no longer exists: it or the topic was "
-                    f"deleted, and perhaps created again; messages behind {begin} may be gone"
+                    f"deleted, and perhaps created again; messages after {begin} may be gone"
                 )
 
     async def _attach_new(self, topics: Iterable[str]) -> None:
@@ -209,8 +209,8 @@ class QueryProgress:
             for topic, span in spans.items():
                 if span.ranges() is None:
                     self._warn(
-                        f"{topic}: limits do not hold across ledgers without admin.url; it is "
-                        "read to its end in one batch"
+                        f"{topic}: without admin.url, limits cannot count entries in several "
+                        "ledgers, so this batch reads the topic to its end"
                     )
         return spans
 
@@ -263,8 +263,8 @@ class QueryProgress:
             if self._waiting_since_s is None:
                 self._waiting_since_s = now
             waited = now - self._waiting_since_s >= limits.max_delay_ms / 1000
-            countable = all(span.ranges() is not None for span in spans.values())
-            if rows < limits.min_rows and countable and not waited:
+            can_count = all(span.ranges() is not None for span in spans.values())
+            if rows < limits.min_rows and can_count and not waited:
                 return {topic: span.start for topic, span in spans.items()}
             self._waiting_since_s = None
         if not limits.any:
@@ -279,8 +279,8 @@ class QueryProgress:
                 self._check_gone(topic, start, is_there=topic in last)
             elif position.entry_key < start.entry_key and not self._is_recreated(topic, start):
                 self._report_loss(
-                    f"{topic} ends at {position} and was read up to {start}: it was deleted and "
-                    "created again, or its last messages were lost"
+                    f"{topic} was read up to {start} but now ends at {position}: it was deleted "
+                    "and created again, or its last messages were lost"
                 )
 
     def _check_gone(self, topic: str, start: Position, *, is_there: bool) -> None:
@@ -288,16 +288,15 @@ class QueryProgress:
         furthest = self._furthest.get(topic)
         if furthest is None:
             self._warn(
-                f"{topic} is in the checkpoint, and is not among the topics that are read: it was "
-                "deleted, or the options name others now. Whether it was read to its end is not "
-                "known"
+                f"{topic} is in the checkpoint but is no longer read: it was deleted, or the "
+                "options now name other topics. It is unknown if all its messages were read"
             )
         elif furthest.order <= start.order:
             if not is_there:
                 self._read_to_deletion[topic] = start
         else:
             self._report_loss(
-                f"{topic} {'is empty' if is_there else 'was deleted'}, and its messages behind "
+                f"{topic} {'is empty' if is_there else 'was deleted'}, and its messages after "
                 f"{start} were not read; it went up to {furthest}"
             )
 

@@ -62,7 +62,7 @@ def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
     """Return the error text for lost messages; without `sure`, they may never have existed."""
     caveat = "" if sure else ", unless that was the last of its ledger, which is no longer known"
     return (
-        f"{topic}: messages behind {start} are gone{caveat}; the first stored message is in ledger "
+        f"{topic}: messages after {start} are gone{caveat}; the first stored message is in ledger "
         f"{first}: retention or a backlog quota deleted them before they were read"
     )
 

@@ -59,7 +59,7 @@ def plain_messages(buffer: bytes, starts: Sequence[int]) -> PlainMessages | None
 
 
 def _varints(data: NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
-    """Decode the varints at these offsets; return the numbers and the offsets behind them."""
+    """Decode the varints at these offsets; return the numbers and the offsets after them."""
     last = len(data) - 1
     numbers = np.zeros(len(at), np.int64)
     unfinished = np.ones(len(at), np.bool_)

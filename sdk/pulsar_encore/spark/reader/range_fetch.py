@@ -74,7 +74,7 @@ class ReadRange(InputPartition):
         end: The last message of the range.
         ledgers: The known closed ledgers in the range, each with its last entry id.
         is_end_stored: The end is a stored entry, and not a number that a user gave.
-        is_start_retained: All messages behind the start exist, even if its ledger is gone or the
+        is_start_retained: All messages after the start exist, even if its ledger is gone or the
             start comes from a filter.
     """
 
@@ -87,7 +87,7 @@ class ReadRange(InputPartition):
     is_start_retained: bool = False
 
     def __str__(self) -> str:
-        return f"{self.topic} behind {self.start} up to {self.end}"
+        return f"{self.topic} after {self.start} up to {self.end}"
 
 
 class FetchBuffer:
@@ -291,7 +291,7 @@ class RangeFetch:
         )
 
     def _start_id(self) -> MessageId:
-        """Return where to subscribe: behind the last finished message, or earlier for chunks."""
+        """Return where to subscribe: after the last finished message, or earlier for chunks."""
         last = self._filter.last
         if last == EARLIEST:
             return MessageId.earliest
@@ -342,7 +342,7 @@ class RangeFetch:
             reason = f"the broker cannot be asked whether there is more: {self._request_error}"
         return StalledError(
             f"{self._wanted}: nothing came for {self._reading.poll_timeout_ms} ms "
-            f"(pollTimeoutMs) behind {self._filter.last}, and {reason}"
+            f"(pollTimeoutMs) after {self._filter.last}, and {reason}"
         )
 
     def _slices(self, received: list[Received]) -> list[DeliverySlice]:
@@ -458,7 +458,7 @@ class RangeFetch:
     def _check_end(self, timeout_s: float) -> bool:
         """Return True if the rest of the range holds no messages; called after a silence.
 
-        The range is read again from behind the last message, which is acked. The cursor then moves
+        The range is read again from after the last message, which is acked. The cursor then moves
         over entries that the broker never sends, and over nothing else.
         """
         self._request_error = None

@@ -11,11 +11,11 @@ from ...transport.interface import Delivery
 from ..offsets import Position
 
 DeliverySlice = tuple[Delivery, int, int]
-"""A delivery and a slice of its messages: the first index and the index behind the last."""
+"""A delivery and a slice of its messages: the first index and the index after the last."""
 
 
 class RangeFilter:
-    """Selects the messages from behind `start` up to and including `end`.
+    """Selects the messages from after `start` up to and including `end`.
 
     With `whole`, a delivery holds all messages of its entry. `last` is the last position that is
     finished.

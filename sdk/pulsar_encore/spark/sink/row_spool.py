@@ -111,7 +111,7 @@ def _bytes_of(chunk: RowChunk, *, copies: bool) -> bytes:
 
 
 def _parts(message: OutgoingMessage, topic: str, *, copies: bool) -> Iterator[bytes]:
-    """Yield the content of a row, each part behind its length, so that different rows differ."""
+    """Yield the content of a row, each part after its length, so that different rows differ."""
     properties = message.properties or {}
     identity: Any
     if copies:

@@ -1,8 +1,9 @@
 """`AttemptRecords`: delivery attempts and due times of a topic's messages, across restarts.
 
-Records are buffered in memory, as in RocketMQ's pop buffer, so messages that are settled soon are
-never written. Deletes of settled messages wait for another write: losing one leaves a record of a
-message that is never redelivered.
+With `count_attempts="before"`, every delivery is written before it happens. With "lazy", deliveries
+are buffered in memory, as in RocketMQ's pop buffer, so messages that are settled soon are never
+written. Nacks and leases are always written at once. Deletes of acked messages wait for another
+write: if one is lost, a record stays of a message that is never redelivered.
 
 `compare` checks by fingerprint that a record belongs to the message with its id. A record that
 differs is deleted once another message has matched a record that is as old or older, which proves
@@ -10,8 +11,8 @@ that this is the cluster of that record. Until then the record is *suspect*: it 
 the counts of the new message stay in memory. A match with a newer record proves nothing: an owner
 connected to the wrong cluster may have written it.
 
-Counts never fall while an entry is known. A record that cannot be read is therefore never
-overwritten: new counts stay in `_unmerged` until they can be merged with it.
+A count falls only in `record_return`. A record that cannot be read is therefore never overwritten:
+new counts stay in `_unmerged` until they can be merged with it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CountAttempts: TypeAlias = Literal["before", "lazy"]
 
 _MAX_RECENT: Final = 256
 _MAX_DUE_MS: Final = (1 << MAX_ID_BITS) - 1
-MAX_DIFFERENT: Final = 100  # if so many entries differ and none matches: another cluster
+MAX_DIFFERENT: Final = 100  # if so many records are suspect: another cluster
 _REFRESH_AFTER_MS: Final = 15 * 24 * 3600 * 1000  # half of `STALE_MS`
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MAX_BUFFERED: Final = 50_000  # the broker's unacked window; about 20 MB
@@ -401,13 +402,20 @@ class AttemptRecords:
 
     @property
     def foreign(self) -> bool:
-        """True if `MAX_DIFFERENT` entries differ from earlier owners' records, and none matched."""
+        """True if at least `MAX_DIFFERENT` entries differ from records whose owner no match has
+        confirmed."""
         return len(self._suspects) >= MAX_DIFFERENT
 
     # Acks
 
     def record_ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Drop acked or dead-lettered messages of an entry; None: all of them. Writes nothing."""
+        """Drop the records of acked or dead-lettered messages of an entry.
+
+        The delete is deferred to a later write.
+
+        Args:
+            mask: The messages; all of the entry if None.
+        """
         key = (ledger, entry)
         held = self._buffer.get(key)
         if held is None and key not in self._stored:
@@ -478,10 +486,12 @@ class AttemptRecords:
     # The buffer
 
     def flush(self, wall_now_ms: int, limit: int = 500) -> int:
-        """Write records that were in memory for `stay_buffer_ms`, or are from the future.
+        """Write records that were in memory for `stay_buffer_ms`.
 
-        The latter exist if the clock was set back. Returns how many were written; `limit` take
-        about 3 ms.
+        Records that seem to be from the future are written too: the clock was set back.
+
+        Returns:
+            The number of entries that left the buffer, at most `limit`; 500 take about 3 ms.
         """
         self._now_ms = wall_now_ms
         self._merge_unread(limit)

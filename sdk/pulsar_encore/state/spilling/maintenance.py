@@ -45,13 +45,16 @@ _IDS_PER_STEP: Final = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreLimits:
-    """When the tasks run.
+    """Limits at which the tasks of `SnapshotStore` start.
 
     Attributes:
-        head: Keys in a head that is sealed.
+        head: Number of keys at which the head is sealed.
         cut: Maximum keys in a segment, and its maximum time span in ms.
-        snapshots: More snapshots are merged; -1: never.
-        transient: No manifest is written.
+        snapshots: Merge when there are more snapshots than this; 0 or less: never.
+        journal_bytes: Size at which the journal is replaced by a seal or a checkpoint.
+        retry_s: Delay before a failed task is retried.
+        sync: Writes are synced to the disk.
+        transient: No manifest is written, so nothing survives the process.
     """
 
     head: int
@@ -549,7 +552,7 @@ class SnapshotStore:
             self.error = self.failed[name] = error
             self._retry_at[name] = self._clock() + self._limits.retry_s
             logger.warning(
-                "snapshot task %s failed and will be retried; every id is still in memory: %s",
+                "snapshot task %s failed and will be retried; no message id is lost: %s",
                 name,
                 error,
             )

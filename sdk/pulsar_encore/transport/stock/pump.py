@@ -40,14 +40,16 @@ _QUICK_COUNT: Final = 4
 
 
 class Steadiness:
-    """Counts a connection as up once two polls `_STEADY_S` apart, and all between them, saw it.
-    Pure.
+    """Decides when a new connection counts as up.
+
+    It counts after polls have seen it for `_STEADY_S` without a gap.
     """
 
     __slots__ = ("_since",)
 
     def __init__(self) -> None:
-        self._since: float | None = float("-inf")  # the first poll of the current row that saw it
+        # Time of the first of the uninterrupted polls that saw the connection.
+        self._since: float | None = float("-inf")
 
     def counts(self, connected: bool, now: float) -> bool:
         """Note a poll at `now`, in s. Return True if the connection counts."""
@@ -211,8 +213,8 @@ class Pump:
         self._is_thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
-
-        self.is_of_parent = False  # in the parent process, after a fork
+        # True in a forked child: the pump belongs to the parent process.
+        self.is_of_parent: bool = False
 
     def start(self) -> None:
         self._thread.start()
@@ -265,7 +267,7 @@ class Pump:
             self._poll_connection()
         except Exception:
             if not self._poll_failed:  # once: every poll may fail
-                logger.exception("whether a consumer is connected could not be found out")
+                logger.exception("could not check whether a consumer is connected")
             self._poll_failed = True
 
     def _poll_connection(self) -> None:
@@ -348,7 +350,7 @@ class Pump:
         self._full = self._posted - self._taken >= self._capacity
         if self._is_held_back():
             if self._has_ended():
-                raise pulsar.AlreadyClosed("closed by the library")
+                raise pulsar.AlreadyClosed("closed by the C++ client")
             self._sleep()
             return True
         return self._post(self._receive())

@@ -446,7 +446,7 @@ class StockConsumer(StockSubscription):
 
     async def has_message_available(self) -> bool:
         raise NotSupportedError(
-            "a durable subscription has acks, and no one place to look behind: ask a reader"
+            "a durable subscription has acks and no single read position; use a reader"
         )
 
     async def unsubscribe(self) -> None:

@@ -103,7 +103,7 @@ class VersionedConsumer:
     async def has_message_available(self) -> bool:
         if self._has_waiting():
             return True
-        # If a message arrives during the request, the broker's answer is about messages behind it.
+        # If a message arrives during the request, the broker's answer is about messages after it.
         return await self._consumer.has_message_available() or self._has_waiting()
 
     def _has_waiting(self) -> bool:

@@ -117,7 +117,7 @@ class _Parser:
 
     def _expect(self, word: str) -> None:
         if not self._skip(word):
-            raise self._error(f"{word!r} is missing behind {' '.join(self._tokens[: self._at])!r}")
+            raise self._error(f"{word!r} is missing after {' '.join(self._tokens[: self._at])!r}")
 
     def end(self) -> None:
         if self._at < len(self._tokens):

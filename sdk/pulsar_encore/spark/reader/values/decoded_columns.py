@@ -150,7 +150,7 @@ def _only(whole: pa.Array, array: pa.Array) -> pa.Array:
 def _halves(
     data: Sequence[bytes | None], malformed: Malformed
 ) -> tuple[list[bytes | None], list[bytes | None]]:
-    """Split payloads into keys and values, each behind its length, which is -1 for null."""
+    """Split payloads into keys and values, each after its length, which is -1 for null."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     for at, each in enumerate(data):

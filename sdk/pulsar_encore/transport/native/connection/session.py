@@ -294,7 +294,7 @@ class Session:
             self._tick = self._loop.call_later(self._keep_alive_s, self._keep_alive)
 
     def _keep_alive(self) -> None:
-        # Received bytes alone prove nothing: the client never parses bytes behind a corrupted size,
+        # Received bytes alone prove nothing: the client never parses bytes after a corrupted size,
         # and its output may be lost. While much arrives, the PONG may be queued behind it.
         if not self._answered and self._received_bytes < _BUSY_BYTES:
             silent = f"{self.peer} has not answered for {2 * self._keep_alive_s:g} s"

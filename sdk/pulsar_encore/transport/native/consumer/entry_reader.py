@@ -136,7 +136,7 @@ class EntryReader:
         Args:
             at: Offset of the first frame's size.
             most: Largest frame, without its size.
-            stop: Frames that begin at or behind this offset are not read.
+            stop: Frames that begin at or after this offset are not read.
 
         Returns:
             The offset of the first frame that was not read.
@@ -192,7 +192,7 @@ class EntryReader:
 
     def _learn(self, body: bytes, stop: int) -> None:
         """Remember the bytes of a plain message that the next messages may share."""
-        number = 7 + body[5]  # behind the producer's name, and the tag of the sequence id
+        number = 7 + body[5]  # after the producer's name, and the tag of the sequence id
         tail = stop - _TIME
         width = tail - number
         published = body[tail:stop]

@@ -281,7 +281,7 @@ class IncomingEntries:
         if self._broker.session is None:
             return
         if self._skipped.skip_if_broken_again(ledger, entry, error) and self._position is not None:
-            self._pass_on()  # the position moves behind the entry, so all before it leaves first
+            self._pass_on()  # the position moves past the entry, so all before it leaves first
             self._position.move_past(ledger, entry, broken=True)
         self._reattach()
 

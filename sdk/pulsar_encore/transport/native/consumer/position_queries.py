@@ -21,10 +21,12 @@ class PositionQueries:
         self._position = position
 
     async def has_message_available(self) -> bool:
-        """Return True if a message is stored behind the last delivered one; only for a reader."""
+        """Return True if a message is stored after the last delivered one; only for a reader."""
         position = self._position
         if position is None:
-            raise NotSupportedError("a durable subscription has acks, and no place to look behind")
+            raise NotSupportedError(
+                "a durable subscription has acks and no single read position; use a reader"
+            )
         return position.is_before_end(await self._last_stored())
 
     async def last_message_id(self) -> MessageId:

@@ -25,7 +25,7 @@ class ReadPosition:
 
     Attributes:
         missing_chunks: The first entry of each chunked message that lost chunks with a connection,
-            by uuid. Messages behind that entry may have been delivered.
+            by uuid. Messages after that entry may have been delivered.
         starts_at_last: True until `begin_at` has been called with the last message id.
         sought_time_ms: The publish time, in ms, of a seek after which no message arrived yet; else
             None.
@@ -68,10 +68,10 @@ class ReadPosition:
         self._start, self.starts_at_last = last, False
 
     def move_past(self, ledger: int, entry: int, *, broken: bool = False) -> None:
-        """Move behind an entry that was delivered or skipped.
+        """Move past an entry that was delivered or skipped.
 
         Args:
-            broken: The entry cannot be read, so the next SUBSCRIBE starts behind it. A readable
+            broken: The entry cannot be read, so the next SUBSCRIBE starts after it. A readable
                 entry is sent again and dropped here. The client cannot tell how many permits the
                 broker takes for a broken one.
         """
@@ -106,7 +106,7 @@ class ReadPosition:
         return start.batch_index() + (not self._inclusive)
 
     def is_before_end(self, answer: pb.CommandGetLastMessageIdResponse) -> bool:
-        """Return True if a message is stored behind this position.
+        """Return True if a message is stored after this position.
 
         `answer` has the end of the topic and the cursor.
         """

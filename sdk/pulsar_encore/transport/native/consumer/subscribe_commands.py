@@ -49,7 +49,7 @@ class SubscribeCommands:
             is_new: The topic was created after the reader. Reading begins at its first message.
         """
         start = self.subscription.start_message_id
-        # "Latest, inclusive" means the last message. A broker starts behind that message, so its id
+        # "Latest, inclusive" means the last message. A broker starts after that message, so its id
         # has to be requested. A non-persistent topic has no last message.
         stored = not topic.startswith("non-persistent://")
         if is_new:
@@ -127,7 +127,7 @@ class SubscribeCommands:
         return message_id(first.ledger_id(), first.entry_id(), partition=None)
 
     def seek_target(self, target: MessageId) -> pb.MessageIdData:
-        """Return the id that SEEK has to name: the target, or the message behind it.
+        """Return the id that SEEK has to name: the target, or the message after it.
 
         SEEK is inclusive, and moves into a batch by an ack set
         (`docs/notes/wire-protocol.md#seek`).

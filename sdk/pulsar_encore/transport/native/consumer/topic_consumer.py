@@ -69,7 +69,8 @@ class TopicConsumer:
     Args:
         ids: Consumer ids of the client.
         queue_size, most_bytes: Most messages and bytes that may be on their way or unconsumed.
-        is_new: The topic was created while the consumer runs.
+        is_new: Discovery found the topic while the consumer runs, so it is read from its first
+            message.
         creates: The first SUBSCRIBE may create the topic.
 
     Attributes:
@@ -225,8 +226,9 @@ class TopicConsumer:
                     self.subscriber.abandon(session, consumer_id)
                 raise
             if epoch != self._incoming.epoch:
-                # A rewind came after SUBSCRIBE with the old epoch. The broker would put that epoch
-                # into every MESSAGE, and all would be dropped.
+                # A rewind was requested after SUBSCRIBE had been sent, so the broker has the old
+                # epoch. It would put that epoch into every MESSAGE, and `IncomingEntries` would
+                # drop them all.
                 session.write(commands.redeliver(consumer_id, [], self._incoming.epoch))
         self._broker.step(Step.RESUME)
         self._flow()
@@ -245,7 +247,7 @@ class TopicConsumer:
             self.attachment.again()
 
     def _detach(self, step: Step) -> bool:
-        """Make a step that may end the attachment. Return True if another one is needed."""
+        """Take a step that may end the attachment. Return True if the consumer must reattach."""
         if not self._broker.detach(step):
             return False
         self._incoming.connection_lost()
@@ -341,7 +343,7 @@ class TopicConsumer:
         self.abandon()
 
     async def close(self) -> None:
-        """Close the consumer at the broker, without errors of the broker. Idempotent."""
+        """Close the consumer at the broker. Errors of the broker are ignored. Idempotent."""
         self._broker.end()
         await self.attachment.stop()
         self._rewind.cancel()

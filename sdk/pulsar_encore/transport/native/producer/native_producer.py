@@ -174,7 +174,7 @@ class NativeProducer:
                     self.parts.append(part)
                     self._shape.partitions = len(self.parts)
         except EncoreError as error:
-            log.warning("new partitions of %s: %s; retried", self.topic, error)
+            log.warning("cannot add new partitions of %s, will retry: %s", self.topic, error)
             return False
         return True
 
@@ -197,9 +197,7 @@ class NativeProducer:
                     if not self._retry_missing():
                         return
             except EncoreError as error:
-                log.info(
-                    "%s: its partitions could not be asked for; retried: %s", self.topic, error
-                )
+                log.info("cannot get the partitions of %s, will retry: %s", self.topic, error)
             await pool.rest(shape.next_look_s(delays.next()))
 
     def _retry_missing(self) -> bool:
@@ -257,8 +255,8 @@ class NativeProducer:
             first = frame.first_chunk
             if first is not None and first not in moved:
                 error = NotConnected(
-                    f"{old.topic} was deleted when it had a part of a chunked message: send it "
-                    "again"
+                    f"{old.topic} was deleted while it held some chunks of this message; send the "
+                    "message again"
                 )
                 set_failed(frame.waiters, error)
                 self._queue.release(frame.slots)

@@ -247,8 +247,10 @@ class PartitionProducer:
         return frames, early
 
     def adopt(self, frames: Sequence[SendFrame], of: PartitionProducer) -> None:
-        """Send frames of the part `of`, behind all earlier messages. Chunks of a message stay
-        together."""
+        """Send frames of the part `of`, after all earlier messages.
+
+        Chunks of a message stay together.
+        """
         self.flushes.adopt(of.flushes)
         self.pending_slots += sum(each.slots for each in frames)
         if self.started:

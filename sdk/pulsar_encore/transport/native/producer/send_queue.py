@@ -1,4 +1,4 @@
-"""Send waits, or raises `ProducerQueueIsFull`, when the queue of pending messages is full.
+"""The limit on pending messages: a send waits, or fails with `ProducerQueueIsFull`.
 
 `max_pending_messages` limits each partition, `max_pending_messages_across_partitions` all together.
 With `block_if_queue_full`, messages wait in one line for all partitions.
@@ -58,8 +58,11 @@ class SendQueue:
         )
 
     def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
-        """Send a message if the queue has room, or nothing is pending: otherwise a message larger
-        than the whole queue would never be sent."""
+        """Send a message if it fits; return False if not.
+
+        Without pending messages every message fits, so that one with more slots than the limit can
+        still be sent.
+        """
         slots = part.slots_of(message) if self._chunking else 1
         pending = self.pending_slots
         if pending:
@@ -99,7 +102,7 @@ class SendQueue:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let all messages wait. At the end, send messages that fit."""
+        """Send no waiting message within the block. At its end, send those that fit."""
         self._paused = True
         try:
             yield
