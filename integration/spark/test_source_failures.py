@@ -119,7 +119,7 @@ def test_messages_that_expire_during_a_read_are_read(
         found = next(batches)
         time.sleep(2)
         expire(admin, topic)
-        # Every cursor moves behind the stored messages, including the reader's cursor.
+        # Every cursor moves past the stored messages, including the reader's cursor.
         wait_until(
             lambda: all(
                 each["markDeletePosition"].endswith(":299")

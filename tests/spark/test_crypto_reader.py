@@ -165,7 +165,7 @@ def test_planning_needs_no_keys(url: str, keys: KeyFiles) -> None:
         read_ranges(reader, ranges)
 
 
-def test_a_stream_continues_behind_messages_that_it_leaves_out(url: str, keys: KeyFiles) -> None:
+def test_a_stream_continues_after_messages_that_it_leaves_out(url: str, keys: KeyFiles) -> None:
     options = {"startingOffsets": "earliest", "latestOffsetPollMs": "0", "subscription": "s"}
     seal(url, keys, *numbered(3))
     stream = Stream(url, pulsar__reader__cryptoFailureAction="DISCARD", **options)

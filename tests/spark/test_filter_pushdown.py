@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from reader_kit import numbered, publish, read_ranges, source
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
-from pulsar_encore.spark.batch_plan import EntrySpan, LedgerSize
+from pulsar_encore.spark.batch_plan import LedgerSize, TopicRange
 from pulsar_encore.spark.driver.batch import NarrowedBatchReader, PulsarBatchReader
 from pulsar_encore.spark.filter_pushdown import narrowing_of
 from pulsar_encore.spark.offsets import EARLIEST, Position
@@ -178,7 +178,7 @@ def test_narrowing_does_not_change_the_filtered_result(
         found = ledgers if known else ()
         start, end = narrowing.span(EARLIEST, last, found)
         assert end.order <= last.order
-        for begin, stop in split(EntrySpan(start, end, found), parts):
+        for begin, stop in split(TopicRange(start, end, found), parts):
             read += [
                 each
                 for each in here
@@ -231,7 +231,7 @@ def test_a_ledger_with_an_unknown_end_is_one_task() -> None:
     start, end = span(EqualTo(("__ledgerId",), 7), known=False)
     assert start == Position(7, -1)
     assert Position(7, 10**9).order < end.order < Position(8, 0).order
-    assert split(EntrySpan(start, end), 4) == [(start, end)]
+    assert split(TopicRange(start, end), 4) == [(start, end)]
 
 
 def test_an_impossible_filter_reads_nothing() -> None:
@@ -241,7 +241,7 @@ def test_an_impossible_filter_reads_nothing() -> None:
         [EqualTo(("__ledgerId",), 7), EqualTo(("__ledgerId",), 3)],
     ):
         start, end = span(*filters)
-        assert start.order >= end.order or not split(EntrySpan(start, end, LEDGERS), 1)
+        assert start.order >= end.order or not split(TopicRange(start, end, LEDGERS), 1)
 
 
 def test_filters_exclude_topics_and_partitions() -> None:

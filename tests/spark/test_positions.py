@@ -39,7 +39,7 @@ def test_equal_offsets_have_equal_text(pairs: list[tuple[str, Position]]) -> Non
     assert json.dumps(one) == json.dumps(other)
 
 
-def test_the_position_after_an_entry_is_behind_each_of_its_messages() -> None:
+def test_the_position_after_an_entry_is_after_each_of_its_messages() -> None:
     entry = [Position(3, 4, 0), Position(3, 4, 1), Position(3, 4, 1000), Position(3, 4)]
     following = [Position(3, 5, 0), Position(4, 0), LATEST]
     in_order = [EARLIEST, Position(3, 3), *entry, *following]
@@ -113,7 +113,7 @@ def test_the_error_for_an_invalid_id_names_the_option(wrong: object) -> None:
         user_position(wrong, "startingOffsets of t")
 
 
-def test_a_read_that_starts_at_a_message_is_positioned_behind_the_previous_one() -> None:
+def test_a_read_that_starts_at_a_message_is_positioned_after_the_previous_one() -> None:
     assert before(Position(3, 4, 7)) == Position(3, 4, 6)
     assert before(Position(3, 4, 0)) == before(Position(3, 4)) == Position(3, 3)
     assert before(Position(3, 0)) == Position(3, -1)

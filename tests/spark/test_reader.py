@@ -88,7 +88,7 @@ def test_columns_contain_the_fields_of_a_message(url: str) -> None:
         assert age < datetime.timedelta(minutes=5)
 
 
-def test_bytes_behind_the_last_message_of_the_last_batch_are_ignored(url: str) -> None:
+def test_bytes_after_the_last_message_of_the_last_batch_are_ignored(url: str) -> None:
     sent = publish(url, *numbered(10), batch=10)
     place = f"{sent[0].ledger_id()}:{sent[0].entry_id()}"
     for index, rest in ((8, numbered(2, 8)), (9, numbered(1, 9)), (10, [])):
@@ -618,7 +618,7 @@ def test_record_batches_respect_the_configured_size(url: str, batch: int) -> Non
 def test_wherever_the_range_is_split_each_chunked_message_is_read_once(
     url: str, parts: int
 ) -> None:
-    """Messages behind an incomplete chunk in one read must not be used before the chunk is seen."""
+    """Messages after an incomplete chunk in one read must not be used before the chunk is seen."""
     bodies = [bytes([number]) * (150_000 if number % 2 else 10) for number in range(7)]
     publish(url, *bodies, chunking_enabled=True)
     assert values(read_batch(url, minPartitions=parts)) == bodies

@@ -86,7 +86,7 @@ def test_a_batch_older_than_the_stored_rows_uses_another_producer_name() -> None
     numbering = SequenceIds("p", 5, 77)
     assert numbering.follows(-1) and numbering.follows(4 << 47)
     assert numbering.follows(numbering.ids(0, 10)[-1])
-    assert not numbering.follows(numbering.mark), "a row failed, others are stored behind it"
+    assert not numbering.follows(numbering.mark), "a row failed, others are stored after it"
     assert not numbering.follows(6 << 47)
     assert not numbering.follows(SequenceIds("p", 5, 76).ids(0, 1)[0])
     assert numbering.apart().producer_name != numbering.apart().producer_name

@@ -109,9 +109,7 @@ async def let_tasks_run() -> None:
 
 
 @pytest.mark.parametrize("failed", [0, 2, 3])
-async def test_rows_stored_behind_a_failed_row_are_marked(
-    producers: Producers, failed: int
-) -> None:
+async def test_rows_stored_after_a_failed_row_are_marked(producers: Producers, failed: int) -> None:
     """Otherwise the number of a later row would hide the failed row from the next attempt."""
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, OTHER, ONE, ONE, ONE))

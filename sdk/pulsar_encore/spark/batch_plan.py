@@ -23,8 +23,11 @@ class LedgerSize(NamedTuple):
     closed: bool
 
 
-class TopicRange(NamedTuple):
-    """Entries `first` to `last` of one ledger. `size` is the mean of an entry in bytes, or 0."""
+class LedgerRange(NamedTuple):
+    """Entries `first` to `last` of one ledger.
+
+    `size` is the mean size of an entry in bytes; 0 if unknown.
+    """
 
     ledger: int
     first: int
@@ -37,7 +40,7 @@ class TopicRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EntrySpan:
+class TopicRange:
     """The part of a topic that is read, from after `start` up to and including `end`.
 
     `ledgers` are known, and in order. `per_entry` is the mean number of messages in an entry.
@@ -52,7 +55,7 @@ class EntrySpan:
     def empty(self) -> bool:
         return self.start.order >= self.end.order
 
-    def ranges(self) -> list[TopicRange] | None:
+    def ledger_ranges(self) -> list[LedgerRange] | None:
         """Return the entries by ledger; None if they cannot be counted."""
         if self.empty:
             return []
@@ -63,7 +66,7 @@ class EntrySpan:
         first = start.entry + (start.batch_index < 0)
         if start.ledger == end.ledger:
             size = next((_mean(each) for each in self.ledgers if each.id == end.ledger), 0.0)
-            return [TopicRange(end.ledger, max(0, first), end.entry, size)]
+            return [LedgerRange(end.ledger, max(0, first), end.entry, size)]
         known = {each.id: each for each in self.ledgers}
         if end.ledger not in known or (start.ledger >= 0 and start.ledger not in known):
             return None
@@ -73,7 +76,7 @@ class EntrySpan:
                 low = max(0, first) if each.id == start.ledger else 0
                 high = end.entry if each.id == end.ledger else each.entries - 1
                 if low <= high:
-                    found.append(TopicRange(each.id, low, high, _mean(each)))
+                    found.append(LedgerRange(each.id, low, high, _mean(each)))
         return found
 
 
@@ -110,48 +113,50 @@ class Quota:
     size: int | None = None
 
 
-def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
+def admit(topic_ranges: Mapping[str, TopicRange], quota: Quota) -> dict[str, Position]:
     """Return the end of each topic in this batch.
 
     A topic with entries that cannot be counted is read to its end. However small the limits are,
     one topic per batch gets its next entry, another one each time. Otherwise a topic with large
     entries would never advance beside topics with small ones.
     """
-    ends = {topic: span.end for topic, span in spans.items()}
-    counted: dict[str, list[TopicRange]] = {}
-    for topic, span in spans.items():
-        ranges = span.ranges()
+    ends = {topic: each.end for topic, each in topic_ranges.items()}
+    counted: dict[str, list[LedgerRange]] = {}
+    for topic, topic_range in topic_ranges.items():
+        ranges = topic_range.ledger_ranges()
         if ranges:
             counted[topic] = ranges
     for weight, limit in (("entries", quota.entries), ("rows", quota.rows), ("size", quota.size)):
         if limit is None or not counted:
             continue
         costs = {
-            topic: [_cost(weight, each, spans[topic].per_entry) for each in ranges]
+            topic: [_cost(weight, each, topic_ranges[topic].per_entry) for each in ranges]
             for topic, ranges in counted.items()
         }
         wants = {
             topic: sum(cost * each.entries for cost, each in zip(costs[topic], ranges, strict=True))
             for topic, ranges in counted.items()
         }
-        first = _guaranteed_topic(spans, counted)
+        first = _guaranteed_topic(topic_ranges, counted)
         shares = _shares(wants, limit, first, costs[first][0])
-        _spend_rest(shares, costs, counted, limit, sum(each.start.entry for each in spans.values()))
+        _spend_rest(
+            shares, costs, counted, limit, sum(each.start.entry for each in topic_ranges.values())
+        )
         taken = {
             topic: _taken(ranges, costs[topic], shares[topic]) for topic, ranges in counted.items()
         }
         counted = {topic: part for topic, part in taken.items() if part}
         for topic in taken:
-            ends[topic] = _end_of(taken[topic], spans[topic])
+            ends[topic] = _end_of(taken[topic], topic_ranges[topic])
     return ends
 
 
-def _guaranteed_topic(spans: Mapping[str, EntrySpan], topics: Iterable[str]) -> str:
+def _guaranteed_topic(topic_ranges: Mapping[str, TopicRange], topics: Iterable[str]) -> str:
     """Choose the topic that surely advances: another one in each batch, by a hash of all positions.
 
     A batch that is planned again gets the same topic.
     """
-    where = "".join(f"{topic} {spans[topic].start};" for topic in sorted(spans))
+    where = "".join(f"{topic} {topic_ranges[topic].start};" for topic in sorted(topic_ranges))
     return min(topics, key=lambda topic: (crc32(f"{where}{topic}".encode()), topic))
 
 
@@ -167,7 +172,7 @@ def _shares(wants: Mapping[str, float], limit: float, first: str, entry: float) 
 def _spend_rest(
     shares: dict[str, float],
     costs: Mapping[str, Sequence[float]],
-    counted: Mapping[str, Sequence[TopicRange]],
+    counted: Mapping[str, Sequence[LedgerRange]],
     limit: float,
     rotation: int,
 ) -> None:
@@ -194,41 +199,43 @@ def _spend_rest(
             rest -= next_cost
 
 
-def _next_cost(ranges: Sequence[TopicRange], costs: Sequence[float], spent: float) -> float | None:
+def _next_cost(ranges: Sequence[LedgerRange], costs: Sequence[float], spent: float) -> float | None:
     """Return the cost of the first entry that is not paid; None if all are paid."""
-    for entry_range, cost in zip(ranges, costs, strict=True):
-        if spent < entry_range.entries * cost - 1e-6:
+    for ledger_range, cost in zip(ranges, costs, strict=True):
+        if spent < ledger_range.entries * cost - 1e-6:
             return cost
-        spent -= entry_range.entries * cost
+        spent -= ledger_range.entries * cost
     return None
 
 
-def _cost(weight: str, entry_range: TopicRange, per_entry: float) -> float:
+def _cost(weight: str, ledger_range: LedgerRange, per_entry: float) -> float:
     if weight == "entries":
         return 1.0
-    return max(1.0, per_entry) if weight == "rows" else max(1.0, entry_range.size)
+    return max(1.0, per_entry) if weight == "rows" else max(1.0, ledger_range.size)
 
 
-def _taken(ranges: Iterable[TopicRange], costs: Iterable[float], share: float) -> list[TopicRange]:
+def _taken(
+    ranges: Iterable[LedgerRange], costs: Iterable[float], share: float
+) -> list[LedgerRange]:
     """Return the entries that a share pays for."""
     taken = []
-    for entry_range, cost in zip(ranges, costs, strict=True):
-        count = min(entry_range.entries, int(share / cost + 1e-9))
+    for ledger_range, cost in zip(ranges, costs, strict=True):
+        count = min(ledger_range.entries, int(share / cost + 1e-9))
         if count <= 0:
             break
-        taken.append(entry_range._replace(last=entry_range.first + count - 1))
+        taken.append(ledger_range._replace(last=ledger_range.first + count - 1))
         share -= count * cost
-        if count < entry_range.entries:
+        if count < ledger_range.entries:
             break
     return taken
 
 
-def _end_of(taken: Sequence[TopicRange], span: EntrySpan) -> Position:
-    """Return the position of the last taken entry; the end of the span if all of it is taken."""
+def _end_of(taken: Sequence[LedgerRange], topic_range: TopicRange) -> Position:
+    """Return the position of the last taken entry; the end of the range if all of it is taken."""
     if not taken:
-        return span.start
+        return topic_range.start
     last = Position(taken[-1].ledger, taken[-1].last)
-    return span.end if last.entry_key == span.end.entry_key else last
+    return topic_range.end if last.entry_key == topic_range.end.entry_key else last
 
 
 def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:

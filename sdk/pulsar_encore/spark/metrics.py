@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StringType
 
 from ..errors import ConfigurationError, EncoreError, TopicNotFound
 from .admin import Admin, TopicLedgers
-from .batch_plan import EntrySpan
+from .batch_plan import TopicRange
 from .offsets import Position, read_offset
 from .runtime import runtime
 from .source_columns import VALUE
@@ -321,7 +321,7 @@ def _backlog(
         if stored is None:
             deleted += 1
             continue
-        ranges = EntrySpan(end, stored.last, stored.ledgers).ranges()
+        ranges = TopicRange(end, stored.last, stored.ledgers).ledger_ranges()
         if ranges is not None:
             backlog[topic] = TopicBacklog(
                 entries=sum(each.entries for each in ranges),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from .batch_plan import EntrySpan, TopicRange
+from .batch_plan import LedgerRange, TopicRange
 from .offsets import Position
 
 
@@ -17,86 +17,92 @@ class Slicing(NamedTuple):
     their task. The slicing is therefore part of the offset.
 
     Attributes:
-        parts: Minimum number of tasks, if there are as many entries.
+        min_tasks: Minimum number of tasks, if there are as many entries.
         max_entries: Maximum number of entries per task; 0 for no limit.
         by_ledger: Split only between ledgers.
     """
 
-    parts: int = 1
+    min_tasks: int = 1
     max_entries: int = 0
     by_ledger: bool = False
 
     def __str__(self) -> str:
-        return f"{self.parts}:{self.max_entries}:{'ledger' if self.by_ledger else 'entry'}"
+        return f"{self.min_tasks}:{self.max_entries}:{'ledger' if self.by_ledger else 'entry'}"
 
     @classmethod
     def read(cls, text: str) -> Slicing:
         """Parse the text of a slicing; the default for "". Raises ValueError for other texts."""
         if not text:
             return cls()
-        parts, max_entries, unit = text.split(":")
+        min_tasks, max_entries, unit = text.split(":")
         if unit not in ("ledger", "entry"):
             raise ValueError(f"split by {unit!r}")
-        return cls(int(parts), int(max_entries), unit == "ledger")
+        return cls(int(min_tasks), int(max_entries), unit == "ledger")
 
 
 def split(
-    span: EntrySpan, parts: int, *, by_ledger: bool = False
+    topic_range: TopicRange, max_ranges: int, *, by_ledger: bool = False
 ) -> list[tuple[Position, Position]]:
-    """Split a span into at most `parts` ranges with nearly equal numbers of entries.
+    """Split a topic range into at most `max_ranges` ranges with nearly equal numbers of entries.
 
-    Return the start (exclusive) and end of each range. A span with few entries, or entries that
-    cannot be counted, gives fewer ranges.
+    Return the start (exclusive) and end of each range. A topic range with few entries, or entries
+    that cannot be counted, gives fewer ranges.
     """
-    if span.empty:
+    if topic_range.empty:
         return []
-    ranges = span.ranges()
-    if parts <= 1 or not ranges:
-        return [(span.start, span.end)]
+    ranges = topic_range.ledger_ranges()
+    if max_ranges <= 1 or not ranges:
+        return [(topic_range.start, topic_range.end)]
     total = sum(each.entries for each in ranges)
     bounds: list[Position] = []
     taken = 0
-    for at, entry_range in enumerate(ranges):
+    for at, ledger_range in enumerate(ranges):
         if by_ledger:
-            if at and taken * parts >= total * (len(bounds) + 1):
+            if at and taken * max_ranges >= total * (len(bounds) + 1):
                 bounds.append(Position(ranges[at - 1].ledger, ranges[at - 1].last))
         else:
-            bounds += _bounds_within(entry_range, taken, total, parts, len(bounds))
-        taken += entry_range.entries
-    edges = [span.start, *(bound for bound in bounds if bound.order < span.end.order), span.end]
+            bounds += _bounds_within(ledger_range, taken, total, max_ranges, len(bounds))
+        taken += ledger_range.entries
+    edges = [
+        topic_range.start,
+        *(bound for bound in bounds if bound.order < topic_range.end.order),
+        topic_range.end,
+    ]
     return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
 
 
 def _bounds_within(
-    entry_range: TopicRange, taken: int, total: int, parts: int, made: int
+    ledger_range: LedgerRange, taken: int, total: int, max_ranges: int, made: int
 ) -> Iterator[Position]:
-    for number in range(made + 1, parts):
-        goal = -(-total * number // parts)  # entries in the first `number` parts
+    for number in range(made + 1, max_ranges):
+        goal = -(-total * number // max_ranges)  # entries in the first `number` ranges
         if goal <= taken:
             continue
-        if goal > taken + entry_range.entries:
+        if goal > taken + ledger_range.entries:
             return
-        last = entry_range.first + goal - taken - 1
-        yield Position(entry_range.ledger, last)
+        last = ledger_range.first + goal - taken - 1
+        yield Position(ledger_range.ledger, last)
 
 
-def shared_parts(entries: Mapping[str, int], parts: int, max_entries: int = 0) -> dict[str, int]:
-    """Return the number of tasks by topic; `parts` and `max_entries` are as in `Slicing`.
+def tasks_by_topic(
+    entries: Mapping[str, int], min_tasks: int, max_entries: int = 0
+) -> dict[str, int]:
+    """Return the number of tasks by topic; `min_tasks` and `max_entries` are as in `Slicing`.
 
     A topic with entries that cannot be counted has 0 in `entries`, and gets one task.
     """
-    shared = dict.fromkeys(entries, 1)
+    tasks = dict.fromkeys(entries, 1)
     total = sum(entries.values())
-    if total and parts > len(entries):
+    if total and min_tasks > len(entries):
         for topic, count in entries.items():
-            shared[topic] = max(1, round(parts * count / total))
-        # Rounding may give fewer than `parts`, which is a minimum.
-        while sum(shared.values()) < parts:
-            topic = max(sorted(entries), key=lambda each: entries[each] / shared[each])
-            if entries[topic] <= shared[topic]:
+            tasks[topic] = max(1, round(min_tasks * count / total))
+        # Rounding may give fewer than `min_tasks`, which is a minimum.
+        while sum(tasks.values()) < min_tasks:
+            topic = max(sorted(entries), key=lambda each: entries[each] / tasks[each])
+            if entries[topic] <= tasks[topic]:
                 break
-            shared[topic] += 1
+            tasks[topic] += 1
     if max_entries:
         for topic, count in entries.items():
-            shared[topic] = max(shared[topic], -(-count // max_entries))
-    return {topic: min(shared[topic], max(1, count)) for topic, count in entries.items()}
+            tasks[topic] = max(tasks[topic], -(-count // max_entries))
+    return {topic: min(tasks[topic], max(1, count)) for topic, count in entries.items()}

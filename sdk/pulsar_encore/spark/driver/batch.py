@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ...values.topic_names import base_name
-from ..batch_plan import EntrySpan, may_be_gone
+from ..batch_plan import TopicRange, may_be_gone
 from ..compat import Filter
 from ..filter_pushdown import Narrowing, narrowing_of
 from ..offsets import EARLIEST, Position, later
@@ -77,7 +77,7 @@ class PulsarBatchReader(DataSourceReader):
         for topic, stored in ledgers.items():
             if may_be_gone(begin[topic], stored, None):
                 self._report_loss(gone_text(topic, begin[topic], stored[0].id, sure=False))
-        spans: dict[str, EntrySpan] = {}
+        topic_ranges: dict[str, TopicRange] = {}
         # Topics whose end or start may not be a stored entry: an option or a filter set it.
         unstored_ends: set[str] = set()
         narrowed_starts: set[str] = set()
@@ -92,15 +92,15 @@ class PulsarBatchReader(DataSourceReader):
             if first != start:
                 narrowed_starts.add(topic)
             per_entry = cluster.per_entry.get(topic, 1.0)
-            spans[topic] = EntrySpan(first, later(first, stop), topic_ledgers, per_entry)
-        slicing = slicing_of(options, (span.per_entry for span in spans.values()))
+            topic_ranges[topic] = TopicRange(first, later(first, stop), topic_ledgers, per_entry)
+        slicing = slicing_of(options, (each.per_entry for each in topic_ranges.values()))
         return [
             replace(
                 each,
                 is_end_stored=each.topic not in unstored_ends,
                 is_start_retained=each.topic in narrowed_starts,
             )
-            for each in ranges_of(spans, slicing)
+            for each in ranges_of(topic_ranges, slicing)
         ]
 
     def _report_loss(self, text: str) -> None:

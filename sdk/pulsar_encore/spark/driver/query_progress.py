@@ -14,7 +14,7 @@ from typing import Final
 
 from ...client import Client
 from ...values.topic_names import base_name
-from ..batch_plan import EntrySpan, LedgerSize, Quota, admit, may_be_gone
+from ..batch_plan import LedgerSize, Quota, TopicRange, admit, may_be_gone
 from ..offsets import EARLIEST, Position, later
 from ..reader.range_fetch import ReadRange
 from ..source_options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
@@ -53,9 +53,9 @@ class QueryProgress:
         self._clock = clock or asyncio.get_running_loop().time
         self._lock = asyncio.Lock()
         self._initial: Positions | None = None
-        self._numbers: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}  # partition number (or -1) by topic
         self._listed_s = float("-inf")
-        self._last: Positions = {}
+        self._polled_ends: Positions = {}  # the last messages at the last poll
         self._furthest: Positions = {}  # the furthest last message ever seen
         # Topics that were deleted after they had been read to this position.
         self._read_to_deletion: dict[str, Position] = {}
@@ -82,8 +82,8 @@ class QueryProgress:
 
     async def _begin(self) -> Positions:
         await self._list()
-        check_topics(self._options.start, "startingOffsets", self._numbers)
-        last = await self.cluster.last(self._numbers)
+        check_topics(self._options.start, "startingOffsets", self._partitions)
+        last = await self.cluster.last(self._partitions)
         self._record_ends(last)
         # PySpark freezes first; start and end then come from one request.
         if self._frozen is not None:
@@ -117,10 +117,10 @@ class QueryProgress:
 
     async def _list(self) -> None:
         now = self._clock()
-        if self._numbers and now - self._listed_s < self._options.discovery_ms / 1000:
+        if self._partitions and now - self._listed_s < self._options.discovery_ms / 1000:
             return
-        before, self._numbers = self._numbers, await self.cluster.topics()
-        for removed in before.keys() - self._numbers.keys():
+        before, self._partitions = self._partitions, await self.cluster.topics()
+        for removed in before.keys() - self._partitions.keys():
             await self.cluster.forget(removed)
         self._listed_s = now
 
@@ -136,9 +136,11 @@ class QueryProgress:
             last = await self._ends()
             await self._drop_failed(start)
             await self._attach_new(last)
-            spans = await self._spans(start, last)
+            topic_ranges = await self._topic_ranges(start, last)
             ends = (
-                self._apply_limits(spans) if limited else {t: each.end for t, each in spans.items()}
+                self._apply_limits(topic_ranges)
+                if limited
+                else {topic: each.end for topic, each in topic_ranges.items()}
             )
             return {**start, **ends}
 
@@ -163,14 +165,14 @@ class QueryProgress:
 
             async def request_ends() -> Positions:
                 await self._list()
-                return await self.cluster.last(self._numbers)
+                return await self.cluster.last(self._partitions)
 
-            self._last = await self.cluster.with_retries(
+            self._polled_ends = await self.cluster.with_retries(
                 request_ends, "ask for the end of the topics"
             )
-            self._record_ends(self._last)
+            self._record_ends(self._polled_ends)
             self._polled_s = self._clock()
-        return self._last
+        return self._polled_ends
 
     def _record_ends(self, last: Positions) -> None:
         for topic, position in last.items():
@@ -197,29 +199,29 @@ class QueryProgress:
         async with self._lock:
             self._frozen = dict(await self._ends())
 
-    async def _spans(self, begin: Positions, last: Positions) -> dict[str, EntrySpan]:
+    async def _topic_ranges(self, begin: Positions, last: Positions) -> dict[str, TopicRange]:
         counted = self._options.limits.need_counts
         moved = _moved(begin, last)
         self._check_ends(begin, last)
         ledgers: dict[str, tuple[LedgerSize, ...]] = {}
         if moved and (counted or self._options.fail_on_data_loss):
             ledgers = await self._checked_ledgers(begin, moved)
-        spans = self._entry_spans(begin, moved, ledgers)
+        topic_ranges = self._ranges_between(begin, moved, ledgers)
         if counted:
-            for topic, span in spans.items():
-                if span.ranges() is None:
+            for topic, topic_range in topic_ranges.items():
+                if topic_range.ledger_ranges() is None:
                     self._warn(
                         f"{topic}: without admin.url, limits cannot count entries in several "
                         "ledgers, so this batch reads the topic to its end"
                     )
-        return spans
+        return topic_ranges
 
-    def _entry_spans(
+    def _ranges_between(
         self, begin: Positions, end: Positions, ledgers: Mapping[str, tuple[LedgerSize, ...]]
-    ) -> dict[str, EntrySpan]:
+    ) -> dict[str, TopicRange]:
         per_entry = self.cluster.per_entry
         return {
-            topic: EntrySpan(
+            topic: TopicRange(
                 begin.get(topic, EARLIEST),
                 position,
                 ledgers.get(topic, ()),
@@ -243,7 +245,7 @@ class QueryProgress:
                 each.id for each in stored if each.entries and each.id > start.ledger
             ]
             entries = None if admin is None else admin.entries_of(start.ledger)
-            if self._is_recreated(topic, start):
+            if self._was_read_to_deletion(topic, start):
                 continue
             if not may_be_gone(start, stored, entries, seen):
                 continue
@@ -252,24 +254,27 @@ class QueryProgress:
             self._report_loss(gone_text(topic, start, stored[0].id, sure=entries is not None))
         return ledgers
 
-    def _apply_limits(self, spans: Mapping[str, EntrySpan]) -> Positions:
+    def _apply_limits(self, topic_ranges: Mapping[str, TopicRange]) -> Positions:
         limits = self._options.limits
-        if limits.min_rows is not None and self._frozen is None and spans:
+        if limits.min_rows is not None and self._frozen is None and topic_ranges:
             rows = sum(
-                sum(each.entries for each in span.ranges() or ()) * span.per_entry
-                for span in spans.values()
+                sum(each.entries for each in topic_range.ledger_ranges() or ())
+                * topic_range.per_entry
+                for topic_range in topic_ranges.values()
             )
             now = self._clock()
             if self._waiting_since_s is None:
                 self._waiting_since_s = now
             waited = now - self._waiting_since_s >= limits.max_delay_ms / 1000
-            can_count = all(span.ranges() is not None for span in spans.values())
+            can_count = all(each.ledger_ranges() is not None for each in topic_ranges.values())
             if rows < limits.min_rows and can_count and not waited:
-                return {topic: span.start for topic, span in spans.items()}
+                return {topic: each.start for topic, each in topic_ranges.items()}
             self._waiting_since_s = None
         if not limits.any:
-            return {topic: span.end for topic, span in spans.items()}
-        return admit(spans, Quota(rows=limits.rows, entries=limits.entries, size=limits.size))
+            return {topic: each.end for topic, each in topic_ranges.items()}
+        return admit(
+            topic_ranges, Quota(rows=limits.rows, entries=limits.entries, size=limits.size)
+        )
 
     def _check_ends(self, begin: Positions, last: Positions) -> None:
         """Report a topic that ends before the last message read."""
@@ -277,7 +282,9 @@ class QueryProgress:
             position = last.get(topic, EARLIEST)
             if position == EARLIEST:
                 self._check_gone(topic, start, is_there=topic in last)
-            elif position.entry_key < start.entry_key and not self._is_recreated(topic, start):
+            elif position.entry_key < start.entry_key and not self._was_read_to_deletion(
+                topic, start
+            ):
                 self._report_loss(
                     f"{topic} was read up to {start} but now ends at {position}: it was deleted "
                     "and created again, or its last messages were lost"
@@ -300,13 +307,16 @@ class QueryProgress:
                 f"{start} were not read; it went up to {furthest}"
             )
 
-    def _is_recreated(self, topic: str, start: Position) -> bool:
-        """True if the topic was deleted after it was read, and the new topic was not read yet."""
+    def _was_read_to_deletion(self, topic: str, start: Position) -> bool:
+        """True if the topic was deleted after all its messages were read.
+
+        False again as soon as messages of a new topic with its name were read.
+        """
         return self._read_to_deletion.get(topic) == start
 
     async def _is_retained(self, topic: str, start: Position, first: int | None = None) -> bool:
         cursors = self._cursors
-        if self._is_recreated(topic, start):
+        if self._was_read_to_deletion(topic, start):
             return True
         if cursors is None:
             return False
@@ -343,22 +353,24 @@ class QueryProgress:
             if slicing != Slicing() or (strict and not known):
                 await self._attach_new(moved)
                 await self._checked_ledgers(begin, moved)
-            spans = self._entry_spans(begin, moved, self._stored)
+            topic_ranges = self._ranges_between(begin, moved, self._stored)
             retained = (
-                await self._retained_topics(spans)
+                await self._retained_topics(topic_ranges)
                 if strict and self.cluster.admin is None
                 else set()
             )
             return [
                 replace(each, is_start_retained=each.topic in retained)
-                for each in ranges_of(spans, slicing)
+                for each in ranges_of(topic_ranges, slicing)
             ]
 
-    async def _retained_topics(self, spans: Mapping[str, EntrySpan]) -> set[str]:
+    async def _retained_topics(self, topic_ranges: Mapping[str, TopicRange]) -> set[str]:
         answers = await asyncio.gather(
-            *(self._is_retained(topic, span.start) for topic, span in spans.items())
+            *(self._is_retained(topic, each.start) for topic, each in topic_ranges.items())
         )
-        return {topic for topic, is_retained in zip(spans, answers, strict=True) if is_retained}
+        return {
+            topic for topic, is_retained in zip(topic_ranges, answers, strict=True) if is_retained
+        }
 
     async def close(self) -> None:
         if self._cursors is not None:
