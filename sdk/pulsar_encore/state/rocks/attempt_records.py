@@ -133,7 +133,7 @@ class AttemptRecords:
 
     # Deliveries
 
-    def record_deliveries(self, handed: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
+    def record_deliveries(self, deliveries: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
         """Record deliveries before they happen, each entry once, in at most one write.
 
         Raises StoreError with "before" if the write failed. The counts stay in memory and are
@@ -142,7 +142,7 @@ class AttemptRecords:
         self._now_ms = wall_now_ms
         buffer, stored, epoch = self._buffer, self._stored, self._epoch
         with self._journal:
-            for ledger, entry, size, mask, attempt, fingerprint in handed:
+            for ledger, entry, size, mask, attempt, fingerprint in deliveries:
                 key = (ledger, entry)
                 record: EntryRecord | None
                 if key in buffer:
@@ -417,8 +417,8 @@ class AttemptRecords:
             mask: The messages; all of the entry if None.
         """
         key = (ledger, entry)
-        held = self._buffer.get(key)
-        if held is None and key not in self._stored:
+        buffered = self._buffer.get(key)
+        if buffered is None and key not in self._stored:
             return
         if mask is not None:
             record = self._record_of(key)
@@ -427,7 +427,7 @@ class AttemptRecords:
                 if not record.is_settled:
                     self._buffer_record(key, record, self._now_ms)
                     return
-        if held is not None:
+        if buffered is not None:
             del self._buffer[key]
             self._buffered.discard(key)
         self._drop_cached(key)
@@ -542,9 +542,9 @@ class AttemptRecords:
     # Reading and writing
 
     def _record_of(self, key: EntryKey) -> EntryRecord | None:
-        held = self._buffer.get(key)
-        if held is not None:
-            return held[1]
+        buffered = self._buffer.get(key)
+        if buffered is not None:
+            return buffered[1]
         if key in self._unread:
             return self._unmerged.get(key)
         if key not in self._stored:
@@ -587,8 +587,8 @@ class AttemptRecords:
             except StoreError as error:
                 self._read_failed(error)
                 return
-            held = self._buffer.get(key)
-            newer = self._unmerged.get(key) if held is None else held[1]
+            buffered = self._buffer.get(key)
+            newer = self._unmerged.get(key) if buffered is None else buffered[1]
             if record is not None and newer is not None:
                 if not differ(record.fingerprint, newer.fingerprint):
                     newer = entry_record.merged(record, newer)
@@ -601,8 +601,8 @@ class AttemptRecords:
                 continue
             if newer.is_settled:
                 self.record_ack(*key)
-            elif held is not None:
-                self._buffer[key] = (held[0], newer)
+            elif buffered is not None:
+                self._buffer[key] = (buffered[0], newer)
             else:
                 self._write(key, newer)
 
@@ -617,9 +617,9 @@ class AttemptRecords:
             self.failure = None
 
     def _buffer_record(self, key: EntryKey, record: EntryRecord, since_ms: int) -> None:
-        held = self._buffer.get(key)
-        self._buffer[key] = (since_ms if held is None else held[0], record)
-        if held is None:
+        buffered = self._buffer.get(key)
+        self._buffer[key] = (since_ms if buffered is None else buffered[0], record)
+        if buffered is None:
             self._buffered.add(key)
         self._update_waiting(key, record)
 

@@ -28,9 +28,9 @@ from .head_journal import Fsync, HeadJournal
 from .heads import MAX_DUE_MS, Heads
 from .index_recovery import open_store
 from .key_numbers import Numbers, merge_batches
-from .maintenance import SnapshotStore, StoreLimits
 from .membership import Membership
 from .snapshot_cursor import SnapshotCursor
+from .snapshot_store import SnapshotStore, StoreLimits
 from .snapshots import Snapshots
 from .spilling_metrics import MetricSample, SpillingMetrics, SpillingStatistics, samples
 from .stepwise_work import Tasks
@@ -194,7 +194,7 @@ class SpillingIndex:
             membership=self._membership,
             snapshots=self._snapshots,
             journal=self._journal,
-            following=found.journal,
+            next_journal=found.journal,
             metrics=metrics,
             limits=limits,
             clock=clock,
@@ -457,7 +457,7 @@ class SpillingIndex:
             return
         if self._journal is not None:
             self._journal.write(records.clear())
-        self._snapshot_store.forget()
+        self._snapshot_store.discard_all()
         self._heads.clear()
         self._membership.clear()
         self._snapshots.clear()
@@ -538,7 +538,7 @@ class SpillingIndex:
         """
         self._check_open()
         self._tasks.step()
-        self._snapshot_store.plan()
+        self._snapshot_store.start_due_tasks()
         if self._prefetches and "fetch" not in self._tasks:
             cursor = self._snapshots.to_fetch()
             if cursor is not None:

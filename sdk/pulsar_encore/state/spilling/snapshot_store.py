@@ -20,9 +20,8 @@ from pyroaring import BitMap64
 
 from ...errors import StateDamagedError, StoreError
 from ..blobs.blob_store import BlobStore
-from . import manifest
+from . import manifest, snapshot_meta
 from . import snapshot_merge as merging
-from . import snapshot_meta as snapshot
 from .head_journal import HeadJournal
 from .heads import Heads
 from .journal_records import put
@@ -70,7 +69,7 @@ class SnapshotStore:
     """Writes the snapshots of one index, and removes them.
 
     Args:
-        following: The number after that of the last journal.
+        next_journal: Number of the next journal.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class SnapshotStore:
         limits: StoreLimits,
         clock: Callable[[], float],
         start: Manifest,
-        following: int,
+        next_journal: int,
     ) -> None:
         self._store = store
         self._tasks = tasks
@@ -101,7 +100,7 @@ class SnapshotStore:
         self._cut = limits.cut
         self._next_generation = start.next_generation
         self._first_journal = start.first_journal
-        self._next_journal = following
+        self._next_journal = next_journal
         self._committing = False
         self._copied_bytes = 0  # bytes of the journal that every new one starts with
         # The snapshot of the head that is being sealed, or waits to be written.
@@ -120,7 +119,8 @@ class SnapshotStore:
         self._committed_at = 0  # `Membership.departed` at the last manifest; -1: unknown
         self._trimmed_at = 0
 
-    def plan(self) -> None:
+    def start_due_tasks(self) -> None:
+        """Start each task that is due and not running."""
         tasks, limits, membership = self._tasks, self._limits, self._membership
         journal = self._journal
         if journal is not None:
@@ -184,7 +184,8 @@ class SnapshotStore:
     def sealing(self) -> bool:
         return self._filling is not None
 
-    def forget(self) -> None:
+    def discard_all(self) -> None:
+        """Stop all tasks and discard every snapshot, because the index was cleared."""
         obsolete = [
             *self._snapshots,
             *([self._merging_into] if self._merging_into is not None else []),
@@ -290,7 +291,7 @@ class SnapshotStore:
                     for data in cursor.pending:
                         writer.append(data)
                         yield
-                    encoded = snapshot.encoded(meta)
+                    encoded = snapshot_meta.encoded(meta)
                     yield
                     writer.commit(encoded, sync=self._sync)
                 finally:
@@ -313,7 +314,7 @@ class SnapshotStore:
 
     def _merge_steps(self) -> Steps:
         old = self.mergeable()
-        if len(old) < 2:  # some have been handed over since `plan`
+        if len(old) < 2:  # some have been handed over since `start_due_tasks`
             return
         sources = old[merging.choose([each.total - each.handed for each in old])]
         cursor = self._merging_into = SnapshotCursor(self._take_generation(), array("Q"), 0)
@@ -361,14 +362,14 @@ class SnapshotStore:
         try:
             parts = []
             for source, stale in zip(sources, superseded, strict=True):
-                meta = snapshot.read(self._store, source.generation)
+                meta = snapshot_meta.read(self._store, source.generation)
                 yield
                 parts.append((meta, stale, self._reader(source, damaged)))
             work = merging.SnapshotMerge(parts, self._membership.wanted, self._cut, writer.append)
             yield from work.steps()
             if work.meta.counts:
                 yield
-                encoded = snapshot.encoded(work.meta)
+                encoded = snapshot_meta.encoded(work.meta)
                 yield
                 writer.commit(encoded, sync=self._sync)
                 cursor.size = self._store.size(cursor.generation)
@@ -394,7 +395,7 @@ class SnapshotStore:
         self._start_task("trim", self._trim_steps())
 
     def _trim_steps(self) -> Steps:
-        first = self._rotate_if_empty()
+        first = self._first_needed_journal()
         self._trimmed_at = self._membership.departed
         looked_at = [each for each in self._snapshots if each.pending is None]
         superseded = [each.committed_superseded for each in looked_at]
@@ -420,7 +421,7 @@ class SnapshotStore:
         """
         found, copies = [], BitMap64()
         for cursor, stale in zip(cursors, superseded, strict=True):
-            ids = snapshot.read_ids(self._store, cursor.generation)
+            ids = snapshot_meta.read_ids(self._store, cursor.generation)
             wanted = self._membership.wanted(ids - stale if stale else ids)
             found.append(wanted.max() if wanted else -1)
             if wanted:
@@ -435,12 +436,13 @@ class SnapshotStore:
 
     def _checkpoint_steps(self) -> Steps:
         # The manifest names the departed keys. The journal is then not needed for them.
-        yield from self._commit(first_journal=self._rotate_if_empty())
+        yield from self._commit(first_journal=self._first_needed_journal())
 
-    def _rotate_if_empty(self) -> int:
-        """Return the first journal that is needed after a commit.
+    def _first_needed_journal(self) -> int:
+        """Return the first journal that is still needed after a commit.
 
-        If the heads are empty, the manifest replaces all journals so far.
+        If the heads are empty, start a new journal first: the manifest then replaces all older
+        ones.
         """
         return self._first_journal if len(self._heads) or self.sealing else self._rotate_journal()
 
