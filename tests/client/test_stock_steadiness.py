@@ -15,7 +15,7 @@ from pulsar_encore.transport.stock.pump import Pump, Steadiness
 
 def checks(*seen: tuple[float, bool]) -> list[bool]:
     steadiness = Steadiness()
-    return [steadiness.counts(connected, at) for at, connected in seen]
+    return [steadiness.record_poll(connected, at) for at, connected in seen]
 
 
 def test_the_first_connection_counts_at_once() -> None:
@@ -76,7 +76,9 @@ async def test_a_failed_connection_check_of_one_consumer_affects_no_other(
             ended.set()
 
         mail = Mailbox(asyncio.get_running_loop())
-        pump = Pump(native, mail, 10, list, ignore, reported.append, end, rests=False)
+        pump = Pump(
+            native, mail, 10, list, ignore, reported.append, end, stops_while_disconnected=False
+        )
         pump.start()
         return native, pump, ended
 

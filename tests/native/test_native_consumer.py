@@ -456,7 +456,7 @@ def test_exclusive_rewinds_with_an_epoch_and_drops_messages_in_flight() -> None:
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
 @pytest.mark.parametrize("inclusive", [True, False])
-def test_a_seek_goes_to_an_id_or_behind_its_message(kind: ConsumerType, inclusive: bool) -> None:
+def test_a_seek_goes_to_an_id_or_after_its_message(kind: ConsumerType, inclusive: bool) -> None:
     async def main() -> None:
         rig = Rig()
         transport_consumer, listener = await rig.subscribe(
@@ -530,7 +530,7 @@ def test_a_seek_waits_for_an_earlier_seek_that_the_broker_still_processes(
     run(main())
 
 
-def test_a_reader_continues_behind_its_last_delivery_after_a_loss() -> None:
+def test_a_reader_continues_after_its_last_delivery_after_a_loss() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")

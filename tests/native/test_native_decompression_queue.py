@@ -159,7 +159,7 @@ def test_the_topics_of_a_consumer_share_the_memory_limit_in_order_of_their_reque
     run(main())
 
 
-def test_entries_behind_one_that_is_being_decompressed_wait_in_order() -> None:
+def test_entries_after_one_that_is_being_decompressed_wait_in_order() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         rig.store(b"   0")
@@ -530,7 +530,7 @@ def test_a_reader_reconnects_after_its_last_delivery_also_with_queued_entries() 
     run(main())
 
 
-def test_a_reader_skips_a_broken_entry_behind_a_waiting_one_and_loses_no_message() -> None:
+def test_a_reader_skips_a_broken_entry_after_a_waiting_one_and_loses_no_message() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, 0, 1, 2, 3)

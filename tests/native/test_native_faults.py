@@ -248,7 +248,7 @@ def test_entries_that_are_no_messages_are_not_reported_to_a_consumer_that_acks()
 
 @pytest.mark.parametrize("losses", [1, 2])
 def test_a_reader_that_loses_its_connection_between_chunks_gets_their_message(losses: int) -> None:
-    """Other messages may lie between the chunks, and the reader would continue behind them."""
+    """Other messages may lie between the chunks, and the reader would continue after them."""
 
     async def main() -> None:
         rig = Rig()

@@ -85,7 +85,7 @@ def test_new_partitions_are_looked_for_on_schedule_and_again_after_a_refusal() -
 
 
 def test_a_reader_misses_no_message_of_a_later_partition() -> None:
-    """Messages published before the reader finds the partition are behind its start position."""
+    """Messages published before the reader finds the partition are after its start position."""
 
     async def main() -> None:
         rig = Rig()

@@ -116,7 +116,7 @@ def test_consecutive_seeks_do_not_wait_for_a_backoff() -> None:
 
 @pytest.mark.parametrize("sought", [True, False])
 def test_acks_during_a_seek_are_held_back_until_it_completes(sought: bool) -> None:
-    """Sent behind the SEEK, they would be void after a success. After a failure they are sent."""
+    """Sent after the SEEK, they would be void after a success. After a failure they are sent."""
 
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))

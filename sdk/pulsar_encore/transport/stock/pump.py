@@ -1,7 +1,8 @@
 """The receiving thread of a stock consumer, and the thread that watches connections.
 
-A native receive cannot be cancelled without losing its message, so only the pump's thread receives,
-into a bounded buffer: single messages while traffic is thin, batches while it is thick.
+The C++ client's receive cannot be cancelled without losing a message. Only the pump's thread
+therefore receives, into a bounded buffer: single messages while traffic is thin, batches while it
+is thick.
 
 A pump must not hang or abort the process, so the `Watcher` ends it when its loop is closed or the
 main thread has ended.
@@ -33,7 +34,7 @@ _WATCHFUL_S: Final = 1.0
 # A new connection counts after this time. The C++ client reports it shortly before it discards the
 # messages queued from the old one.
 _STEADY_S: Final = 0.050
-_WITHDRAW_S: Final = 5.0  # longest wait for a native close
+_WITHDRAW_S: Final = 5.0  # longest wait for a close of the C++ client
 _THIN_BATCH: Final = 16  # a smaller batch means thin traffic
 _QUICK_GAP_S: Final = 0.001  # single messages closer than this mean thick traffic
 _QUICK_COUNT: Final = 4
@@ -51,7 +52,7 @@ class Steadiness:
         # Time of the first of the uninterrupted polls that saw the connection.
         self._since: float | None = float("-inf")
 
-    def counts(self, connected: bool, now: float) -> bool:
+    def record_poll(self, connected: bool, now: float) -> bool:
         """Note a poll at `now`, in s. Return True if the connection counts."""
         if not connected:
             self._since = None
@@ -60,7 +61,7 @@ class Steadiness:
         return self._since is not None and now - self._since >= _STEADY_S
 
     @property
-    def is_unsteady(self) -> bool:
+    def was_seen(self) -> bool:
         """True if the last poll saw the connection."""
         return self._since is not None
 
@@ -132,11 +133,11 @@ class Watcher:
 _watcher = Watcher()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watcher.forget)
-_unanswered: list[Any] = []  # native consumers that must not be destroyed
+_unanswered: list[Any] = []  # C++ consumers that must not be destroyed
 
 
 class _Inbox:
-    """The callback of native receives. It refers to neither the pump nor the native consumer."""
+    """The callback of receives. It refers to neither the pump nor the C++ consumer."""
 
     __slots__ = ("arrived", "epoch", "losses", "wake")
 
@@ -150,27 +151,27 @@ class _Inbox:
         try:
             self.arrived.append((self.epoch, self.losses, result, message))
             self.wake.set()
-        except BaseException:  # a native thread must not raise
+        except BaseException:  # a thread of the C++ client must not raise
             return
 
 
 class Pump:
-    """Receives from `native` until stopped.
+    """Receives from a C++ consumer until stopped.
 
     Args:
-        native: The native consumer, with a batch receive policy of a few ms.
+        cpp_consumer: The C++ consumer, with a batch receive policy of a few ms.
         capacity: Messages that the buffer may hold.
         deliver: Called on this thread with messages.
         arrived: Called on the loop with the result of `deliver`.
         connection: Called on the loop when the connection comes (True) or goes (False).
         ended: Called on the loop at the end, with the thread's error or None.
-        rests: Receive nothing while disconnected: the C++ client discards its queue at the
-            reconnect, and the broker resends it.
+        stops_while_disconnected: Receive nothing while disconnected: the C++ client discards its
+            queue at the reconnect, and the broker resends it.
     """
 
     def __init__(
         self,
-        native: _pulsar.Consumer,
+        cpp_consumer: _pulsar.Consumer,
         mailbox: Mailbox,
         capacity: int,
         deliver: Callable[[list[Any]], Any],
@@ -178,33 +179,33 @@ class Pump:
         connection: Callable[[bool], None],
         ended: Callable[[Exception | None], None],
         *,
-        rests: bool,
+        stops_while_disconnected: bool,
     ) -> None:
-        self._native = native
+        self._cpp_consumer = cpp_consumer
         self._mailbox = mailbox
         self._capacity = capacity
         self._deliver = deliver
         self._arrived = arrived
         self._connection = connection
         self._ended = ended
-        self._rests = rests
+        self._stops_while_disconnected = stops_while_disconnected
         # Two counters with one writer each, so that no lock is needed.
         self._posted = 0  # this thread
         self._taken = 0  # the loop
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
         self._inbox = _Inbox(self._wake)
-        self._receiving = False  # a native receive is pending and will call the inbox
+        self._receiving = False  # a receive is pending and will call the inbox
         self._stopping = False
         self._forsaken = False
         self._paused = False
         self._full = False
         self._connected = True
         self._reported_up = True
-        # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`.
-        # All three take a lock for each topic of the consumer. The seek needs the GIL and the other
-        # two keep it, so they could deadlock.
-        self.native_lock: threading.Lock = threading.Lock()
+        # Held during the C++ consumer's `seek_async`, `is_connected` and
+        # `redeliver_unacknowledged_messages`. All three take a lock for each topic of the consumer.
+        # The seek needs the GIL and the other two keep it, so they could deadlock.
+        self.cpp_lock: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._poll_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not reported yet
@@ -247,16 +248,19 @@ class Pump:
         self._wake.set()
 
     def end_and_close(self) -> None:
-        """End the thread and close the native consumer, which has no owner."""
+        """End the thread and close the C++ consumer, which has no owner."""
         if self._stopping or self.is_of_parent:
             return
         self._forsaken = True
         self.stop()
         if self._thread.ident is None:  # it was never started
-            self._native.close_async(ignore)
+            self._cpp_consumer.close_async(ignore)
 
     def note_seek(self) -> None:
-        """Discard the message of the pending receive. Called on a native thread."""
+        """Discard the message of the pending receive.
+
+        Called on a thread of the C++ client.
+        """
         self._inbox.epoch += 1
 
     # On the watcher's thread
@@ -274,34 +278,37 @@ class Pump:
         if self._mailbox.loop.is_closed():
             self.end_and_close()
             return
-        with self.native_lock:
-            up = self._native.is_connected()
-        connected = self._steadiness.counts(up, time.monotonic())
+        with self.cpp_lock:
+            up = self._cpp_consumer.is_connected()
+        connected = self._steadiness.record_poll(up, time.monotonic())
         if connected != self._connected:
             self._connected = connected
             self._inbox.losses += not connected
             self._changes.append(connected)
             self._wake.set()
-        elif not connected and self._steadiness.is_unsteady:
+        elif not connected and self._steadiness.was_seen:
             self.watch()
 
     # Commands, on the thread
 
     def request_all(self) -> None:
-        with self.native_lock:
-            self._native.redeliver_unacknowledged_messages()
+        with self.cpp_lock:
+            self._cpp_consumer.redeliver_unacknowledged_messages()
 
-    def rest(self, seconds: float) -> None:
+    def sleep_reporting(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_S))
             self._report()
 
     def drain(self, most: int) -> list[Any]:
-        """Take up to `most` messages out of the native queue. Each lets the broker send another."""
+        """Take up to `most` messages out of the C++ client's queue.
+
+        For each of them the broker may send another.
+        """
         drained = self._take_received()
         while most > 0:
-            messages = self._native.batch_receive()
+            messages = self._cpp_consumer.batch_receive()
             if not messages:
                 break
             most -= len(messages)
@@ -324,13 +331,13 @@ class Pump:
         self._mailbox.post(self._ended, error)
 
     def _wait_for_receive(self) -> None:
-        """Wait for the pending receive, which the close of the native consumer answers.
+        """Wait for the pending receive, which the close of the C++ consumer answers.
 
-        Destroying a native consumer with a pending receive ends the process. Two closes may leave
+        Destroying a C++ consumer with a pending receive ends the process. Two closes may leave
         the subscription at the broker, so only a forsaken consumer is closed here.
         """
         if self._forsaken:
-            self._native.close_async(ignore)
+            self._cpp_consumer.close_async(ignore)
         if not self._receiving:
             return
         deadline = time.monotonic() + _WITHDRAW_S
@@ -338,7 +345,7 @@ class Pump:
             self._wake.clear()
             left = deadline - time.monotonic()
             if not self._inbox.arrived and (left <= 0 or not self._wake.wait(left)):
-                _unanswered.append(self._native)
+                _unanswered.append(self._cpp_consumer)
                 return
 
     def _step(self) -> bool:
@@ -368,7 +375,7 @@ class Pump:
                 old = arrived and arrived[0][1] < self._losses
                 if old and self._paused:
                     # A pending seek outdates these messages.
-                    if self._rests:
+                    if self._stops_while_disconnected:
                         self._take_received()
                 elif old and not self._post(self._take_received()):
                     return False
@@ -378,7 +385,7 @@ class Pump:
         return True
 
     def _is_held_back(self) -> bool:
-        if self._paused or (self._rests and not self._reported_up):
+        if self._paused or (self._stops_while_disconnected and not self._reported_up):
             return True
         return self._full and self._posted - self._taken >= self._capacity
 
@@ -397,14 +404,14 @@ class Pump:
     def _receive(self) -> list[Any]:
         messages: list[Any]
         if self._is_thick:
-            messages = self._native.batch_receive()
+            messages = self._cpp_consumer.batch_receive()
             if len(messages) < _THIN_BATCH:
                 self._is_thick, self._quick = False, 0
             return messages
         began = time.monotonic()
         if not self._receiving:
             self._receiving = True
-            self._native.receive_async(self._inbox)
+            self._cpp_consumer.receive_async(self._inbox)
         if not self._inbox.arrived:
             self._sleep()
         messages = self._take_received()

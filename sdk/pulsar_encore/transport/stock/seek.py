@@ -29,7 +29,7 @@ async def seek(
     calls: CppCalls,
     target: Any,
     note_seek: Callable[[], None],
-    native_lock: AbstractContextManager[object],
+    cpp_lock: AbstractContextManager[object],
 ) -> None:
     """Seek, and repeat the seek while messages after it may have been discarded.
 
@@ -37,7 +37,7 @@ async def seek(
         native: The native consumer or reader, without other receives.
         target: A native message id, or a publish time in ms.
         note_seek: Called on a native thread after each completed seek.
-        native_lock: Held while the native seek begins; see `Pump.native_lock`.
+        cpp_lock: Held while the native seek begins; see `Pump.cpp_lock`.
     """
     for _ in range(_MAX_SEEKS):
         answered: list[float] = []
@@ -49,7 +49,7 @@ async def seek(
                     note_seek()
                 done(result)
 
-            with native_lock:
+            with cpp_lock:
                 native.seek_async(target, answer)
 
         reconnect = asyncio.create_task(_reconnected_at(native))

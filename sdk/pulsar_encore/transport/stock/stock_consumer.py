@@ -111,9 +111,9 @@ class StockConsumer(StockSubscription):
             _weakly(self._on_arrived),
             _weakly(self._on_connection),
             _weakly(self._pump_ended),
-            rests=not self._is_multi_topic,
+            stops_while_disconnected=not self._is_multi_topic,
         )
-        self._native_lock = self._pump.native_lock
+        self._cpp_lock = self._pump.cpp_lock
         # The thread must not keep a consumer without references alive, nor run on without it.
         finalize(self, self._pump.end_and_close).atexit = False
 
@@ -368,7 +368,7 @@ class StockConsumer(StockSubscription):
         the request.
         """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
-        self._pump.rest(unsent_s)
+        self._pump.sleep_reporting(unsent_s)
         self._pump.request_all()
         self._mailbox.post(self._on_drained, self._grouper.group(unseen))
 
@@ -383,7 +383,7 @@ class StockConsumer(StockSubscription):
 
     def _rewind(self) -> None:
         """Rewind, on the pump's thread. A drained native queue would let the broker read on."""
-        self._pump.rest(_REWIND_PAUSE_S)
+        self._pump.sleep_reporting(_REWIND_PAUSE_S)
         self._pump.request_all()
 
     # Position and life
@@ -425,7 +425,7 @@ class StockConsumer(StockSubscription):
                 # Let grouped acks leave: after the seek they would ack messages that it brings
                 # back.
                 await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
-                await seek(self._native, self._calls, target, pump.note_seek, self._native_lock)
+                await seek(self._native, self._calls, target, pump.note_seek, self._cpp_lock)
                 self._seek_count += 1
                 self._due.clear()
                 self._originals.clear()

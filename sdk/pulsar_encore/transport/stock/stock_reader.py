@@ -224,9 +224,7 @@ class StockReader(StockSubscription):
         async with self._seeks:
             self._seeking = True
             try:
-                await seek(
-                    self._native, self._calls, target, self._inbox.note_seek, self._native_lock
-                )
+                await seek(self._native, self._calls, target, self._inbox.note_seek, self._cpp_lock)
                 outdated = [each for each in self._unread if each[0] != self._inbox.epoch]
                 self._unread = self._unread[len(outdated) :]
                 self._ahead -= len(outdated)

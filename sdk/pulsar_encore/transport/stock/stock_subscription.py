@@ -23,7 +23,7 @@ class StockSubscription:
         self._loop = asyncio.get_running_loop()
         self._calls = CppCalls()
         self._topics = TopicNames(subscription.topics)
-        self._native_lock = threading.Lock()  # see `Pump.native_lock`
+        self._cpp_lock = threading.Lock()  # see `Pump.cpp_lock`
         self._listener: DeliveryListener | None = None
         self._flow_stopped = False
         self._seeking = False
@@ -39,7 +39,7 @@ class StockSubscription:
     def is_connected(self) -> bool:
         if self._closed:
             return False
-        with self._native_lock:
+        with self._cpp_lock:
             return bool(self._native.is_connected())
 
     def topic_of(self, topic_number: int) -> tuple[str, int]:

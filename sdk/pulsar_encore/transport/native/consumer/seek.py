@@ -54,7 +54,7 @@ class Seek:
         self._begin_attach = begin_attach
         self._lost = lost
         self._reattach = reattach
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def is_running(self) -> bool:
@@ -62,7 +62,7 @@ class Seek:
 
         Such acks refer to the old position. After a failed seek they are sent.
         """
-        return self._turn.locked()
+        return self._lock.locked()
 
     async def to(self, target: MessageId | int) -> None:
         """Seek to a message id, or to a publish time in ms.
@@ -71,7 +71,7 @@ class Seek:
             PulsarException: if the broker refused, or the seek did not succeed in time.
             ClosedError: if the consumer was closed.
         """
-        async with self._turn:
+        async with self._lock:
             deadline = self._broker.loop.time() + self._broker.timeout_s
             while not await self._try(target, deadline):
                 pass

@@ -236,7 +236,7 @@ class NativeProducer:
             self._watch_growth()
 
     def _move(self, gone: list[PartitionProducer]) -> None:
-        with self._queue.paused():  # until waiting messages name the current parts
+        with self._queue.waiting_paused():  # until waiting messages name the current parts
             self._move_all(gone)
         if self._listener is not None:
             for part in gone:

@@ -101,7 +101,7 @@ class SendQueue:
         return self._admit(part, message, waiter)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def waiting_paused(self) -> Iterator[None]:
         """Send no waiting message within the block. At its end, send those that fit."""
         self._paused = True
         try:
