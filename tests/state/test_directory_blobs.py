@@ -267,7 +267,7 @@ def test_a_failed_open_leaks_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(StoreError, match="Input/output error"):
             store.open()
     os.close(still := os.dup(0))
-    assert still == free
+    assert still <= free  # less if a file of an earlier test was closed meanwhile
     store.open()
     store.close()
 
