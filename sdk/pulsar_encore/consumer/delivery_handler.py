@@ -38,7 +38,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class DeliveryHandler:
-    """Queues delivered messages. A message that is held, nacked or acked is not queued again.
+    """Queues delivered messages, except copies that `TopicState.arrive` filters.
 
     Args:
         arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
@@ -98,6 +98,10 @@ class DeliveryHandler:
             self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
+        """Note that the state directory belongs to another cluster.
+
+        `on_deliveries` ends the consumer after the current entry.
+        """
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:

@@ -76,7 +76,8 @@ class StateWriter:
         self.ack: Callable[[MessageId], object] = _no_hook
         #: Returns the delay in ms after an expired lease, by the number of failed attempts before.
         self.revive_delay_of: Callable[[int], int] = _no_delay
-        #: Ends the consumer.
+        #: Called when the state directory turns out to be of another cluster. The consumer then
+        #: ends.
         self.fail: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
@@ -113,13 +114,20 @@ class StateWriter:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def of(self, topic: str) -> TopicStateWriter | None:
-        """Return the durable state of a topic; None if its store fails."""
+        """Open the durable state of a topic, in place of an earlier writer of it.
+
+        Return None if the store fails; attempts and due times are then in memory only.
+        """
         if self._store is None:
             return None
         try:
             topic_store = self._store.topic_store(topic, self._options.subscription_name)
         except EncoreError as error:
-            logger.error("%s: what waits is in memory only: %s", topic, error)
+            logger.error(
+                "%s: attempts and due times are kept in memory only, because the store failed: %s",
+                topic,
+                error,
+            )
             return None
         if self._fresh:
             topic_store.records.drop_mismatched()
@@ -134,20 +142,21 @@ class StateWriter:
         topic, records = topic_store.name[0], topic_store.records
         if records.mismatched == 1:
             logger.warning(
-                "%s: a message has the id of another one that the state in %s knows: the cluster "
-                "is another one, or the topic was deleted and made again. The message is handed "
-                "over as new. This is logged once for each topic",
+                "%s: the state in %s has a record for the id of this message, but the record "
+                "belongs to a different message. The client is connected to another cluster, or "
+                "the topic was deleted and created again. The message is delivered as new. Logged "
+                "once per topic",
                 topic,
                 self._path,
             )
         if records.foreign and not self._fresh:
             self.fail(
                 StateMismatchError(
-                    f"the state in {self._path} is of another cluster, or the topic {topic} was "
-                    f"deleted and made again: all of the first {MAX_DIFFERENT} entries (messages "
-                    "or batches) differ from those whose ids it knows. Their records are kept. Use "
-                    "another directory for this cluster, or RocksState(..., "
-                    'on_mismatch="fresh") to drop what it knows'
+                    f"the state in {self._path} belongs to another cluster, or the topic {topic} "
+                    f"was deleted and created again: {MAX_DIFFERENT} entries (messages or batches) "
+                    "differ from the recorded entries with the same ids. The records are kept. Use "
+                    "another state directory for this cluster, or delete the old records with "
+                    'RocksState(..., on_mismatch="fresh")'
                 )
             )
 
@@ -319,6 +328,12 @@ class StateWriter:
                 return
 
     def _detach_store(self, *, acked: bool) -> RocksStore | None:
+        """Write pending changes, and return the store.
+
+        Args:
+            acked: True after a normal close: the acks of dead-lettered messages have arrived, so
+                their records are deleted.
+        """
         if self._timer is not None:
             self._timer.cancel()
         store, self._store = self._store, None

@@ -1,4 +1,4 @@
-"""Recognises deliveries that repeat a message which is settled or still waiting here.
+"""Recognises copies of acked messages, and tells which copy answers a requested redelivery.
 
 A second copy of a message can be in flight for one of three reasons (`Cause`):
 
@@ -31,11 +31,12 @@ from .message_key import MessageKey
 # By default a broker persists a cursor once a second.
 UNCERTAIN_MS: Final = 1_000
 _UNCONFIRMED: Final = sys.maxsize  # later than any time
-# One connection cannot lose more than the broker's unacked window.
+# Twice the broker's default unacked window: one connection rarely loses more acks. Unconfirmed acks
+# are not bounded by it, see `disconnected`.
 _MOST_LOST: Final = 100_000
 # Requested redeliveries that never arrived, because another consumer got them.
 _MOST_REQUESTED: Final = 100_000
-MOST_UNATTEMPTED: Final = 50_000  # the broker's unacked window
+MOST_UNATTEMPTED: Final = 50_000  # the broker's default unacked window
 
 
 class Cause:
@@ -67,8 +68,8 @@ class Flush:
     """Acks that were sent together.
 
     Attributes:
-        at_ms: When they were sent. With receipts: when the receipt came, and until then a time
-            after any other, so that the acks count as uncertain however old they are.
+        at_ms: Time of sending. With receipts: time of the receipt; before it `_UNCONFIRMED`, so
+            that the acks count as uncertain however old they are.
     """
 
     __slots__ = ("at_ms",)
@@ -95,8 +96,9 @@ class DuplicateWindow:
         covers_nothing: True if `covers` is False for every entry. Read for every entry.
         causes: Causes why a message that arrives now may arrive again, 0 for none.
         requested: Requested messages, with the earliest time of arrival in ms.
-        all_requested: A redelivery of everything was requested on this connection. The broker then
-            counts every copy that arrives of a message which is still here.
+        all_requested: A redelivery of everything was requested on this connection. The broker
+            therefore counts a redelivery for each copy that arrives, even if the message is still
+            tracked here.
         unattempted: Copies that were never handed to the application, by entry, oldest first. The
             broker counts them; delivery attempts must not.
     """
@@ -143,7 +145,7 @@ class DuplicateWindow:
         # A plain dictionary, because a rewind adds 45,000 in one step; see `ignore_copy`.
         self.unattempted: dict[EntryKey, int] = {}
 
-    # Settled entries
+    # Acked entries
 
     def _expect(self, cause: int) -> None:
         self._periods, self._cause = 2, cause

@@ -33,8 +33,8 @@ class Entry:
 
     Attributes:
         batched: True if the messages have a batch index, also in a batch of one.
-        unacked: Indexes that are not ACKED.
-        active: Indexes that are QUEUED, HELD, NACKED or FORWARDING.
+        unacked: Number of messages that are not ACKED.
+        active: Number of messages that are QUEUED, HELD, NACKED or FORWARDING.
         redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
             consumers requested. See `Attempts`.
         failed: For a batch: attempts that failed here, by index, if not 0.
@@ -47,8 +47,8 @@ class Entry:
         era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         causes: Causes (`Cause`) why another copy may be in flight, 0 for none.
-        came_as: A message of the entry, until its fingerprint is read; then the fingerprint. 0 if
-            unknown, or without durable state.
+        came_as: The message from which the fingerprint of the entry is computed on first use; then
+            the fingerprint. 0 if unknown, or without durable state.
     """
 
     __slots__ = (
@@ -104,8 +104,10 @@ class Entry:
     def alone(
         cls, topic_state: Any, key: EntryKey, era: int, live: list[bool], causes: int
     ) -> Entry:
-        """Replace `__init__` and `queue_all` for an unbatched message that was never delivered
-        before."""
+        """Make a queued record of an unbatched message on its first delivery.
+
+        Equals `__init__` and `queue_all`, without their calls.
+        """
         entry: Entry = object.__new__(cls)
         entry.topic_state = topic_state
         entry.era = era

@@ -2,14 +2,15 @@
 
 If a broker gets a rewind request while a read is in progress, it lets that read move its position
 on, and skips a block (`docs/notes/wire-protocol.md#rewind-during-a-read`). Messages that the client
-had queued before the rewind still arrive first. So `Rewind` remembers all entries of a topic that
-were given back as owed, in order:
+had queued before the rewind still arrive first. So `Rewind` keeps a list of *owed* entries: all
+unacked entries of the topic at the rewind, in order.
 
-- Until the stream goes back, deliveries past the first owed entry are from before the rewind. They
-  are dropped, and owed as well.
+- Deliveries that still come from before the rewind are dropped and become owed too. The rewind has
+  begun when a delivery is not after the one before it.
 - If a delivery arrives while an earlier owed entry is missing, another rewind is requested.
-- Past the highest entry seen, entry ids are consecutive. A hole is suspect within the reach of that
-  race. Markers and compaction also make holes, so a topic where some holes stay is trusted.
+- Entry ids after the highest delivered entry should have no holes. A hole soon after a rewind may
+  be such a skipped block, so it causes another rewind. Markers and compaction also make holes:
+  after `_HOLES` holes that no rewind filled, holes are ignored.
 
 An entry that does not arrive in `_TRIES` more rewinds is gone from the topic (trimmed, expired,
 acked by another consumer). After a silence, the caller requests a rewind again.
@@ -26,7 +27,8 @@ from .entry import EntryKey
 
 # How often one missing entry may cause another rewind. In every test, one was enough.
 _TRIES: Final = 2
-# The race reaches a few reads of the broker (100 entries each) past the last delivery.
+# Number of entries after the highest delivered one in which a hole counts as suspect. The broker
+# skipped up to 1,500 messages in our runs (`docs/notes/wire-protocol.md#rewind-during-a-read`).
 _REACH: Final = 5_000
 _HOLES: Final = 3  # after this number that no rewind filled, holes are normal in this topic
 _TRIM: Final = 1_000  # removed keys at the front of a list before they are deleted
@@ -116,7 +118,14 @@ class _Owed:
 
 
 class Rewind:
-    """The rewinds of one topic. Entry ids are `contiguous`, but not on a compacted read."""
+    """Checks that rewinds of one topic deliver every owed entry.
+
+    Attributes:
+        owed_arrived: Number of owed entries that arrived, which shows the progress of a rewind.
+
+    Args:
+        contiguous: True if entry ids have no holes; False for a compacted read.
+    """
 
     __slots__ = (
         "_at",
@@ -136,7 +145,7 @@ class Rewind:
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
         self._owed = _Owed()
-        self._waiting = False  # a rewind was requested, and the stream has not gone back yet
+        self._waiting = False  # a rewind was requested and has not begun to deliver
         self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
         self._edge: EntryKey | None = None  # the highest entry that ever arrived
         self._reach = 0  # entries past the edge still to watch for holes
@@ -145,7 +154,7 @@ class Rewind:
         self._missing: EntryKey | None = None
         self._instead: EntryKey = (0, 0)  # the lowest that arrived while that was missing
         self._tries = 0
-        self.came: int = 0  # owed entries that arrived: does a rewind bring anything?
+        self.came: int = 0
 
     @property
     def outstanding(self) -> int:
@@ -161,8 +170,8 @@ class Rewind:
         """Note that a rewind is about to be requested.
 
         Args:
-            given_back: Entries that are given back in part: key and lowest unacked batch index.
-            whole: Entries that are given back as a whole; sorted if `in_order`.
+            given_back: Entries with acked messages: key and lowest unacked batch index.
+            whole: Entries without acked messages; sorted if `in_order`.
         """
         if whole:
             self._owed.add_all(whole, in_order=in_order)
@@ -271,10 +280,10 @@ class Rewind:
         self._suspected = (after, key)
 
     def _try_again(self, missing: EntryKey, key: EntryKey) -> bool:
-        """Count a try to get the owed entries before `key`, from `missing` on; False gives them up.
+        """Return True if another rewind shall be tried for the owed entry `missing`.
 
-        No rewind brought anything between `missing` and the lowest entry that arrived instead, so
-        all of that is given up. Entries missing only since the last rewind have tries of their own.
+        After `_TRIES`, give up all owed entries before the lowest one that arrived meanwhile. Owed
+        entries after it have their own tries.
         """
         if missing != self._missing:
             self._missing, self._tries, self._instead = missing, 0, key

@@ -1,9 +1,10 @@
 """Arrival: the choice of the messages of a delivery that the application sees.
 
-A message that is QUEUED, HELD or NACKED here is not delivered again when its entry is redelivered,
-unless it is NACKED and this copy was requested. So siblings in a batch do not disturb each other,
-and a reconnect repeats no message that the application still has. ACKED indexes of an unfinished
-entry are filtered, and their ack is sent again.
+If a redelivered entry contains a message that is QUEUED, HELD, NACKED or FORWARDING, that message
+is not queued again. There is one exception: a NACKED message whose redelivery was requested.
+Siblings in a batch therefore do not disturb each other, and a reconnect repeats no message that the
+application still holds. If a message is ACKED and its entry is not, the message is not queued, and
+its ack is sent again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class TopicArrival(TopicTracking):
             came_as: A message of the entry, for its fingerprint; only needed for durable state.
 
         Returns:
-            The record, or None without one, and positions in `indexes` to queue.
+            The entry record (None if the delivery was ignored), and the positions in `indexes` of
+            the messages to queue.
         """
         if self.volatile:
             # Every entry of a non-persistent topic has the same id, and acks mean nothing.
@@ -92,7 +94,10 @@ class TopicArrival(TopicTracking):
         return entry, wanted
 
     def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
-        """Return True if nothing of an entry without a record is to be queued."""
+        """Return True if an entry without a record needs no queueing.
+
+        It is acked already, or its nack keeps waiting.
+        """
         # RACE: an ack and a redelivery of its message cross. The broker may not have the ack, so it
         # is due again.
         if self.acks.covers(key):
@@ -198,8 +203,10 @@ class TopicArrival(TopicTracking):
             entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
 
     def ignore_copy(self, key: EntryKey, size: int) -> None:
-        """Note a copy that no delivery attempt follows, though the broker will count its
-        redelivery."""
+        """Note that this copy is not a delivery attempt.
+
+        The broker counts its redelivery all the same.
+        """
         if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
             self.window.ignore_copy(key)
 
@@ -216,7 +223,7 @@ class TopicArrival(TopicTracking):
         self.window.unattempted.pop(key, None)
 
     def adopt(self, entry: Entry) -> None:
-        """Use a record again to ack a part of a batch that is not here."""
+        """Use a record again, to ack a message of a batch that is with the broker."""
         if self.acks.covers(entry.key):  # all of it is acked already: no part is left to ack
             entry.ack_all()
             return
@@ -228,11 +235,11 @@ class TopicArrival(TopicTracking):
     # Messages
 
     def _keep_waiting(self, due_key: MessageKey, now_ms: int) -> bool:
-        """Return True if an unbatched message goes on waiting for its due time.
+        """Return True if an unbatched message keeps waiting for its due time.
 
-        This holds on Exclusive and Failover too, where Java's client delivers it at once. Delivered
-        here, it would cancel its rewind, which also brings the messages behind it that the
-        application gave back.
+        This is also so on Exclusive and Failover, where Java's client delivers it at once. Here an
+        early delivery would cancel the rewind of this nack, and with it the redelivery of later
+        unacked messages.
         """
         if self.window.requested:
             if self._postpone_early_copy(due_key, now_ms):
@@ -257,7 +264,10 @@ class TopicArrival(TopicTracking):
         return True
 
     def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
-        """Queue the messages that are AWAY; return their positions in `indexes`."""
+        """Queue the messages that are AWAY, and NACKED ones whose requested redelivery this is.
+
+        Return their positions in `indexes`. An ACKED message is acked again.
+        """
         state, requested = entry.state, bool(self.window.requested)
         wanted = []
         for position, index in enumerate(indexes):
@@ -288,7 +298,10 @@ class TopicArrival(TopicTracking):
     # Durable state
 
     def _replaced(self, key: EntryKey) -> None:
-        """Forget a message whose id another one has now: the topic was created again."""
+        """Forget the old message with this id.
+
+        The topic was created again, and another message has its id now.
+        """
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         self._done(key)

@@ -1,8 +1,8 @@
-"""Redelivery: messages go back to the broker, by request or with a lost connection.
+"""Redelivery of messages, by request or after a lost connection.
 
-On Shared and Key_Shared, single entries are requested again. On Exclusive and Failover the broker
-only rewinds: the topic gives everything unacked back at once, and `Rewind` sees to it that all of
-it is delivered again.
+On Shared and Key_Shared, single entries are requested. On Exclusive and Failover the broker can
+only rewind: every unacked message of the topic becomes AWAY, and `Rewind` checks that all of them
+are delivered again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TopicRelease(TopicArrival):
         return any(entry is not None and entry.unsent_part for entry in found)
 
     def release(self, due: DueBatch, now_ms: int = 0) -> list[tuple[int, list[int]]]:
-        """Give due messages back to the broker: NACKED or HELD becomes AWAY.
+        """Release due messages for redelivery: NACKED or HELD becomes AWAY.
 
         A requested message arrives no sooner than the lead after `now_ms`.
 
@@ -161,7 +161,7 @@ class TopicRelease(TopicArrival):
         self.window.ignore_copies(queued)
 
     def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey], in_order: bool) -> None:
-        """Tell `rewind` which entries are given back, some from an index on.
+        """Tell `rewind` which entries are owed, some from an index on.
 
         `keys` are single-message entries that have been released; others are added.
         """
@@ -179,7 +179,10 @@ class TopicRelease(TopicArrival):
         return 0 if self.rewind is None else self.rewind.outstanding
 
     def rewound_with_others(self) -> None:
-        """Expect copies of all messages: the transport rewinds this topic with another one."""
+        """Prepare for a rewind that releases no held message. Expect copies of all messages.
+
+        This topic's rewind is repeated, or the transport rewinds it together with another topic.
+        """
         self.acks.rewound()
         for entry in self.table.entries.values():
             entry.causes |= Cause.REWIND

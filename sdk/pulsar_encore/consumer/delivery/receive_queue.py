@@ -31,8 +31,8 @@ from .topic_index import TopicIndex
 # Limit of queued messages while a pop waits for one topic and all topics share the permits. It
 # bounds the queue where the broker's unacked limit is off.
 _MAX_PASSED: Final = 20_000
-# Permits are returned for this many messages at once, and for each taken message when a caller
-# waits.
+# A queued delivery has at most this many messages. Its permits are returned when it is used up. If
+# a caller waits, the permits of the messages already taken are returned at once.
 _GROUP: Final = 100
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
@@ -59,7 +59,8 @@ class ReceiveQueue:
     """The arrived messages of a consumer in order, and the callers that wait for them.
 
     Attributes:
-        taken: Messages of the deliveries that were removed.
+        taken: Number of messages in deliveries that were used up, since the start. `drop` does not
+            count.
 
     Args:
         consumed: Called with (topic number, messages) to return that many permits.
@@ -67,7 +68,8 @@ class ReceiveQueue:
         on_delivery: Called with (entry, indexes) at each delivery to the application.
         one_write: Context in which deliveries reach the disk in one write.
         wanted: Called with the number of waiting callers, if messages arrive only on request.
-        dispose: Frees a container of deliveries gradually, by the most messages in one of them.
+        dispose: Called with (container of deliveries, most messages in one delivery) to free it in
+            steps.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class ReceiveQueue:
         self._fair_yield = fair_yield
         self._failed = failed
         self._deliveries: deque[QueuedDelivery] = deque()
-        # The deliveries of messages that failed before.
+        # The deliveries of messages with failed attempts, and of letters.
         self._failed_deliveries: deque[QueuedDelivery] = deque()
         # Iterates over the first delivery. No other delivery is partly taken.
         self._head: Iterator[Message] = _NOTHING
@@ -109,7 +111,10 @@ class ReceiveQueue:
         self._error: Exception | None = None
 
     def __len__(self) -> int:
-        """Return the number of queued messages, settled ones included."""
+        """Return the number of messages in the queued deliveries.
+
+        Includes settled messages and messages that were taken out of order.
+        """
         return self._count - self._deliveries[0].at if self._deliveries else 0
 
     def push(
@@ -120,7 +125,11 @@ class ReceiveQueue:
         *,
         permits: bool = True,
     ) -> None:
-        """Queue messages of an entry. Without `permits`, theirs were returned before."""
+        """Queue messages of an entry.
+
+        Args:
+            permits: False if the permits of these messages were returned before.
+        """
         total = len(messages)
         if total > _GROUP:
             for start in range(0, total, _GROUP):
@@ -149,7 +158,7 @@ class ReceiveQueue:
             self._return_permits(delivery, 0)
 
     def take_failed(self, most: int) -> list[Message]:
-        """Take messages that failed before or are letters, from the whole queue."""
+        """Take messages with failed attempts, and letters, from the whole queue."""
         taken: list[Message] = []
         with self._one_write():
             while self._failed_deliveries and len(taken) < most:
@@ -231,7 +240,10 @@ class ReceiveQueue:
         self._finish_first(delivery)
 
     def dequeue(self) -> Queued | None:
-        """Remove the next message, which stays QUEUED. Do not combine it with `take` and others."""
+        """Remove the next message, which stays QUEUED.
+
+        Do not mix with `take`, `take_many` or `get`, which iterate over the first delivery.
+        """
         while self._deliveries:
             first = self._deliveries[0]
             queued = first.dequeue()
@@ -562,8 +574,9 @@ class ReceiveQueue:
         never let a message arrive.
 
         Args:
-            takes: True if the caller takes a message when it is woken. A caller that may wait for
-                more is woken in addition to a taking caller, so that no message stays queued.
+            takes: True if the caller will take a message when woken. A caller that may go on
+                waiting (for a full batch) is woken in addition to one that takes, so that no
+                message stays queued.
         """
         if self._error is not None:
             await asyncio.sleep(0)
@@ -619,10 +632,13 @@ class ReceiveQueue:
             del self._waiters[at]
 
     def wake(self, waiters: int, topic_number: int | None = None) -> None:
-        """Wake up to `waiters` callers that take a message, and the other callers before them.
+        """Wake callers for `messages` new messages.
+
+        Wakes that many callers that surely take one, and every caller in line before them that may
+        not.
 
         Args:
-            topic_number: A topic that has a message in a key queue.
+            topic_number: Topic of a message in a key queue, which this queue does not see.
         """
         left: list[_Waiter] = []
         checked = 0

@@ -262,7 +262,10 @@ class Forwarder:
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
-            logger.warning("a letter was sent, its original cannot be acked: %s", failure)
+            logger.warning(
+                "a letter was stored, but its original cannot be acked and may be redelivered: %s",
+                failure,
+            )
         if forwarding.outcome is not None and not forwarding.outcome.done():
             forwarding.outcome.set_result(None)
 
@@ -289,7 +292,9 @@ class Forwarder:
         now = self._loop.time()
         if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
             self._logged = now
-            logger.warning("letters to %s fail, their originals are redelivered: %s", topic, error)
+            logger.warning(
+                "cannot send letters to %s; the original messages are redelivered: %s", topic, error
+            )
 
     async def close(self) -> None:
         """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
@@ -319,7 +324,11 @@ def _failures(held: Held) -> Failures | None:
 
 
 def _first_failed(held: Held, known: Failures | None) -> int | None:
-    """Return the first attempt in any process, in ms since the epoch."""
+    """Return the time of the first attempt, in ms since the epoch.
+
+    With durable state it is the first delivery of the entry in any process, otherwise the first
+    failure of this message here. None if unknown.
+    """
     durable = held.entry.topic_state.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
     return known.first_ms if first is None and known is not None else first

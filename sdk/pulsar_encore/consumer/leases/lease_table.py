@@ -106,7 +106,7 @@ class LeaseTable:
             raise self._refusal.with_traceback(None)
 
     def record(self, message: Message, length_ms: int) -> LeaseRecord:
-        """Grant a lease on a message that was just delivered, without an ack timeout."""
+        """Lease a message that was just delivered. The lease replaces its ack timeout."""
         held = held_of(message)
         assert held is not None  # readers grant no leases
         state: TopicState = held.entry.topic_state
@@ -135,17 +135,19 @@ class LeaseTable:
         if named.granter != self._granter:
             raise LeaseLostError(
                 f"the lease on a message of {named.topic} was granted by another consumer, or by "
-                "this one before a restart, without a state: use it there; the message is "
-                "redelivered"
+                "an earlier process without a state directory (`state=`). If another consumer "
+                "granted it, settle it there; otherwise it is lost and the message is redelivered"
             )
         record = self._out.get(named.number)
         if record is None:
             raise LeaseLostError(
-                f"the lease on a message of {named.topic} is over: it was settled, or was lost "
-                "and the message is redelivered"
+                f"the lease on a message of {named.topic} has ended: its message was acked or "
+                "nacked, or the lease expired or was lost and the message is redelivered"
             )
         if self.handle(record) != text:
-            raise ConfigurationError("not a lease's handle: it was changed; pass it as it was")
+            raise ConfigurationError(
+                "this lease handle was changed; pass exactly the text that the lease gave you"
+            )
         self.check(record)
         return record
 

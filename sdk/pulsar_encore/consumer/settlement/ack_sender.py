@@ -1,4 +1,4 @@
-"""When acks are sent: grouped by time, entries and messages, and kept while disconnected.
+"""Sends acks in groups, limited by time, entries and messages, and keeps them while disconnected.
 
 Grouping by time alone would limit a consumer to one unacked window per group time, because the
 broker stops delivering at its window.
@@ -26,9 +26,10 @@ _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
 # Entries sent in one iteration of the loop, 3 us each.
 _SLICE: Final = 1_000
-# A redelivery that crossed an ack arrives within `REDELIVERY_S`, unless it waits in the transport
-# behind messages that the application has not taken: up to this many and the receiver queue.
-_BEHIND: Final = 10_000
+# A redelivery that crossed an ack arrives within `REDELIVERY_S`, if it is not queued in the
+# transport after messages that the application has not taken. The transport queues at most this
+# many messages plus twice the receiver queue.
+_MOST_QUEUED: Final = 10_000
 # Without arrivals for this long, despite permits, no message waits in the transport.
 _CALM_MS: Final = 500
 
@@ -51,18 +52,20 @@ class AckSender:
         self._min_due = min(self._most_messages, self._most_entries) if self._group_s else 0
         self._queue = queue
         self.receipts: AckReceipts = AckReceipts(loop, self._not_confirmed)
-        self._queue_depth = _BEHIND + 2 * options.receiver_queue_size
+        self._queue_depth = _MOST_QUEUED + 2 * options.receiver_queue_size
         self._arrived_ms = 0
         self._taken = 0  # messages taken when duplicate windows last advanced
         self._unsent = 0
-        self._refused: set[int] = set()  # topics that only the timer retries
+        # Topics whose last flush was rejected. `added` does not flush them; `flush`, a reconnect
+        # and the retry timer do.
+        self._refused: set[int] = set()
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._duplicate_timer: asyncio.TimerHandle | None = None
 
     def added(self, state: TopicState, messages: int) -> None:
-        """Record that acks of more messages wait in `state`, and flush if due."""
+        """Note that `state` has this many more unsent acks, and flush if a limit is reached."""
         if not messages:
             return
         self._unsent = unsent = self._unsent + messages
@@ -81,7 +84,7 @@ class AckSender:
         self._arrived_ms = now
 
     def flush(self) -> bool:
-        """Send all acks now; return False if some were rejected, which are retried."""
+        """Send all acks now. Return False if the transport rejected some; they are retried."""
         self._refused.clear()
         self._flush_ready(sys.maxsize)
         return not self._refused
@@ -183,7 +186,8 @@ class AckSender:
         self._duplicate_timer = None
         calm = not len(self._queue) and now_ms(self._loop) - self._arrived_ms >= _CALM_MS
         if not calm and self._queue.taken - self._taken < self._queue_depth:
-            self.watch_duplicates()  # a duplicate may wait behind messages that are not taken yet
+            # A duplicate may be queued after messages that are not taken yet.
+            self.watch_duplicates()
             return
         self._taken = self._queue.taken
         left = [state.window.advance() for state in self._topic_states]

@@ -37,14 +37,18 @@ _LAST: Final = (1 << 63) - 1
 
 
 class LastAttempts(Protocol):
-    """Dead-letters batch messages that are known by id only."""
+    """Dead-letters batch messages whose last attempt failed in a call that has no payload.
+
+    These calls are an ack timeout and `redeliver_unacknowledged_messages`. Implemented by
+    `forwarding.last_attempts.LastAttempts`.
+    """
 
     def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
         """Dead-letter a failed message, or return False if it has to be redelivered."""
         ...
 
     def fail_all(self, state: TopicState, reason: str) -> None:
-        """Do the same for every held message of a topic."""
+        """Dead-letter every held message of a topic that is at its last attempt."""
         ...
 
 
@@ -74,7 +78,7 @@ class Redelivery:
         self._acks = acks
         self._rewinds = rewinds
         self._rng = rng
-        # By topic number: retry time in ms, and delay in ms.
+        # By topic number, after a rejected request: time of the next try and delay before it (ms).
         self._refused: dict[int, tuple[int, int]] = {}
         self.all_due: Callable[[], None] = _ignore_all_due
         self.last: LastAttempts | None = None
@@ -153,7 +157,9 @@ class Redelivery:
             due = _dead_letter_last(self.last, state, due)
         if not due:
             return
-        if state.attempts.remembers:  # the broker does not count these attempts
+        if state.attempts.remembers:
+            # The broker may forget its count (see `core.attempts`), and on Exclusive and Failover
+            # it counts nothing.
             evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
             for key in due:
                 state.attempts.remember(key, wall_now, evidence)
@@ -204,7 +210,12 @@ class Redelivery:
         _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))
         pause = min(2 * pause, _MAX_RETRY_MS)
         self._refused[state.number] = (now + pause, pause)
-        logger.debug("%s: redelivery refused, again in %d ms: %s", state.topic, pause, error)
+        logger.debug(
+            "%s: a redelivery request was rejected, retrying in %d ms: %s",
+            state.topic,
+            pause,
+            error,
+        )
 
     def redeliver_all(self) -> None:
         """Redeliver every unacked message, pending nacks included."""
@@ -220,7 +231,7 @@ class Redelivery:
     def _make_all_due(self) -> None:
         """Queue every held or held-back message again, for ordered leases.
 
-        Redelivered by the broker, the messages would arrive behind later messages of their keys.
+        If the broker redelivered them, they would arrive after later messages of their keys.
         """
         for state in self._topic_states:
             if len(state.nacks):  # nacks by id, of messages that are not in this process

@@ -1,8 +1,9 @@
 """Rewinds: the broker redelivers every unacked message of a topic, in order.
 
-Exclusive and Failover subscriptions have no other redelivery (PIP-84; as in Java's client), so a
-due nack or ack timeout of one message rewinds its whole topic. A rewind that does not bring every
-unacked message is repeated (see `core.rewind_check`).
+On Exclusive and Failover, REDELIVER ignores message ids
+(`docs/notes/wire-protocol.md#rewind-during-a-read`). As in Java's client, one due nack or ack
+timeout therefore rewinds its whole topic. A rewind that does not bring every unacked message is
+repeated (see `core.rewind_check`).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Rewinds:
             if progress.moved(state.rewind.came, now, taken):
                 continue
             if len(self._queue) and taken - progress.taken < self._max_ahead():
-                continue  # the missing entries may be behind messages that are not taken yet
+                continue  # the missing entries may be queued after messages that are not taken yet
             if not progress.is_over(now):
                 continue
             if progress.rewinds < _MAX_REWINDS:
@@ -131,6 +132,7 @@ class _Progress:
         self.rewinds = 0
 
     def moved(self, came: int, now: float, taken: int) -> bool:
+        """Note how many owed entries have arrived. Return True if there are more than before."""
         if came == self.came:
             return False
         self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
