@@ -151,7 +151,7 @@ class Attempts:
         failed = 0 if entry.failed is None else entry.failed.get(index, 0)
         return max(failed, self.remembered(entry.due_key(index))) if self.failures else failed
 
-    def ended(self, entry: Entry, index: int) -> int:
+    def count_with_current(self, entry: Entry, index: int) -> int:
         """Return the failed attempts, the present one included.
 
         With a dead-letter policy the present one has been remembered already.
@@ -171,7 +171,7 @@ class Attempts:
                 failed[index] = count
         entry.failed = failed or None
 
-    def failed(self, entry: Entry, mask: int) -> None:
+    def add_failed(self, entry: Entry, mask: int) -> None:
         """Count failed attempts at messages of a batch; the broker counts unbatched messages."""
         size = entry.size
         if size == 1:
@@ -211,7 +211,7 @@ class Attempts:
         attempts, first_ms, _ = self.failures[key]
         self.failures[key] = Failures(attempts, first_ms, None)
 
-    def of(self, key: MessageKey) -> Failures | None:
+    def failures_of(self, key: MessageKey) -> Failures | None:
         return self.failures.get(key)
 
     def remembered(self, key: MessageKey) -> int:
@@ -224,7 +224,7 @@ class Attempts:
         self._weight -= self._weights.pop(key, 0)
         return self.failures.pop(key, None)
 
-    def done(self, key: EntryKey) -> None:
+    def forget_batch(self, key: EntryKey) -> None:
         self.batches.pop(key, None)
 
     def clear(self) -> None:

@@ -104,6 +104,8 @@ class DuplicateWindow:
     """
 
     __slots__ = (
+        "_acked",
+        "_acked_before",
         "_cause",
         "_lost",
         "_lost_parts",
@@ -111,8 +113,6 @@ class DuplicateWindow:
         "_sent",
         "_sent_count",
         "_sent_parts",
-        "_settled",
-        "_settled_before",
         "_unclear",
         "all_requested",
         "causes",
@@ -137,8 +137,8 @@ class DuplicateWindow:
         self._lost: dict[EntryKey, None] = {}
         self._lost_parts: dict[EntryKey, None] = {}
         # Entries acked while a copy was in flight, in this period and in the one before.
-        self._settled: dict[EntryKey, None] = {}
-        self._settled_before: dict[EntryKey, None] = {}
+        self._acked: dict[EntryKey, None] = {}
+        self._acked_before: dict[EntryKey, None] = {}
         self._periods = 0  # calls of `advance` until copies of `_cause` are no longer expected
         self._cause = 0
         self.requested: dict[MessageKey, int] = {}
@@ -165,27 +165,27 @@ class DuplicateWindow:
 
     def _set_covers_nothing(self) -> None:
         sure = self.connection is Connection.SURE
-        self.covers_nothing = sure and not self._settled and not self._settled_before
+        self.covers_nothing = sure and not self._acked and not self._acked_before
 
-    def settled(self, key: EntryKey) -> None:
+    def acked(self, key: EntryKey) -> None:
         self.covers_nothing = False
         if self.connection is Connection.SURE:
-            self._settled[key] = None
+            self._acked[key] = None
         else:
             self._lost[key] = None
 
     def covers(self, key: EntryKey) -> bool:
-        if key in self._settled or key in self._settled_before:
+        if key in self._acked or key in self._acked_before:
             return True
         return self.connection is not Connection.SURE and key in self._lost
 
     def advance(self) -> bool:
         """Begin the next period, every few seconds; return False if nothing is left to forget."""
-        self._settled_before, self._settled = self._settled, {}
+        self._acked_before, self._acked = self._acked, {}
         self._periods = max(0, self._periods - 1)
         self._set_causes()
         self._set_covers_nothing()
-        return bool(self._settled_before) or self._periods > 0
+        return bool(self._acked_before) or self._periods > 0
 
     # RECONNECT
 
@@ -276,9 +276,9 @@ class DuplicateWindow:
     def rewound(self, unsent: Iterable[EntryKey]) -> None:
         """Expect a copy of every message whose ack is due (`unsent`) or was just sent."""
         self._expect(Cause.REWIND)
-        self._settled.update(dict.fromkeys(unsent))
+        self._acked.update(dict.fromkeys(unsent))
         for _, keys in self._sent:
-            self._settled.update(dict.fromkeys(keys))
+            self._acked.update(dict.fromkeys(keys))
         self._set_covers_nothing()
 
     # REDELIVERY
@@ -342,8 +342,8 @@ class DuplicateWindow:
         self._sent_count = 0
         self._sent_parts.clear()
         self._periods = 0
-        self._settled.clear()
-        self._settled_before.clear()
+        self._acked.clear()
+        self._acked_before.clear()
         if self.connection is Connection.BACK:
             self.connection = Connection.SURE
         self._unclear = self.all_requested = False

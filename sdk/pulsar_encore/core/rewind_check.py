@@ -128,33 +128,33 @@ class Rewind:
     """
 
     __slots__ = (
-        "_at",
+        "_awaiting_rewind",
         "_contiguous",
         "_edge",
-        "_instead",
+        "_last_delivery",
+        "_lowest_instead",
         "_missing",
         "_owed",
         "_reach",
-        "_stayed",
         "_suspected",
         "_tries",
-        "_waiting",
-        "came",
+        "_unfilled_holes",
+        "owed_arrived",
     )
 
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
         self._owed = _Owed()
-        self._waiting = False  # a rewind was requested and has not begun to deliver
-        self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
+        self._awaiting_rewind = False  # a rewind was requested and has not begun to deliver
+        self._last_delivery: tuple[EntryKey, int] | None = None  # (entry, batch index)
         self._edge: EntryKey | None = None  # the highest entry that ever arrived
         self._reach = 0  # entries past the edge still to watch for holes
         self._suspected: tuple[EntryKey, EntryKey] | None = None  # the last hole: first id, end
-        self._stayed = 0  # holes that no rewind filled
+        self._unfilled_holes = 0
         self._missing: EntryKey | None = None
-        self._instead: EntryKey = (0, 0)  # the lowest that arrived while that was missing
+        self._lowest_instead: EntryKey = (0, 0)  # to arrive while `_missing` was missing
         self._tries = 0
-        self.came: int = 0
+        self.owed_arrived: int = 0
 
     @property
     def outstanding(self) -> int:
@@ -162,7 +162,7 @@ class Rewind:
 
     def begin(
         self,
-        given_back: Iterable[tuple[EntryKey, int]] = (),
+        partial: Iterable[tuple[EntryKey, int]] = (),
         whole: Sequence[EntryKey] = (),
         *,
         in_order: bool = False,
@@ -170,22 +170,22 @@ class Rewind:
         """Note that a rewind is about to be requested.
 
         Args:
-            given_back: Entries with acked messages: key and lowest unacked batch index.
+            partial: Entries with acked messages: key and lowest unacked batch index.
             whole: Entries without acked messages; sorted if `in_order`.
         """
         if whole:
             self._owed.add_all(whole, in_order=in_order)
             self._reached(self._owed.last())
-        for key, index in given_back:
+        for key, index in partial:
             self._owe(key, index)
-        self._waiting = bool(self._owed)
+        self._awaiting_rewind = bool(self._owed)
         self._reach = _REACH
 
     def forget(self) -> None:
         """Forget everything: a new connection or a seek starts the subscription afresh."""
         self._owed.clear()
-        self._waiting = False
-        self._at = None
+        self._awaiting_rewind = False
+        self._last_delivery = None
         self._edge = None
         self._reach = 0
         self._suspected = None
@@ -198,17 +198,17 @@ class Rewind:
     def give_up(self) -> int:
         gone = len(self._owed)
         self._owed.clear()
-        self._waiting = False
+        self._awaiting_rewind = False
         return gone
 
     def settled(self, key: EntryKey) -> None:
         if self._owed:
             self._owed.pop(key)
-            self._waiting = self._waiting and bool(self._owed)
+            self._awaiting_rewind = self._awaiting_rewind and bool(self._owed)
 
     def settled_through(self, key: EntryKey) -> None:
         self._owed.drop_below((key[0], key[1] + 1))
-        self._waiting = self._waiting and bool(self._owed)
+        self._awaiting_rewind = self._awaiting_rewind and bool(self._owed)
 
     def settled_part(self, key: EntryKey, lowest: int) -> None:
         if key in self._owed:
@@ -221,12 +221,12 @@ class Rewind:
 
     def passed(self, key: EntryKey) -> None:
         """Note unbatched entries that arrived while idle, the last of them `key`."""
-        self._at = (key, 0)
+        self._last_delivery = (key, 0)
         self._edge = key
 
     def judge(self, key: EntryKey, index: int) -> Admission:
         """Decide on a delivery from batch index `index` on, 0 for an unbatched message."""
-        before, self._at = self._at, (key, index)
+        before, self._last_delivery = self._last_delivery, (key, index)
         if not (self._owed or self._reach):  # nearly always
             self._edge = key
             return Admission.ADMIT
@@ -234,22 +234,22 @@ class Rewind:
         # step back shows that the rewind has begun. A rewind to a place past the last delivery
         # looks like the stream going on, which does no harm: every owed entry lies before it.
         if before is not None and (key, index) <= before:
-            self._waiting = False
+            self._awaiting_rewind = False
         self._suspect_hole(key)
         outstanding = self._owed
         if outstanding:
             head, lowest = outstanding.first()
-            if self._waiting:
+            if self._awaiting_rewind:
                 if (key, index) > (head, lowest):
                     self._owe(key, index)
                     return Admission.DROP
-                self._waiting = key != head
+                self._awaiting_rewind = key != head
             elif head < key and self._try_again(head, key):
                 self._owe(key, index)
-                self._waiting = True
+                self._awaiting_rewind = True
                 return Admission.REWIND
-            self.came += outstanding.pop(key) is not None
-            self._waiting = self._waiting and bool(outstanding)
+            self.owed_arrived += outstanding.pop(key) is not None
+            self._awaiting_rewind = self._awaiting_rewind and bool(outstanding)
         self._reached(key)
         return Admission.ADMIT
 
@@ -286,20 +286,20 @@ class Rewind:
         entries after it have their own tries.
         """
         if missing != self._missing:
-            self._missing, self._tries, self._instead = missing, 0, key
-        self._instead = min(self._instead, key)
+            self._missing, self._tries, self._lowest_instead = missing, 0, key
+        self._lowest_instead = min(self._lowest_instead, key)
         if self._tries < _TRIES:
             self._tries += 1
             return True
         hole = self._suspected
         if hole is not None and hole[0] <= missing < hole[1] and missing[0] == key[0]:
-            self._stayed += 1
-            self._contiguous = self._contiguous and self._stayed < _HOLES
-        self._owed.drop_below(self._instead)
+            self._unfilled_holes += 1
+            self._contiguous = self._contiguous and self._unfilled_holes < _HOLES
+        self._owed.drop_below(self._lowest_instead)
         head = self._owed.first()[0] if self._owed else key
         return head < key and self._try_again(head, key)
 
     def _check(self) -> None:
-        assert not self._waiting or self._owed
+        assert not self._awaiting_rewind or self._owed
         last = max((key for key, _ in self._owed.items()), default=None)
         assert last is None or (self._edge is not None and last <= self._edge)

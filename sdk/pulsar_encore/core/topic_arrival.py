@@ -36,7 +36,7 @@ class TopicArrival(TopicTracking):
         ack_set: int = -1,
         first_chunk: EntryKey | None = None,
         now_ms: int = _LAST,
-        came_as: Identified | int = NO_FINGERPRINT,
+        fingerprint_source: Identified | int = NO_FINGERPRINT,
     ) -> Wanted:
         """Record a delivery and choose the messages to queue.
 
@@ -44,7 +44,8 @@ class TopicArrival(TopicTracking):
             batch_size: Messages in the entry, 0 for a message that is no batch.
             indexes: Indexes of the delivered messages.
             ack_set: The broker's set of unacked indexes as a bit mask, -1 for all.
-            came_as: A message of the entry, for its fingerprint; only needed for durable state.
+            fingerprint_source: A message of the entry, for its fingerprint; only needed for durable
+                state.
 
         Returns:
             The entry record (None if the delivery was ignored), and the positions in `indexes` of
@@ -57,7 +58,7 @@ class TopicArrival(TopicTracking):
             return passing, range(len(indexes))
         recall: Recall | None = None
         if self.durable is not None and self._observer.knows(key):
-            came_as, recall = self._observer.arrived(key, came_as)
+            fingerprint_source, recall = self._observer.arrived(key, fingerprint_source)
             if recall is None:
                 self._replaced(key)
         table = self.table
@@ -74,7 +75,7 @@ class TopicArrival(TopicTracking):
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
             entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
-        entry.came_as = entry.came_as or came_as
+        entry.fingerprint_source = entry.fingerprint_source or fingerprint_source
         if ack_set != -1:
             entry.learn_acked(ack_set)
         count = len(indexes)
@@ -137,16 +138,16 @@ class TopicArrival(TopicTracking):
         ):
             return []
         arrived: list[Entry] = []
-        entries, causes, era, live = table.entries, window.causes, self.era, table.live_alone
+        entries, causes, era, live = table.entries, window.causes, self.era, table.live_singles
         # Read once for all: None also if durable state knows of no message of the topic.
         durable = self.durable or None
         highest = table.highest if entries else (-1, -1)
         rising = table.rising or not entries
-        table.alone = table.alone or not entries
+        table.all_single = table.all_single or not entries
         for key in keys:
             if key in entries or key in unsent or (durable is not None and durable.has_record(key)):
                 break
-            entries[key] = entry = Entry.alone(self, key, era, live, causes)
+            entries[key] = entry = Entry.plain(self, key, era, live, causes)
             arrived.append(entry)
             if key < highest:
                 rising = False
@@ -179,7 +180,7 @@ class TopicArrival(TopicTracking):
                 count = max(count, attempts.remembered((*key, -1)))
         entry = Entry(self, key, size, batch_size > 0, count, first_chunk, self.era)
         if size == 1:
-            entry.live = table.live_alone
+            entry.live = table.live_singles
         entry.causes = window.causes
         # If a redelivery was requested, this copy may be a reconnect's, with the requested one to
         # come.
@@ -219,7 +220,7 @@ class TopicArrival(TopicTracking):
             self.acks.add_whole(entry.key, copy_expected=entry.causes != 0)
 
     def _done(self, key: EntryKey) -> None:
-        self.attempts.done(key)
+        self.attempts.forget_batch(key)
         self.window.unattempted.pop(key, None)
 
     def adopt(self, entry: Entry) -> None:

@@ -183,7 +183,7 @@ class Forwarder:
 
         Without evidence of the last attempt, the letter has that of an earlier one.
         """
-        if not _leave(held):
+        if not _begin_forwarding(held):
             return
         # Every failed letter costs a redelivery, so the excess over the limit counts earlier
         # failures.
@@ -191,15 +191,15 @@ class Forwarder:
         forwarding = _Forwarding(message, self._topics.dead(message), failed_before=failed_before)
 
         def write() -> OutgoingMessage:
-            known = _failures(held)
+            failures = _failures(held)
             return dead_letter_by_nack(
                 message,
                 self._author,
                 attempt=held.failed + 1,
                 reason=reason,
                 wall_now=self._wall_now(),
-                evidence=evidence or (known and known.evidence),
-                first_failed=_first_failed(held, known),
+                evidence=evidence or (failures and failures.evidence),
+                first_failed=_first_failed(held, failures),
                 from_retry_topic=self._from_retry_topic(message),
             )
 
@@ -209,14 +209,14 @@ class Forwarder:
         self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
     ) -> None:
         """Send a nacked message to the retry letter topic."""
-        if not _leave(held):
+        if not _begin_forwarding(held):
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
         forwarding = _Forwarding(message, self._topics.retry(), due=due)
 
         def write() -> OutgoingMessage:
-            known = _failures(held)
+            failures = _failures(held)
             return overflowed_nack(
                 message,
                 self._author,
@@ -224,7 +224,7 @@ class Forwarder:
                 delay_ms=delay_ms,
                 deliver_at=due,
                 evidence=evidence,
-                first_failed=_first_failed(held, known),
+                first_failed=_first_failed(held, failures),
                 from_retry_topic=self._from_retry_topic(message),
             )
 
@@ -312,7 +312,7 @@ class Forwarder:
             await self._topics.close()
 
 
-def _leave(held: Held) -> bool:
+def _begin_forwarding(held: Held) -> bool:
     """Mark a message as being forwarded, if it is held or queued."""
     state: TopicState = held.entry.topic_state
     return state.begin_forwarding(held.entry, held.batch_index)
@@ -320,10 +320,10 @@ def _leave(held: Held) -> bool:
 
 def _failures(held: Held) -> Failures | None:
     state: TopicState = held.entry.topic_state
-    return state.attempts.of(held.entry.due_key(held.batch_index))
+    return state.attempts.failures_of(held.entry.due_key(held.batch_index))
 
 
-def _first_failed(held: Held, known: Failures | None) -> int | None:
+def _first_failed(held: Held, failures: Failures | None) -> int | None:
     """Return the time of the first attempt, in ms since the epoch.
 
     With durable state it is the first delivery of the entry in any process, otherwise the first
@@ -331,4 +331,4 @@ def _first_failed(held: Held, known: Failures | None) -> int | None:
     """
     durable = held.entry.topic_state.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
-    return known.first_ms if first is None and known is not None else first
+    return failures.first_ms if first is None and failures is not None else first

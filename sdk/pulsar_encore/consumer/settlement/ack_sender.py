@@ -58,7 +58,7 @@ class AckSender:
         self._unsent = 0
         # Topics whose last flush was rejected. `added` does not flush them; `flush`, a reconnect
         # and the retry timer do.
-        self._refused: set[int] = set()
+        self._rejected_topics: set[int] = set()
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
@@ -75,26 +75,26 @@ class AckSender:
             or len(state.acks) >= self._most_entries
             or self._group_s == 0
         )
-        if due and state.number not in self._refused:
+        if due and state.number not in self._rejected_topics:
             self._flush_ready(_SLICE)
         elif self._timer is None:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
 
-    def arrived(self, now: int) -> None:
+    def note_arrival(self, now: int) -> None:
         self._arrived_ms = now
 
     def flush(self) -> bool:
         """Send all acks now. Return False if the transport rejected some; they are retried."""
-        self._refused.clear()
+        self._rejected_topics.clear()
         self._flush_ready(sys.maxsize)
-        return not self._refused
+        return not self._rejected_topics
 
-    async def flush_in_turns(self) -> None:
+    async def flush_in_steps(self) -> None:
         """Send the present acks, a thousand entries in each iteration of the loop.
 
         Acks that are added meanwhile do not prolong the call.
         """
-        self._refused.clear()
+        self._rejected_topics.clear()
         left = self._topic_states.unsent_acks
         while left > 0:
             before = self._topic_states.unsent_acks
@@ -115,10 +115,10 @@ class AckSender:
         left = 0
         for state in self._topic_states:
             waiting = len(state.acks)
-            if not waiting or state.number in self._refused:
+            if not waiting or state.number in self._rejected_topics:
                 continue
             if most > 0 and not self._flush(state, most):
-                self._refused.add(state.number)
+                self._rejected_topics.add(state.number)
             left += max(0, waiting - most)
             most = max(0, most - waiting)
         if left:
@@ -127,12 +127,12 @@ class AckSender:
         self._retry_refused()
 
     def _retry_refused(self) -> None:
-        if self._refused and self._retry is None:
+        if self._rejected_topics and self._retry is None:
             self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._retry_acks)
 
     def _retry_acks(self) -> None:
         self._retry = None
-        self._refused.clear()
+        self._rejected_topics.clear()
         self._flush_ready(_SLICE)
 
     def watch_duplicates(self) -> None:
@@ -152,13 +152,13 @@ class AckSender:
             state.acks.put_back(unsent)
             raise
         self.receipts.sent(state, unsent, receipt)
-        state.sent(unsent.parts)
+        state.pack_sent(unsent.parts)
         return True
 
     def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
         """Retry acks after a failed receipt, though the connection works."""
         state.not_confirmed(unsent)
-        self._refused.add(state.number)
+        self._rejected_topics.add(state.number)
         self._retry_refused()
 
     def disconnected(self, states: Collection[TopicState]) -> None:
@@ -175,7 +175,7 @@ class AckSender:
     def connected(self, states: Collection[TopicState]) -> None:
         for state in states:
             state.reconnected()
-        self._refused.clear()
+        self._rejected_topics.clear()
         self._flush_ready(_SLICE)
         self.receipts.connected(states)
         if self._reconnect_timer is not None:
@@ -198,10 +198,10 @@ class AckSender:
         for state in self._topic_states:
             state.window.end_reconnect()
 
-    async def confirmed(self, longest_s: float) -> None:
+    async def wait_for_receipts(self, timeout_s: float) -> None:
         awaited = self.receipts.awaited
         if awaited:
-            await asyncio.wait(awaited, timeout=longest_s)
+            await asyncio.wait(awaited, timeout=timeout_s)
 
     def close(self, why: Exception) -> None:
         """Stop the timers and fail the waiting callers. No ack is sent."""

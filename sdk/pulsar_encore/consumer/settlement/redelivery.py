@@ -36,7 +36,7 @@ _MAX_RETRY_MS: Final = 5_000
 _LAST: Final = (1 << 63) - 1
 
 
-class LastAttempts(Protocol):
+class LastAttemptHandler(Protocol):
     """Dead-letters batch messages whose last attempt failed in a call that has no payload.
 
     These calls are an ack timeout and `redeliver_unacknowledged_messages`. Implemented by
@@ -79,9 +79,9 @@ class Redelivery:
         self._rewinds = rewinds
         self._rng = rng
         # By topic number, after a rejected request: time of the next try and delay before it (ms).
-        self._refused: dict[int, tuple[int, int]] = {}
+        self._retry_at: dict[int, tuple[int, int]] = {}
         self.all_due: Callable[[], None] = _ignore_all_due
-        self.last: LastAttempts | None = None
+        self.last: LastAttemptHandler | None = None
         alarm.start(self._ring)
 
     # Waiting messages
@@ -131,7 +131,7 @@ class Redelivery:
     def connected(self, states: Iterable[TopicState]) -> None:
         """Retry rejected requests at once."""
         for state in states:
-            if self._refused.pop(state.number, None) is not None:
+            if self._retry_at.pop(state.number, None) is not None:
                 self._alarm.at(state.next_due())
 
     # Due messages
@@ -139,8 +139,8 @@ class Redelivery:
     def _ring(self, now: int) -> int | None:
         heads = []
         for state in self._topic_states:
-            if self._refused and self._refused.get(state.number, (0, 0))[0] > now:
-                heads.append(self._refused[state.number][0])
+            if self._retry_at and self._retry_at.get(state.number, (0, 0))[0] > now:
+                heads.append(self._retry_at[state.number][0])
                 continue
             if len(state.timeouts):
                 self._time_out(state, state.take_timeouts(now, _BURST), now)
@@ -148,7 +148,7 @@ class Redelivery:
                 self._request(state, state.nacks, state.take_nacks(now, _BURST))
             head = state.next_due()
             if head is not None:
-                until, _ = self._refused.get(state.number, (head, 0))
+                until, _ = self._retry_at.get(state.number, (head, 0))
                 heads.append(max(head, until))
         return min(heads, default=None)
 
@@ -197,7 +197,7 @@ class Redelivery:
             except TransportError as error:
                 self._put_back(state, index, due, now, error)
                 return
-            self._refused.pop(state.number, None)
+            self._retry_at.pop(state.number, None)
         index.done(due)
 
     def _put_back(
@@ -207,9 +207,9 @@ class Redelivery:
         state.request_failed(due, now)
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
-        _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))
+        _, pause = self._retry_at.get(state.number, (0, _RETRY_MS // 2))
         pause = min(2 * pause, _MAX_RETRY_MS)
-        self._refused[state.number] = (now + pause, pause)
+        self._retry_at[state.number] = (now + pause, pause)
         logger.debug(
             "%s: a redelivery request was rejected, retrying in %d ms: %s",
             state.topic,
@@ -244,7 +244,7 @@ class Redelivery:
         self._alarm.close()
 
 
-def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
+def _dead_letter_last(last: LastAttemptHandler, state: TopicState, due: DueBatch) -> DueBatch:
     """Dead-letter messages at their last attempt; return the other timeouts."""
     left = []
     for ledger, number, mask in due.indexes:
