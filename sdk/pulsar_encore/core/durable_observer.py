@@ -77,7 +77,7 @@ class Observer:
         """Note that these messages wait no longer, though they may not be due."""
 
     def returned(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Note that held messages were given back without a failure."""
+        """Note that held messages were released without a failure."""
 
     def rewinds(
         self,
@@ -86,7 +86,7 @@ class Observer:
         held_back: Collection[MessageKey],
         shared: bool,
     ) -> bool:
-        """Note that everything is about to be given back; takes everything out of `nacks`."""
+        """Note that everything is about to be released; takes everything out of `nacks`."""
         return False
 
     def one_write(self) -> AbstractContextManager[object]:

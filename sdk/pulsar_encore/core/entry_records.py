@@ -140,7 +140,7 @@ class EntryTable:
     def few_after(self, through: EntryKey) -> list[Entry] | None:
         """Return the records after `through` if they are the minority of `many`, otherwise None.
 
-        Also None if so few records lie up to that entry that a look at each is cheaper.
+        Also None if so few records precede `through` that checking each is cheaper.
         """
         entries = self.entries
         if not self.many:
@@ -170,21 +170,21 @@ class EntryTable:
         entries, self.entries = self.entries, {entry.key: entry for entry in rest}
         self._dispose(entries)
 
-    def discard(self, dead: list[Entry]) -> None:
+    def discard(self, ended: list[Entry]) -> None:
         """Remove records that are out of use, in linear time of their number."""
-        if not dead:
+        if not ended:
             return
         entries = self.entries
         if self.away:
-            for entry in dead:
+            for entry in ended:
                 self.away.pop(entry.key, None)
-        if 2 * len(dead) > len(entries):
+        if 2 * len(ended) > len(entries):
             self.entries = {key: entry for key, entry in entries.items() if entry.live}
             self._dispose(entries)
         else:
-            for entry in dead:
+            for entry in ended:
                 del entries[entry.key]
-        self._dispose(dead)
+        self._dispose(ended)
 
     def release_singles(
         self, *, at_once: bool, shared: bool
@@ -205,9 +205,9 @@ class EntryTable:
             keys = list(self.entries)
             self.end_all_but()
             return keys, queued
-        dead, queued = release_singles(self.entries.values())
-        self.discard(dead)
-        return [entry.key for entry in dead], queued
+        ended, queued = release_singles(self.entries.values())
+        self.discard(ended)
+        return [entry.key for entry in ended], queued
 
     def drop_queued_singles(self) -> int:
         if self.many:
@@ -215,11 +215,11 @@ class EntryTable:
             if 2 * len(queued) > len(self.entries):
                 self.end_all_but([e for e in self.entries.values() if e.state[0] != QUEUED])
                 return len(queued)
-            dead = drop_queued_singles(queued)
+            ended = drop_queued_singles(queued)
         else:
-            dead = drop_queued_singles(self.entries.values())
-        self.discard(dead)
-        return len(dead)
+            ended = drop_queued_singles(self.entries.values())
+        self.discard(ended)
+        return len(ended)
 
     def clear(self) -> None:
         if not self.all_single:

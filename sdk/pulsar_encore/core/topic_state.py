@@ -114,7 +114,7 @@ class TopicState(TopicRelease):
         self.timeouts.discard_entry(*key)
         self._observer.acked_entry(key)
         entry = self.table.find(key)
-        # Without a record (nacked, given back, never seen here), no cause is known.
+        # Without a record (nacked, released, never seen here), no cause is known.
         expected = entry is None or entry.causes != 0 or self.window.causes != 0
         self.acks.add_whole(key, copy_expected=expected)
         self._done(key)

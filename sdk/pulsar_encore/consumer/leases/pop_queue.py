@@ -19,8 +19,8 @@ from .lease_record import LeaseRecord
 from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
-#: Every fifth pop takes messages with failed attempts first, as in RocketMQ. If none did, new messages
-#: would delay failed ones; if all did, poison messages would delay the others.
+#: Every fifth pop takes messages with failed attempts first, as in RocketMQ. If none did, new
+#: messages would delay failed ones; if all did, poison messages would delay the others.
 _RETRIED_FIRST_EVERY: Final = 5
 
 
