@@ -179,10 +179,10 @@ class TopicState(TopicRelease):
         """
         if len(self.ordered):
             return 0, 0
-        dead, recorded, active = ack_singles(covered)
+        ended, recorded, active = ack_singles(covered)
         self.unacked -= active
-        self.table.discard(dead)
-        return len(dead), recorded
+        self.table.discard(ended)
+        return len(ended), recorded
 
     def _settle_entry(self, entry: Entry) -> int:
         self.acks.drop_part(entry)
