@@ -75,7 +75,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "consumer/topic_states.py",
         "consumer/consumer_status.py",
-        "consumer/unacked_window_warning.py",
+        "consumer/unacked_window_monitor.py",
         "consumer/state_writer.py",
     ),
     ("consumer/nack_disk_index.py",),

@@ -40,7 +40,6 @@ ALLOWED_WORDS = {
     "testing": "a public package: `pulsar_encore.testing`",
     "tracking": "a noun: the tracking state of a topic",
     "waiting": "an adjective",
-    "warning": "a noun",
 }
 #: Programs that a user could have written; their names are theirs.
 FREE_FOLDERS = ("integration/dropin/programs", "tests/type_checkers/programs")

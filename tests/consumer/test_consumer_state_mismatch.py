@@ -77,7 +77,7 @@ async def test_new_messages_inherit_no_attempts_or_due_times_from_old_ones_with_
     assert sorted(int(each.data()) for each in delivered) == list(range(20))
     assert {each.redelivery_count() for each in delivered} == {0}
     assert mismatched(consumer) == 20 // batch
-    assert caplog.text.count("has the id of another one") == 1
+    assert caplog.text.count("has a record for the id of this message") == 1
     # Their attempts count from 1, in memory until the old records may be deleted.
     for each in delivered:
         await consumer.negative_acknowledge(each, delay=0.1)

@@ -16,7 +16,7 @@ class Sender(AckSender):
     def __init__(self, waiting: int, added: int, sends: int = 1_000) -> None:
         self.topic_states = SimpleNamespace(unsent_acks=waiting)
         self._topic_states = cast(Any, self.topic_states)
-        self._refused = set()
+        self._rejected_topics = set()
         self.sent = 0
         self._sends = sends
         self._added = added
@@ -36,19 +36,19 @@ class Sender(AckSender):
 
 async def test_a_flush_sends_all_pending_acks_while_the_application_adds_as_many() -> None:
     sender = Sender(5_000, added=1_000)
-    await sender.flush_in_turns()
+    await sender.flush_in_steps()
     assert sender.sent == 5_000
 
 
 async def test_acks_added_during_a_flush_do_not_prolong_it() -> None:
     sender = Sender(3_000, added=10_000)
-    await sender.flush_in_turns()
+    await sender.flush_in_steps()
     assert sender.sent == 3_000
 
 
 async def test_a_flush_ends_when_no_ack_can_be_sent() -> None:
     sender = Sender(3_000, added=1, sends=0)
-    await sender.flush_in_turns()
+    await sender.flush_in_steps()
     assert sender.sent == 0
 
 

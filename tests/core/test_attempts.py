@@ -22,7 +22,7 @@ def failure(number: int, size: int = 4_000) -> Evidence:
 
 
 def counted(attempts: Attempts, key: MessageKey) -> int:
-    failures = attempts.of(key)
+    failures = attempts.failures_of(key)
     return 0 if failures is None else failures.attempts
 
 
@@ -30,8 +30,8 @@ def test_counts_in_a_batch_are_per_message_and_include_only_failures() -> None:
     attempts = Attempts()
     entry = Entry(None, (1, 2), 3, True)
     assert [attempts.count(entry, index) for index in range(3)] == [0, 0, 0]
-    attempts.failed(entry, 0b110)
-    attempts.failed(entry, 0b010)
+    attempts.add_failed(entry, 0b110)
+    attempts.add_failed(entry, 0b010)
     assert [attempts.count(entry, index) for index in range(3)] == [0, 2, 1]
 
 
@@ -39,7 +39,7 @@ def test_attempts_of_an_unbatched_message_are_the_count_of_the_broker() -> None:
     topic_state = make_topic_state()
     entry, _ = topic_state.arrive((1, 2), 0, 4, (0,))
     assert entry is not None
-    topic_state.attempts.failed(entry, 1)
+    topic_state.attempts.add_failed(entry, 1)
     assert topic_state.attempts.count(entry, 0) == 4
     topic_state.arrive((1, 2), 0, 6, (0,))
     assert topic_state.attempts.count(entry, 0) == 6
@@ -69,7 +69,7 @@ def test_failures_add_up_and_keep_the_first_time_and_the_last_evidence(
         last = Evidence(reason=reasons[-1]) if reasons else None
         expected = (len(failures), failures[0][0], last)
         assert counted(attempts, (1, entry, -1)) == len(failures)
-        assert attempts.of((1, entry, -1)) == expected
+        assert attempts.failures_of((1, entry, -1)) == expected
         assert attempts.forget((1, entry, -1)) == expected
         assert attempts.forget((1, entry, -1)) is None
     assert counted(attempts, (9, 9, -1)) == 0 and not attempts.failures
@@ -113,10 +113,12 @@ def test_evidence_is_bounded_in_bytes_and_counts_are_kept() -> None:
         tracemalloc.stop()
     assert weight < 40 * 2**20
     assert all(counted(attempts, (1, entry, -1)) == 1 for entry in range(failures))
-    kept = [entry for entry in range(failures) if attempts.of((1, entry, -1)) != (1, 0, None)]
+    kept = [
+        entry for entry in range(failures) if attempts.failures_of((1, entry, -1)) != (1, 0, None)
+    ]
     assert 3_000 < len(kept)
     assert kept == list(range(failures - len(kept), failures))
-    assert attempts.of((1, kept[-1], -1)) == (1, 0, failure(kept[-1]))
+    assert attempts.failures_of((1, kept[-1], -1)) == (1, 0, failure(kept[-1]))
 
 
 def test_settled_messages_free_bytes_for_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,12 +132,12 @@ def test_settled_messages_free_bytes_for_evidence(monkeypatch: pytest.MonkeyPatc
     attempts.clear()
     attempts.remember((1, 2, -1), 0, failure(2))
     attempts.remember((1, 3, -1), 0, failure(3))
-    assert attempts.of((1, 2, -1)) == (1, 0, failure(2))
-    assert attempts.of((1, 3, -1)) == (1, 0, failure(3))
+    assert attempts.failures_of((1, 2, -1)) == (1, 0, failure(2))
+    assert attempts.failures_of((1, 3, -1)) == (1, 0, failure(3))
 
 
 def test_evidence_without_a_text_takes_none_of_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EVIDENCE_BYTES", 0)
     attempts = Attempts(remembers=True)
     attempts.remember((1, 1, -1), 0, Evidence("ack timeout", fingerprint="abc"))
-    assert attempts.of((1, 1, -1)) == (1, 0, Evidence("ack timeout", fingerprint="abc"))
+    assert attempts.failures_of((1, 1, -1)) == (1, 0, Evidence("ack timeout", fingerprint="abc"))

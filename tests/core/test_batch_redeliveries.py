@@ -101,10 +101,10 @@ def test_a_consumer_alone_on_its_subscription_counts_no_redelivery_by_others(
 def test_a_message_counts_its_own_failures_and_the_redeliveries_by_others() -> None:
     attempts = Attempts(remembers=True)
     entry = Entry(None, KEY, 3, True, attempts.batch_delivered(KEY, 2))
-    attempts.failed(entry, 0b010)
+    attempts.add_failed(entry, 0b010)
     attempts.remember((*KEY, 2), 0, None)
     assert [attempts.count(entry, index) for index in range(3)] == [2, 3, 3]
-    assert [attempts.ended(entry, index) for index in range(3)] == [3, 4, 3]
+    assert [attempts.count_with_current(entry, index) for index in range(3)] == [3, 4, 3]
     assert [attempts.tried_here(entry, index) for index in range(3)] == [False, True, True]
 
 
@@ -121,7 +121,7 @@ def test_the_oldest_batch_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) ->
     for number in range(3):
         attempts.batch_delivered((7, number), 1)
     assert list(attempts.batches) == [(7, 1), (7, 2)]
-    attempts.done((7, 1))
+    attempts.forget_batch((7, 1))
     assert list(attempts.batches) == [(7, 2)]
     attempts.clear()
     assert not attempts.batches

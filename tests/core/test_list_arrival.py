@@ -42,7 +42,7 @@ class Twin:
             admission = rewind.judge(key, 0)
             if admission is not Admission.ADMIT:
                 if admission is Admission.REWIND:
-                    self.state.rewound_with_others()
+                    self.state.rewind_repeated()
                 return key, admission
         entry, positions = self.state.arrive(key, 0, 0, (0,))
         if entry is None or not positions:
@@ -71,7 +71,7 @@ class Twin:
 
     def happens(self, what: str) -> None:
         if what == "sent":
-            self.state.sent(self.state.acks.take(0).parts)
+            self.state.pack_sent(self.state.acks.take(0).parts)
         elif what == "give back":
             self.state.release_all()
         else:
@@ -81,7 +81,11 @@ class Twin:
     @property
     def outcome(self) -> tuple[object, ...]:
         rewind = self.state.rewind
-        follows = None if rewind is None else (rewind._at, rewind._edge, list(rewind._owed.items()))
+        follows = (
+            None
+            if rewind is None
+            else (rewind._last_delivery, rewind._edge, list(rewind._owed.items()))
+        )
         here = sorted((key, e.state[0], e.causes) for key, e in self._entries.items() if e.live)
         return self.state.unacked, here, len(self.state.acks), follows
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.core import entry_records as module
-from pulsar_encore.core.entry import Entry, ack_alone, drop_queued_alone, release_alone
+from pulsar_encore.core.entry import Entry, ack_singles, drop_queued_singles, release_singles
 from pulsar_encore.core.message_states import (
     ACKED,
     AWAY,
@@ -139,9 +139,9 @@ def alone(state: int) -> Entry:
 @pytest.mark.parametrize(
     ("row", "step"),
     [
-        ("ack_all", lambda entry: ack_alone([entry])[0]),
-        ("release_all", lambda entry: release_alone([entry])[0]),
-        ("drop_queued", lambda entry: drop_queued_alone([entry])),
+        ("ack_all", lambda entry: ack_singles([entry])[0]),
+        ("release_all", lambda entry: release_singles([entry])[0]),
+        ("drop_queued", lambda entry: drop_queued_singles([entry])),
     ],
 )
 def test_a_bulk_step_follows_its_row_of_the_transition_table(

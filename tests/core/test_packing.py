@@ -43,7 +43,7 @@ class Bench:
         """Acks leave: whole entries, and (entry, indexes left) of parts."""
         unsent = self.topic_state.acks.take(self.now)
         parts = [(entry.key, entry.remaining()) for entry in unsent.parts]
-        self.topic_state.sent(unsent.parts)
+        self.topic_state.pack_sent(unsent.parts)
         self.topic_state._check()
         return unsent.whole, parts
 
@@ -250,7 +250,7 @@ def test_a_pending_nack_inside_a_batch_takes_under_64_bytes() -> None:
                     topic_state.ack(entry, index)
             topic_state.nack(entry, nacked, 60_000 + number, 4)
             if number % 100 == 99:
-                topic_state.sent(topic_state.acks.take(number // 10).parts)
+                topic_state.pack_sent(topic_state.acks.take(number // 10).parts)
         del entry
         topic_state.window.take_lost_parts()
         gc.collect()

@@ -213,11 +213,11 @@ def test_an_entry_that_was_given_up_is_no_longer_awaited() -> None:
 
 def test_progress_counts_owed_entries_that_arrived() -> None:
     rewind = rewound(range(3))
-    assert rewind.came == 0
+    assert rewind.owed_arrived == 0
     judged(rewind, [3])
-    assert rewind.came == 0
+    assert rewind.owed_arrived == 0
     judged(rewind, [0, 1])
-    assert rewind.came == 2
+    assert rewind.owed_arrived == 2
 
 
 def test_an_entry_missing_only_from_the_last_rewind_is_not_given_up() -> None:

@@ -160,7 +160,7 @@ class Story:
             verdict = self.rewind.judge(key, indexes[0])
             if verdict is Admission.REWIND:
                 self.rewinds += 1
-                self.topic_state.rewound_with_others()
+                self.topic_state.rewind_repeated()
                 self.asked += 1
             elif verdict is Admission.ADMIT:
                 self.arrive(key, size, indexes)
@@ -250,7 +250,7 @@ class Story:
             self.rewind.give_up()
             return
         self.impatient += 1
-        self.topic_state.rewound_with_others()
+        self.topic_state.rewind_repeated()
         self.asked += 1
 
     def calm(self, rng: Random | None = None) -> None:

@@ -139,7 +139,7 @@ class AgainstModel(RuleBasedStateMachine):
                 assert size == self.entries[key].size
                 acked = {index for index in acked if not mask >> index & 1}
             self.settle(key, acked)
-        self.topic_state.sent(unsent.parts)
+        self.topic_state.pack_sent(unsent.parts)
         if self.shared:
             self.nothing_parkable_stays(unsent.parts)
 

@@ -34,7 +34,7 @@ def bytes_per_nack(size: int, count: int = 100_000) -> float:
                 topic_state.ack(entry, index)
         topic_state.nack(entry, nacked, 60_000 + number, precision_bits(60_000))
         if number % 100 == 99:
-            topic_state.sent(topic_state.acks.take(number // 10).parts)
+            topic_state.pack_sent(topic_state.acks.take(number // 10).parts)
     del entry
     gc.collect()
     weight, _ = tracemalloc.get_traced_memory()

@@ -43,7 +43,7 @@ _CONSTANT = {
         "_observer",  # no state outlives these worlds
     },
     # How records are ended and freed if there are many.
-    EntryTable: {"_dispose", "alone", "away", "live_alone"},
+    EntryTable: {"_dispose", "all_single", "away", "live_singles"},
     Entry: {
         "topic_state",
         "size",
@@ -56,7 +56,7 @@ _CONSTANT = {
         "era",
         "__weakref__",
     },
-    Rewind: {"came", "_reach"},
+    Rewind: {"owed_arrived", "_reach"},
     Acks: {"_window"},
     CumulativeAck: {"_window", "_sent"},
     # `all_requested` and `unattempted` decide counts only; `causes` follows from the others.
@@ -98,7 +98,7 @@ def freeze(app: App, now: float) -> Any:
         waited = (
             round(now - patience.since_s),
             patience.rewinds,
-            patience.came == topic_state.rewind.came,
+            patience.owed_arrived == topic_state.rewind.owed_arrived,
         )
     timers = frozenset(
         (each.callback.__name__, round(each.at - now, 1))
@@ -111,7 +111,7 @@ def freeze(app: App, now: float) -> Any:
         frozenset(app.timeouts.keys),
         queue,
         (connection.line, connection.seeking, down, up),
-        frozenset(app.acks._refused),
+        frozenset(app.acks._rejected_topics),
         waited,
         timers,
         frozenset(_received(each, topic_state) for each in app.received),

@@ -59,7 +59,7 @@ from .settlement.settlement import Settlement
 from .settlement_calls import LONG, SettlementCalls
 from .statistics import Statistics
 from .topic_states import TopicStates
-from .unacked_window_warning import UnackedWindowMonitor
+from .unacked_window_monitor import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.spilling.spilling_metrics import MetricSample
@@ -560,7 +560,7 @@ class Consumer:
     async def _settle_and_send(self) -> None:
         """Finish pending settling calls and send all acks; raise if the consumer was closed."""
         await self._calls.settle()
-        await self._acks.flush_in_turns()
+        await self._acks.flush_in_steps()
         self._check_open()
 
     async def _seek(self, position: MessageId | int) -> None:
@@ -737,7 +737,7 @@ class Consumer:
         """Send all acks. While disconnected, wait up to `_CLOSE_S` for the reconnect."""
         deadline = self._loop.time() + _CLOSE_S
         if not self._cannot_send:
-            await self._acks.flush_in_turns()
+            await self._acks.flush_in_steps()
         while not ((self._acks.flush() and not self._topic_states.lost_acks) or self._cannot_send):
             if self._status.dead or self._loop.time() >= deadline:
                 ended = "after its subscription had ended for good"
@@ -753,7 +753,7 @@ class Consumer:
                 return
             await asyncio.sleep(_CLOSE_RETRY_S)
         if not self._cannot_send:
-            await self._acks.confirmed(deadline - self._loop.time())
+            await self._acks.wait_for_receipts(deadline - self._loop.time())
 
     def abandon(self) -> None:
         """Fail every call from now on and send nothing, because the client was shut down."""
@@ -765,7 +765,7 @@ class Consumer:
             self._leases.finish,
         ]
         if self._parts.state_writer is not None:
-            ending.append(self._parts.state_writer.abandon)
+            ending.append(self._parts.state_writer.close_now)
         if self._parts.spilling is not None:
             ending.append(self._parts.spilling.abandon)
         end_all(self.affinity.loop, *ending, self._forget)

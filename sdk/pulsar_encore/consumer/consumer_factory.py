@@ -47,7 +47,7 @@ from .settlement.redelivery import Redelivery
 from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
 from .topic_states import TopicStates
-from .unacked_window_warning import UnackedWindowMonitor
+from .unacked_window_monitor import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .nack_disk_index import NackSpilling
@@ -136,11 +136,11 @@ def assemble(
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
     begin_hooks: list[_OnDelivery] = []
     one_write: Callable[[], AbstractContextManager[object]] = nullcontext
-    if state_writer is not None and state_writer.before:
-        begin_hooks.append(state_writer.begin)
+    if state_writer is not None and state_writer.writes_before_delivery:
+        begin_hooks.append(state_writer.on_delivery_before)
         one_write = state_writer.one_write
     elif state_writer is not None:
-        begin_hooks.append(state_writer.begin_unwritten)
+        begin_hooks.append(state_writer.on_delivery_lazy)
     if options.unacked_messages_timeout_ms is not None:
         begin_hooks.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else transport_consumer.request_messages
@@ -161,7 +161,7 @@ def assemble(
         options,
         loop,
         new_index,
-        None if state_writer is None else state_writer.of,
+        None if state_writer is None else state_writer.open_topic,
         disposal.add,
         None if spilling is None else spilling.new,
     )
@@ -193,7 +193,7 @@ def assemble(
     if state_writer is not None:
         state_writer.rearm = redelivery.rearm
         state_writer.revive_delay_of = verdicts.revive_delay_of
-        state_writer.ack = settlement.ack
+        state_writer.ack_by_id = settlement.ack
         writer = LeaseWriter(state_writer, loop)
         restored_leases = RestoredLeases(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
@@ -230,7 +230,7 @@ def assemble(
         state_writer,
     )
     if state_writer is not None:
-        state_writer.fail = delivery_handler.fail_foreign
+        state_writer.on_foreign_state = delivery_handler.note_foreign_state
     policy = options.batch_receive_policy or BatchReceivePolicy()
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), fair_yield)
     return ConsumerParts(

@@ -29,7 +29,7 @@ from .settlement.ack_sender import AckSender
 from .settlement.redelivery import Redelivery
 from .settlement.rewinds import Rewinds
 from .topic_states import TopicStates
-from .unacked_window_warning import UnackedWindowMonitor
+from .unacked_window_monitor import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .state_writer import StateWriter
@@ -38,7 +38,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class DeliveryHandler:
-    """Queues delivered messages. A message that is held, nacked or acked is not queued again.
+    """Queues delivered messages, except copies that `TopicState.arrive` filters.
 
     Args:
         arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
@@ -70,14 +70,14 @@ class DeliveryHandler:
         self._loop = loop
         self._arrivals = arrivals
         self._state_writer = state_writer
-        self._foreign: StateMismatchError | None = None
+        self._foreign_state_error: StateMismatchError | None = None
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
-        if self._foreign is not None:
+        if self._foreign_state_error is not None:
             # The broker redelivers these messages to another consumer.
             return
         now = now_ms(self._loop)
-        self._acks.arrived(now)
+        self._acks.note_arrival(now)
         arrived = 0
         for each in deliveries:
             singly: Iterable[Delivery] = (each,) if isinstance(each, Delivery) else ()
@@ -88,8 +88,8 @@ class DeliveryHandler:
                     singly = each.each_delivery(queued)
             for delivery in singly:
                 arrived += self._queue_entry(delivery, now)
-                if self._foreign is not None:
-                    self._end(self._foreign)
+                if self._foreign_state_error is not None:
+                    self._end(self._foreign_state_error)
                     return
         if arrived:
             self._queue.wake(arrived)
@@ -97,8 +97,12 @@ class DeliveryHandler:
         if self._state_writer is not None:
             self._state_writer.watch()
 
-    def fail_foreign(self, error: StateMismatchError) -> None:
-        self._foreign = error
+    def note_foreign_state(self, error: StateMismatchError) -> None:
+        """Note that the state directory belongs to another cluster.
+
+        `on_deliveries` ends the consumer after the current entry.
+        """
+        self._foreign_state_error = error
 
     def _end(self, error: StateMismatchError) -> None:
         """End the consumer and drop its queue: all queued messages would wrongly count as new."""
@@ -118,7 +122,7 @@ class DeliveryHandler:
         if count:
             if state.durable is not None:
                 for entry, message in zip(entries, run.messages, strict=False):
-                    entry.came_as = message
+                    entry.fingerprint_source = message
             self._queue.push_run(entries, run.messages[:count])
         return count
 

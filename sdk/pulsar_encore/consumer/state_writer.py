@@ -60,9 +60,9 @@ class StateWriter:
         self._options = options
         self._loop = loop
         #: True if a delivery is on disk before the application receives the message.
-        self.before: bool = options.dead_letter_policy is not None
+        self.writes_before_delivery: bool = options.dead_letter_policy is not None
         if state.count_attempts is not None:
-            self.before = state.count_attempts == "before"
+            self.writes_before_delivery = state.count_attempts == "before"
         self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
         self._writers: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
@@ -73,11 +73,12 @@ class StateWriter:
         self._catching_up = False
         self.rearm: Callable[[TopicState], None] = _no_hook
         #: Acks a message by its id.
-        self.ack: Callable[[MessageId], object] = _no_hook
+        self.ack_by_id: Callable[[MessageId], object] = _no_hook
         #: Returns the delay in ms after an expired lease, by the number of failed attempts before.
         self.revive_delay_of: Callable[[int], int] = _no_delay
-        #: Ends the consumer.
-        self.fail: Callable[[StateMismatchError], object] = _no_hook
+        #: Called when the state directory turns out to be of another cluster. The consumer then
+        #: ends.
+        self.on_foreign_state: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
 
@@ -112,20 +113,27 @@ class StateWriter:
         if self._store is not None and self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
-    def of(self, topic: str) -> TopicStateWriter | None:
-        """Return the durable state of a topic; None if its store fails."""
+    def open_topic(self, topic: str) -> TopicStateWriter | None:
+        """Open the durable state of a topic, in place of an earlier writer of it.
+
+        Return None if the store fails; attempts and due times are then in memory only.
+        """
         if self._store is None:
             return None
         try:
             topic_store = self._store.topic_store(topic, self._options.subscription_name)
         except EncoreError as error:
-            logger.error("%s: what waits is in memory only: %s", topic, error)
+            logger.error(
+                "%s: attempts and due times are kept in memory only, because the store failed: %s",
+                topic,
+                error,
+            )
             return None
         if self._fresh:
             topic_store.records.drop_mismatched()
-        there = self._writers.pop(topic, None)
-        if there is not None:
-            there.close()
+        earlier = self._writers.pop(topic, None)
+        if earlier is not None:
+            earlier.close()
         writer = TopicStateWriter(topic_store, self._loop, self.watch, self)
         self._writers[topic] = writer
         return writer
@@ -134,20 +142,21 @@ class StateWriter:
         topic, records = topic_store.name[0], topic_store.records
         if records.mismatched == 1:
             logger.warning(
-                "%s: a message has the id of another one that the state in %s knows: the cluster "
-                "is another one, or the topic was deleted and made again. The message is handed "
-                "over as new. This is logged once for each topic",
+                "%s: the state in %s has a record for the id of this message, but the record "
+                "belongs to a different message. The client is connected to another cluster, or "
+                "the topic was deleted and created again. The message is delivered as new. Logged "
+                "once per topic",
                 topic,
                 self._path,
             )
         if records.foreign and not self._fresh:
-            self.fail(
+            self.on_foreign_state(
                 StateMismatchError(
-                    f"the state in {self._path} is of another cluster, or the topic {topic} was "
-                    f"deleted and made again: all of the first {MAX_DIFFERENT} entries (messages "
-                    "or batches) differ from those whose ids it knows. Their records are kept. Use "
-                    "another directory for this cluster, or RocksState(..., "
-                    'on_mismatch="fresh") to drop what it knows'
+                    f"the state in {self._path} belongs to another cluster, or the topic {topic} "
+                    f"was deleted and created again: {MAX_DIFFERENT} entries (messages or batches) "
+                    "differ from the recorded entries with the same ids. The records are kept. Use "
+                    "another state directory for this cluster, or delete the old records with "
+                    'RocksState(..., on_mismatch="fresh")'
                 )
             )
 
@@ -156,7 +165,7 @@ class StateWriter:
 
     # Deliveries
 
-    def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
+    def on_delivery_before(self, entry: Entry, indexes: Sequence[int]) -> None:
         """Write a delivery before it happens (`count_attempts="before"`)."""
         state: TopicState = entry.topic_state
         durable = state.durable
@@ -164,7 +173,7 @@ class StateWriter:
             state.special = True
             durable.record_deliveries(entry, state, indexes)
 
-    def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
+    def on_delivery_lazy(self, entry: Entry, indexes: Sequence[int]) -> None:
         """Only notify the other consumers of this process (`count_attempts="lazy"`)."""
         state: TopicState = entry.topic_state
         durable = state.durable
@@ -193,7 +202,7 @@ class StateWriter:
             durable.write_buffered()
         for state in self._states:
             state.clear_special()
-        sweeps = not (self.before or self._sweeping)
+        sweeps = not (self.writes_before_delivery or self._sweeping)
         if sweeps and self._loop.time() - self._swept_at >= self._buffer_s:
             self._swept_at = self._loop.time()
             self._sweeping = True
@@ -209,7 +218,11 @@ class StateWriter:
     def _pause(self, store: RocksStore) -> float | None:
         if store.failure is not None or any(each.unwritten for each in self._writers.values()):
             return _POLL_S
-        return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
+        return (
+            _POLL_S
+            if not self.writes_before_delivery and any(each.unacked for each in self._states)
+            else None
+        )
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
         """Write the attempts at messages that were held at two polls, in steps."""
@@ -256,7 +269,7 @@ class StateWriter:
 
     def end_acks(self) -> None:
         """Stop acking messages that another consumer settles."""
-        self.ack = _no_hook
+        self.ack_by_id = _no_hook
 
     def forget(self) -> None:
         if self._store is None:
@@ -281,22 +294,22 @@ class StateWriter:
             await self._close_store()
 
     async def _close_store(self) -> None:
-        store = self._detach_store(acked=True)
+        store = self._detach_store(acks_arrived=True)
         if store is not None:
             try:
                 while not (store.is_sole_user or store.flush() or store.last_write_failed):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             finally:
                 # The closing thread writes the rest, if the store has no other user.
-                await _closed(store)
+                await _close_logging_errors(store)
 
-    def abandon(self) -> None:
+    def close_now(self) -> None:
         """Write all state and close, without an event loop."""
         try:
             for _ in self._write_all_held():
                 pass
         finally:
-            store = self._detach_store(acked=False)
+            store = self._detach_store(acks_arrived=False)
             if store is not None:
                 try:
                     store.close()
@@ -305,7 +318,7 @@ class StateWriter:
 
     def _write_all_held(self) -> Iterator[None]:
         """Count the attempts of held messages, which "lazy" has not written yet, in steps."""
-        if self._store is None or self.before:
+        if self._store is None or self.writes_before_delivery:
             return
         entries = ((state, entry) for state in self._states for entry in state.held())
         while burst := list(islice(entries, _BURST)):
@@ -318,11 +331,17 @@ class StateWriter:
             if self._store is None:
                 return
 
-    def _detach_store(self, *, acked: bool) -> RocksStore | None:
+    def _detach_store(self, *, acks_arrived: bool) -> RocksStore | None:
+        """Write pending changes, and return the store.
+
+        Args:
+            acks_arrived: True after a normal close: the acks of dead-lettered messages have
+                arrived, so their records are deleted.
+        """
         if self._timer is not None:
             self._timer.cancel()
         store, self._store = self._store, None
-        if acked:
+        if acks_arrived:
             for durable in self._writers.values():
                 durable.forget_dead_lettered(math.inf)
         for state in self._states:
@@ -544,13 +563,13 @@ class TopicStateWriter:
 
     def ack_at_owner(self, message_id: MessageId) -> None:
         for each in self._sharers():
-            each.acked(message_id)
+            each.ack_here(message_id)
 
-    def acked(self, message_id: MessageId) -> None:
+    def ack_here(self, message_id: MessageId) -> None:
         # Not every transport can ack a batch message that is not in this process. The other
         # consumer has acked it.
         with suppress(MessageNotHeldError):
-            self._writer.ack(message_id)
+            self._writer.ack_by_id(message_id)
 
     def one_write(self) -> AbstractContextManager[object]:
         return self._writer.one_write()
@@ -667,7 +686,7 @@ class _LongHeld:
                 yield state, entry, mask & before.get(at, 0)
 
 
-async def _closed(store: RocksStore) -> None:
+async def _close_logging_errors(store: RocksStore) -> None:
     try:
         await store.aclose()
     except StoreError as error:

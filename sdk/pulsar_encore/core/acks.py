@@ -42,7 +42,7 @@ class Acks:
         """Add the ack of a whole entry; `copy_expected` if another copy may be in flight."""
         self._whole[key] = None
         if copy_expected:
-            self._window.settled(key)
+            self._window.acked(key)
 
     def add_part(self, entry: Entry) -> None:
         if not entry.unsent_part:

@@ -1,16 +1,18 @@
 """Counts delivery attempts: deliveries to the application that ended without an ack.
 
-`redelivery_count` reports the largest of three counts of failed attempts:
+`redelivery_count` is the number of failed attempts at a message:
 
-- For an unbatched message: the broker's redelivery count, without unattempted copies
-  (`DuplicateWindow.attempts_in`).
-- For a batch message: attempts that failed here, plus redeliveries of the batch that other
-  consumers requested. The broker counts the entry and so every sibling. A redelivery that this
-  consumer requested says nothing about one message. A redelivery that another consumer requested
-  counts at each message, because no other sign of attempts elsewhere exists.
-- With a dead-letter policy: the failures remembered here. The broker forgets its count after a
-  partial ack, an unload, a restart, or when the last consumer leaves. A poison message might then
-  never reach the dead letter topic.
+- Unbatched, or in a batch of one: the broker's redelivery count without unattempted copies
+  (`DuplicateWindow.attempts_in`), or the remembered failures (below) if they are more.
+- In a batch: the attempts that failed here, plus the redeliveries of the batch that other consumers
+  requested. The broker counts the entry and so every sibling. A redelivery that this consumer
+  requested says nothing about one message. A redelivery that another consumer requested counts at
+  each message, because no other sign of attempts elsewhere exists.
+
+With a dead-letter policy this consumer also remembers failures, because the broker forgets its
+count after a partial ack, an unload, a restart, or when the last consumer leaves. A poison message
+might otherwise never reach the dead letter topic. The remembered failures replace the count of
+attempts that failed here if they are more.
 
 All collections are bounded and forget the oldest first.
 """
@@ -26,11 +28,13 @@ from ..letters.evidence import Evidence
 from .entry import Entry, EntryKey
 from .message_key import MessageKey, set_bits
 
-# Twice the broker's unacked window: more cannot wait here, unless both limits were raised.
+# Twice the broker's default unacked window. More failures are possible only if the window was
+# raised.
 MOST_FAILURES: Final = 100_000
 # Class, message and stack of a failure take up to 20 kB: a hundred thousand would be 2 GB.
 EVIDENCE_BYTES: Final = 16 * 2**20
-# As many as failures: a batch forgotten earlier would have its own failures counted twice.
+# The same bound as for failures. If a batch were forgotten sooner, redeliveries that this consumer
+# requested would be counted as those of other consumers, in addition to its failures.
 MOST_SHARED_BATCHES: Final = MOST_FAILURES
 
 
@@ -147,7 +151,7 @@ class Attempts:
         failed = 0 if entry.failed is None else entry.failed.get(index, 0)
         return max(failed, self.remembered(entry.due_key(index))) if self.failures else failed
 
-    def ended(self, entry: Entry, index: int) -> int:
+    def count_with_current(self, entry: Entry, index: int) -> int:
         """Return the failed attempts, the present one included.
 
         With a dead-letter policy the present one has been remembered already.
@@ -167,7 +171,7 @@ class Attempts:
                 failed[index] = count
         entry.failed = failed or None
 
-    def failed(self, entry: Entry, mask: int) -> None:
+    def add_failed(self, entry: Entry, mask: int) -> None:
         """Count failed attempts at messages of a batch; the broker counts unbatched messages."""
         size = entry.size
         if size == 1:
@@ -207,7 +211,7 @@ class Attempts:
         attempts, first_ms, _ = self.failures[key]
         self.failures[key] = Failures(attempts, first_ms, None)
 
-    def of(self, key: MessageKey) -> Failures | None:
+    def failures_of(self, key: MessageKey) -> Failures | None:
         return self.failures.get(key)
 
     def remembered(self, key: MessageKey) -> int:
@@ -220,7 +224,7 @@ class Attempts:
         self._weight -= self._weights.pop(key, 0)
         return self.failures.pop(key, None)
 
-    def done(self, key: EntryKey) -> None:
+    def forget_batch(self, key: EntryKey) -> None:
         self.batches.pop(key, None)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Recognises deliveries that repeat a message which is settled or still waiting here.
+"""Recognises copies of acked messages, and tells which copy answers a requested redelivery.
 
 A second copy of a message can be in flight for one of three reasons (`Cause`):
 
@@ -31,11 +31,12 @@ from .message_key import MessageKey
 # By default a broker persists a cursor once a second.
 UNCERTAIN_MS: Final = 1_000
 _UNCONFIRMED: Final = sys.maxsize  # later than any time
-# One connection cannot lose more than the broker's unacked window.
+# Twice the broker's default unacked window: one connection rarely loses more acks. Unconfirmed acks
+# are not bounded by it, see `disconnected`.
 _MOST_LOST: Final = 100_000
 # Requested redeliveries that never arrived, because another consumer got them.
 _MOST_REQUESTED: Final = 100_000
-MOST_UNATTEMPTED: Final = 50_000  # the broker's unacked window
+MOST_UNATTEMPTED: Final = 50_000  # the broker's default unacked window
 
 
 class Cause:
@@ -67,8 +68,8 @@ class Flush:
     """Acks that were sent together.
 
     Attributes:
-        at_ms: When they were sent. With receipts: when the receipt came, and until then a time
-            after any other, so that the acks count as uncertain however old they are.
+        at_ms: Time of sending. With receipts: time of the receipt; before it `_UNCONFIRMED`, so
+            that the acks count as uncertain however old they are.
     """
 
     __slots__ = ("at_ms",)
@@ -95,13 +96,16 @@ class DuplicateWindow:
         covers_nothing: True if `covers` is False for every entry. Read for every entry.
         causes: Causes why a message that arrives now may arrive again, 0 for none.
         requested: Requested messages, with the earliest time of arrival in ms.
-        all_requested: A redelivery of everything was requested on this connection. The broker then
-            counts every copy that arrives of a message which is still here.
+        all_requested: A redelivery of everything was requested on this connection. The broker
+            therefore counts a redelivery for each copy that arrives, even if the message is still
+            tracked here.
         unattempted: Copies that were never handed to the application, by entry, oldest first. The
             broker counts them; delivery attempts must not.
     """
 
     __slots__ = (
+        "_acked",
+        "_acked_before",
         "_cause",
         "_lost",
         "_lost_parts",
@@ -109,8 +113,6 @@ class DuplicateWindow:
         "_sent",
         "_sent_count",
         "_sent_parts",
-        "_settled",
-        "_settled_before",
         "_unclear",
         "all_requested",
         "causes",
@@ -135,15 +137,15 @@ class DuplicateWindow:
         self._lost: dict[EntryKey, None] = {}
         self._lost_parts: dict[EntryKey, None] = {}
         # Entries acked while a copy was in flight, in this period and in the one before.
-        self._settled: dict[EntryKey, None] = {}
-        self._settled_before: dict[EntryKey, None] = {}
+        self._acked: dict[EntryKey, None] = {}
+        self._acked_before: dict[EntryKey, None] = {}
         self._periods = 0  # calls of `advance` until copies of `_cause` are no longer expected
         self._cause = 0
         self.requested: dict[MessageKey, int] = {}
         # A plain dictionary, because a rewind adds 45,000 in one step; see `ignore_copy`.
         self.unattempted: dict[EntryKey, int] = {}
 
-    # Settled entries
+    # Acked entries
 
     def _expect(self, cause: int) -> None:
         self._periods, self._cause = 2, cause
@@ -163,27 +165,27 @@ class DuplicateWindow:
 
     def _set_covers_nothing(self) -> None:
         sure = self.connection is Connection.SURE
-        self.covers_nothing = sure and not self._settled and not self._settled_before
+        self.covers_nothing = sure and not self._acked and not self._acked_before
 
-    def settled(self, key: EntryKey) -> None:
+    def acked(self, key: EntryKey) -> None:
         self.covers_nothing = False
         if self.connection is Connection.SURE:
-            self._settled[key] = None
+            self._acked[key] = None
         else:
             self._lost[key] = None
 
     def covers(self, key: EntryKey) -> bool:
-        if key in self._settled or key in self._settled_before:
+        if key in self._acked or key in self._acked_before:
             return True
         return self.connection is not Connection.SURE and key in self._lost
 
     def advance(self) -> bool:
         """Begin the next period, every few seconds; return False if nothing is left to forget."""
-        self._settled_before, self._settled = self._settled, {}
+        self._acked_before, self._acked = self._acked, {}
         self._periods = max(0, self._periods - 1)
         self._set_causes()
         self._set_covers_nothing()
-        return bool(self._settled_before) or self._periods > 0
+        return bool(self._acked_before) or self._periods > 0
 
     # RECONNECT
 
@@ -274,9 +276,9 @@ class DuplicateWindow:
     def rewound(self, unsent: Iterable[EntryKey]) -> None:
         """Expect a copy of every message whose ack is due (`unsent`) or was just sent."""
         self._expect(Cause.REWIND)
-        self._settled.update(dict.fromkeys(unsent))
+        self._acked.update(dict.fromkeys(unsent))
         for _, keys in self._sent:
-            self._settled.update(dict.fromkeys(keys))
+            self._acked.update(dict.fromkeys(keys))
         self._set_covers_nothing()
 
     # REDELIVERY
@@ -340,8 +342,8 @@ class DuplicateWindow:
         self._sent_count = 0
         self._sent_parts.clear()
         self._periods = 0
-        self._settled.clear()
-        self._settled_before.clear()
+        self._acked.clear()
+        self._acked_before.clear()
         if self.connection is Connection.BACK:
             self.connection = Connection.SURE
         self._unclear = self.all_requested = False

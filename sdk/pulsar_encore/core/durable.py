@@ -104,7 +104,7 @@ class Durable(Protocol):
         """Ack a message by id, at whichever consumer it waits."""
 
     def record_return(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
-        """Remember that messages went back to the broker without a failure.
+        """Remember that messages were released without a failure.
 
         `attempts` are the failed ones before the present one, by index.
         """

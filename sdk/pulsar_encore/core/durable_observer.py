@@ -37,10 +37,10 @@ class Observer:
         return False
 
     def arrived(
-        self, key: EntryKey, came_as: Identified | int
+        self, key: EntryKey, source: Identified | int
     ) -> tuple[Identified | int, Recall | None]:
         """Return the fingerprint of an entry, and its records; None for those of another entry."""
-        return came_as, None
+        return source, None
 
     def recall_attempts(self, key: EntryKey) -> int:
         return 0
@@ -77,7 +77,7 @@ class Observer:
         """Note that these messages wait no longer, though they may not be due."""
 
     def returned(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Note that held messages were given back without a failure."""
+        """Note that held messages were released without a failure."""
 
     def rewinds(
         self,
@@ -86,7 +86,7 @@ class Observer:
         held_back: Collection[MessageKey],
         shared: bool,
     ) -> bool:
-        """Note that everything is about to be given back; takes everything out of `nacks`."""
+        """Note that everything is about to be released; takes everything out of `nacks`."""
         return False
 
     def one_write(self) -> AbstractContextManager[object]:
@@ -109,9 +109,9 @@ class DurableObserver(Observer):
         return self._durable.has_record(key)
 
     def arrived(
-        self, key: EntryKey, came_as: Identified | int
+        self, key: EntryKey, source: Identified | int
     ) -> tuple[Identified | int, Recall | None]:
-        fingerprint = came_as if isinstance(came_as, int) else fingerprint_of(came_as)
+        fingerprint = source if isinstance(source, int) else fingerprint_of(source)
         same = self._durable.compare(key, fingerprint)
         return fingerprint, self._durable.recall(key) if same else None
 
@@ -134,7 +134,7 @@ class DurableObserver(Observer):
     def note_wait(
         self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False
     ) -> bool:
-        attempts = self._attempts.ended(entry, index) if failed else 0
+        attempts = self._attempts.count_with_current(entry, index) if failed else 0
         key = entry.due_key(index)
         self._durable.record_nack(key, due_ms, bits, attempts, entry.size, entry.fingerprint())
         return True

@@ -33,8 +33,8 @@ class Entry:
 
     Attributes:
         batched: True if the messages have a batch index, also in a batch of one.
-        unacked: Indexes that are not ACKED.
-        active: Indexes that are QUEUED, HELD, NACKED or FORWARDING.
+        unacked: Number of messages that are not ACKED.
+        active: Number of messages that are QUEUED, HELD, NACKED or FORWARDING.
         redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
             consumers requested. See `Attempts`.
         failed: For a batch: attempts that failed here, by index, if not 0.
@@ -42,24 +42,24 @@ class Entry:
             delivery from the next. The broker's count cannot, because it also changes while a
             message is held here.
         live: False if the record is out of use; its messages are then found by key. Single-message
-            records share `EntryTable.live_alone`, a list that is emptied to end all of them at
+            records share `EntryTable.live_singles`, a list that is emptied to end all of them at
             once, because an empty list is false.
         era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         causes: Causes (`Cause`) why another copy may be in flight, 0 for none.
-        came_as: A message of the entry, until its fingerprint is read; then the fingerprint. 0 if
-            unknown, or without durable state.
+        fingerprint_source: The message from which the fingerprint of the entry is computed on first
+            use; then the fingerprint. 0 if unknown, or without durable state.
     """
 
     __slots__ = (
         "__weakref__",
         "active",
         "batched",
-        "came_as",
         "causes",
         "delivery_numbers",
         "era",
         "failed",
+        "fingerprint_source",
         "first_chunk",
         "key",
         "live",
@@ -96,16 +96,18 @@ class Entry:
         self.unsent_part: bool = False
         self.causes: int = 0
         self.first_chunk: EntryKey | None = first_chunk
-        self.came_as: Identified | int = NO_FINGERPRINT
+        self.fingerprint_source: Identified | int = NO_FINGERPRINT
 
     # Arrival
 
     @classmethod
-    def alone(
+    def plain(
         cls, topic_state: Any, key: EntryKey, era: int, live: list[bool], causes: int
     ) -> Entry:
-        """Replace `__init__` and `queue_all` for an unbatched message that was never delivered
-        before."""
+        """Make a queued record of an unbatched message on its first delivery.
+
+        Equals `__init__` and `queue_all`, without their calls.
+        """
         entry: Entry = object.__new__(cls)
         entry.topic_state = topic_state
         entry.era = era
@@ -115,7 +117,7 @@ class Entry:
         entry.redelivered = 0
         entry.failed = entry.delivery_numbers = entry.first_chunk = None
         entry.batched = entry.unsent_part = False
-        entry.came_as = NO_FINGERPRINT
+        entry.fingerprint_source = NO_FINGERPRINT
         entry.live = live
         entry.causes = causes
         return entry
@@ -304,10 +306,10 @@ class Entry:
 
         The first call drops the message, whose payload may be large.
         """
-        came_as = self.came_as
-        if not isinstance(came_as, int):
-            came_as = self.came_as = fingerprint_of(came_as)
-        return came_as
+        source = self.fingerprint_source
+        if not isinstance(source, int):
+            source = self.fingerprint_source = fingerprint_of(source)
+        return source
 
     def due_key(self, index: int) -> tuple[int, int, int]:
         return (*self.key, index if self.size > 1 else -1)
@@ -322,7 +324,7 @@ class Entry:
 # the loop is one step of the event loop. A record is out of use after its step.
 
 
-def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
+def ack_singles(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
     """Make the step `ack_all`; return the records, and how many were NACKED and active."""
     done: list[Entry] = []
     nacked = active = 0
@@ -338,7 +340,7 @@ def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
     return done, nacked, active
 
 
-def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
+def release_singles(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
     """Make the step `release_all`; return the records, and the keys of those that were QUEUED."""
     done: list[Entry] = []
     queued: list[EntryKey] = []
@@ -357,7 +359,7 @@ def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]
     return done, queued
 
 
-def drop_queued_alone(entries: Iterable[Entry]) -> list[Entry]:
+def drop_queued_singles(entries: Iterable[Entry]) -> list[Entry]:
     done: list[Entry] = []
     for entry in entries:
         state = entry.state

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from .attempts import Attempts
-from .entry import Entry, EntryKey, drop_queued_alone, release_alone
+from .entry import Entry, EntryKey, drop_queued_singles, release_singles
 from .message_states import HELD, QUEUED
 from .packing import PackedBatches
 
@@ -36,7 +36,7 @@ class EntryTable:
             To find its first key, a plain dictionary would walk over all deleted ones.
         highest: The highest key in `entries`; stale if `entries` is empty.
         rising: The records are in the order of their keys.
-        alone: Each record is a single message.
+        all_single: Each record is a single message.
 
     Args:
         dispose: Frees a container of records little by little. To free 45,000 records takes longer
@@ -45,11 +45,11 @@ class EntryTable:
 
     __slots__ = (
         "_dispose",
-        "alone",
+        "all_single",
         "away",
         "entries",
         "highest",
-        "live_alone",
+        "live_singles",
         "packed",
         "rising",
     )
@@ -64,10 +64,10 @@ class EntryTable:
         self.entries: dict[EntryKey, Entry] = {}
         self.away: OrderedDict[EntryKey, Entry] = OrderedDict()
         self.packed: PackedBatches = PackedBatches(topic_state, attempts)
-        self.live_alone: list[bool] = [True]
+        self.live_singles: list[bool] = [True]
         self.highest: EntryKey = (-1, -1)
         self.rising: bool = True
-        self.alone: bool = True
+        self.all_single: bool = True
 
     # One record
 
@@ -83,10 +83,10 @@ class EntryTable:
     def keep(self, entry: Entry) -> None:
         key, entries = entry.key, self.entries
         if not entries:
-            self.rising, self.alone = True, entry.size == 1
+            self.rising, self.all_single = True, entry.size == 1
             self.highest = key
         else:
-            self.alone = self.alone and entry.size == 1
+            self.all_single = self.all_single and entry.size == 1
             if key < self.highest:
                 self.rising = False
             else:
@@ -135,12 +135,12 @@ class EntryTable:
     @property
     def many(self) -> bool:
         """True if there are many records and all can be ended in one step."""
-        return len(self.entries) >= _MANY and self.alone and not self.away
+        return len(self.entries) >= _MANY and self.all_single and not self.away
 
-    def few_behind(self, through: EntryKey) -> list[Entry] | None:
+    def few_after(self, through: EntryKey) -> list[Entry] | None:
         """Return the records after `through` if they are the minority of `many`, otherwise None.
 
-        Also None if so few records lie up to that entry that a look at each is cheaper.
+        Also None if so few records precede `through` that checking each is cheaper.
         """
         entries = self.entries
         if not self.many:
@@ -152,41 +152,41 @@ class EntryTable:
         for probe in (64, _MANY):
             if next(islice(entries, probe - 1, None)) > through:
                 return None
-        behind: list[Entry] = []
+        later: list[Entry] = []
         for key, entry in reversed(entries.items()):
             if key <= through:
-                return behind[::-1]
-            behind.append(entry)
-            if 2 * len(behind) > len(entries):
+                return later[::-1]
+            later.append(entry)
+            if 2 * len(later) > len(entries):
                 return None
         return None
 
     def end_all_but(self, rest: Sequence[Entry] = ()) -> None:
         """End all records except some; each must be a single message."""
-        self.live_alone.clear()
-        self.live_alone = [True]
+        self.live_singles.clear()
+        self.live_singles = [True]
         for entry in rest:
-            entry.live = self.live_alone
+            entry.live = self.live_singles
         entries, self.entries = self.entries, {entry.key: entry for entry in rest}
         self._dispose(entries)
 
-    def discard(self, dead: list[Entry]) -> None:
+    def discard(self, ended: list[Entry]) -> None:
         """Remove records that are out of use, in linear time of their number."""
-        if not dead:
+        if not ended:
             return
         entries = self.entries
         if self.away:
-            for entry in dead:
+            for entry in ended:
                 self.away.pop(entry.key, None)
-        if 2 * len(dead) > len(entries):
+        if 2 * len(ended) > len(entries):
             self.entries = {key: entry for key, entry in entries.items() if entry.live}
             self._dispose(entries)
         else:
-            for entry in dead:
+            for entry in ended:
                 del entries[entry.key]
-        self._dispose(dead)
+        self._dispose(ended)
 
-    def release_alone(
+    def release_singles(
         self, *, at_once: bool, shared: bool
     ) -> tuple[list[EntryKey], list[EntryKey]]:
         """End single-message records and give their messages back to the broker.
@@ -205,24 +205,24 @@ class EntryTable:
             keys = list(self.entries)
             self.end_all_but()
             return keys, queued
-        dead, queued = release_alone(self.entries.values())
-        self.discard(dead)
-        return [entry.key for entry in dead], queued
+        ended, queued = release_singles(self.entries.values())
+        self.discard(ended)
+        return [entry.key for entry in ended], queued
 
-    def drop_queued_alone(self) -> int:
+    def drop_queued_singles(self) -> int:
         if self.many:
             queued = [entry for entry in self.entries.values() if entry.state[0] == QUEUED]
             if 2 * len(queued) > len(self.entries):
                 self.end_all_but([e for e in self.entries.values() if e.state[0] != QUEUED])
                 return len(queued)
-            dead = drop_queued_alone(queued)
+            ended = drop_queued_singles(queued)
         else:
-            dead = drop_queued_alone(self.entries.values())
-        self.discard(dead)
-        return len(dead)
+            ended = drop_queued_singles(self.entries.values())
+        self.discard(ended)
+        return len(ended)
 
     def clear(self) -> None:
-        if not self.alone:
+        if not self.all_single:
             for entry in self.entries.values():
                 entry.live = False
         self.end_all_but()

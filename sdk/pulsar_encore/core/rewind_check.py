@@ -2,14 +2,15 @@
 
 If a broker gets a rewind request while a read is in progress, it lets that read move its position
 on, and skips a block (`docs/notes/wire-protocol.md#rewind-during-a-read`). Messages that the client
-had queued before the rewind still arrive first. So `Rewind` remembers all entries of a topic that
-were given back as owed, in order:
+had queued before the rewind still arrive first. So `Rewind` keeps a list of *owed* entries: all
+unacked entries of the topic at the rewind, in order.
 
-- Until the stream goes back, deliveries past the first owed entry are from before the rewind. They
-  are dropped, and owed as well.
+- Deliveries that still come from before the rewind are dropped and become owed too. The rewind has
+  begun when a delivery is not after the one before it.
 - If a delivery arrives while an earlier owed entry is missing, another rewind is requested.
-- Past the highest entry seen, entry ids are consecutive. A hole is suspect within the reach of that
-  race. Markers and compaction also make holes, so a topic where some holes stay is trusted.
+- Entry ids after the highest delivered entry should have no holes. A hole soon after a rewind may
+  be such a skipped block, so it causes another rewind. Markers and compaction also make holes:
+  after `_HOLES` holes that no rewind filled, holes are ignored.
 
 An entry that does not arrive in `_TRIES` more rewinds is gone from the topic (trimmed, expired,
 acked by another consumer). After a silence, the caller requests a rewind again.
@@ -26,7 +27,8 @@ from .entry import EntryKey
 
 # How often one missing entry may cause another rewind. In every test, one was enough.
 _TRIES: Final = 2
-# The race reaches a few reads of the broker (100 entries each) past the last delivery.
+# Number of entries after the highest delivered one in which a hole counts as suspect. The broker
+# skipped up to 1,500 messages in our runs (`docs/notes/wire-protocol.md#rewind-during-a-read`).
 _REACH: Final = 5_000
 _HOLES: Final = 3  # after this number that no rewind filled, holes are normal in this topic
 _TRIM: Final = 1_000  # removed keys at the front of a list before they are deleted
@@ -116,36 +118,43 @@ class _Owed:
 
 
 class Rewind:
-    """The rewinds of one topic. Entry ids are `contiguous`, but not on a compacted read."""
+    """Checks that rewinds of one topic deliver every owed entry.
+
+    Attributes:
+        owed_arrived: Number of owed entries that arrived, which shows the progress of a rewind.
+
+    Args:
+        contiguous: True if entry ids have no holes; False for a compacted read.
+    """
 
     __slots__ = (
-        "_at",
+        "_awaiting_rewind",
         "_contiguous",
         "_edge",
-        "_instead",
+        "_last_delivery",
+        "_lowest_instead",
         "_missing",
         "_owed",
         "_reach",
-        "_stayed",
         "_suspected",
         "_tries",
-        "_waiting",
-        "came",
+        "_unfilled_holes",
+        "owed_arrived",
     )
 
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
         self._owed = _Owed()
-        self._waiting = False  # a rewind was requested, and the stream has not gone back yet
-        self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
+        self._awaiting_rewind = False  # a rewind was requested and has not begun to deliver
+        self._last_delivery: tuple[EntryKey, int] | None = None  # (entry, batch index)
         self._edge: EntryKey | None = None  # the highest entry that ever arrived
         self._reach = 0  # entries past the edge still to watch for holes
         self._suspected: tuple[EntryKey, EntryKey] | None = None  # the last hole: first id, end
-        self._stayed = 0  # holes that no rewind filled
+        self._unfilled_holes = 0
         self._missing: EntryKey | None = None
-        self._instead: EntryKey = (0, 0)  # the lowest that arrived while that was missing
+        self._lowest_instead: EntryKey = (0, 0)  # to arrive while `_missing` was missing
         self._tries = 0
-        self.came: int = 0  # owed entries that arrived: does a rewind bring anything?
+        self.owed_arrived: int = 0
 
     @property
     def outstanding(self) -> int:
@@ -153,7 +162,7 @@ class Rewind:
 
     def begin(
         self,
-        given_back: Iterable[tuple[EntryKey, int]] = (),
+        partial: Iterable[tuple[EntryKey, int]] = (),
         whole: Sequence[EntryKey] = (),
         *,
         in_order: bool = False,
@@ -161,22 +170,22 @@ class Rewind:
         """Note that a rewind is about to be requested.
 
         Args:
-            given_back: Entries that are given back in part: key and lowest unacked batch index.
-            whole: Entries that are given back as a whole; sorted if `in_order`.
+            partial: Entries with acked messages: key and lowest unacked batch index.
+            whole: Entries without acked messages; sorted if `in_order`.
         """
         if whole:
             self._owed.add_all(whole, in_order=in_order)
             self._reached(self._owed.last())
-        for key, index in given_back:
+        for key, index in partial:
             self._owe(key, index)
-        self._waiting = bool(self._owed)
+        self._awaiting_rewind = bool(self._owed)
         self._reach = _REACH
 
     def forget(self) -> None:
         """Forget everything: a new connection or a seek starts the subscription afresh."""
         self._owed.clear()
-        self._waiting = False
-        self._at = None
+        self._awaiting_rewind = False
+        self._last_delivery = None
         self._edge = None
         self._reach = 0
         self._suspected = None
@@ -189,17 +198,17 @@ class Rewind:
     def give_up(self) -> int:
         gone = len(self._owed)
         self._owed.clear()
-        self._waiting = False
+        self._awaiting_rewind = False
         return gone
 
     def settled(self, key: EntryKey) -> None:
         if self._owed:
             self._owed.pop(key)
-            self._waiting = self._waiting and bool(self._owed)
+            self._awaiting_rewind = self._awaiting_rewind and bool(self._owed)
 
     def settled_through(self, key: EntryKey) -> None:
         self._owed.drop_below((key[0], key[1] + 1))
-        self._waiting = self._waiting and bool(self._owed)
+        self._awaiting_rewind = self._awaiting_rewind and bool(self._owed)
 
     def settled_part(self, key: EntryKey, lowest: int) -> None:
         if key in self._owed:
@@ -212,12 +221,12 @@ class Rewind:
 
     def passed(self, key: EntryKey) -> None:
         """Note unbatched entries that arrived while idle, the last of them `key`."""
-        self._at = (key, 0)
+        self._last_delivery = (key, 0)
         self._edge = key
 
     def judge(self, key: EntryKey, index: int) -> Admission:
         """Decide on a delivery from batch index `index` on, 0 for an unbatched message."""
-        before, self._at = self._at, (key, index)
+        before, self._last_delivery = self._last_delivery, (key, index)
         if not (self._owed or self._reach):  # nearly always
             self._edge = key
             return Admission.ADMIT
@@ -225,22 +234,22 @@ class Rewind:
         # step back shows that the rewind has begun. A rewind to a place past the last delivery
         # looks like the stream going on, which does no harm: every owed entry lies before it.
         if before is not None and (key, index) <= before:
-            self._waiting = False
+            self._awaiting_rewind = False
         self._suspect_hole(key)
         outstanding = self._owed
         if outstanding:
             head, lowest = outstanding.first()
-            if self._waiting:
+            if self._awaiting_rewind:
                 if (key, index) > (head, lowest):
                     self._owe(key, index)
                     return Admission.DROP
-                self._waiting = key != head
+                self._awaiting_rewind = key != head
             elif head < key and self._try_again(head, key):
                 self._owe(key, index)
-                self._waiting = True
+                self._awaiting_rewind = True
                 return Admission.REWIND
-            self.came += outstanding.pop(key) is not None
-            self._waiting = self._waiting and bool(outstanding)
+            self.owed_arrived += outstanding.pop(key) is not None
+            self._awaiting_rewind = self._awaiting_rewind and bool(outstanding)
         self._reached(key)
         return Admission.ADMIT
 
@@ -271,26 +280,26 @@ class Rewind:
         self._suspected = (after, key)
 
     def _try_again(self, missing: EntryKey, key: EntryKey) -> bool:
-        """Count a try to get the owed entries before `key`, from `missing` on; False gives them up.
+        """Return True if another rewind shall be tried for the owed entry `missing`.
 
-        No rewind brought anything between `missing` and the lowest entry that arrived instead, so
-        all of that is given up. Entries missing only since the last rewind have tries of their own.
+        After `_TRIES`, give up all owed entries before the lowest one that arrived meanwhile. Owed
+        entries after it have their own tries.
         """
         if missing != self._missing:
-            self._missing, self._tries, self._instead = missing, 0, key
-        self._instead = min(self._instead, key)
+            self._missing, self._tries, self._lowest_instead = missing, 0, key
+        self._lowest_instead = min(self._lowest_instead, key)
         if self._tries < _TRIES:
             self._tries += 1
             return True
         hole = self._suspected
         if hole is not None and hole[0] <= missing < hole[1] and missing[0] == key[0]:
-            self._stayed += 1
-            self._contiguous = self._contiguous and self._stayed < _HOLES
-        self._owed.drop_below(self._instead)
+            self._unfilled_holes += 1
+            self._contiguous = self._contiguous and self._unfilled_holes < _HOLES
+        self._owed.drop_below(self._lowest_instead)
         head = self._owed.first()[0] if self._owed else key
         return head < key and self._try_again(head, key)
 
     def _check(self) -> None:
-        assert not self._waiting or self._owed
+        assert not self._awaiting_rewind or self._owed
         last = max((key for key, _ in self._owed.items()), default=None)
         assert last is None or (self._edge is not None and last <= self._edge)

@@ -1,9 +1,10 @@
 """Arrival: the choice of the messages of a delivery that the application sees.
 
-A message that is QUEUED, HELD or NACKED here is not delivered again when its entry is redelivered,
-unless it is NACKED and this copy was requested. So siblings in a batch do not disturb each other,
-and a reconnect repeats no message that the application still has. ACKED indexes of an unfinished
-entry are filtered, and their ack is sent again.
+If a redelivered entry contains a message that is QUEUED, HELD, NACKED or FORWARDING, that message
+is not queued again. There is one exception: a NACKED message whose redelivery was requested.
+Siblings in a batch therefore do not disturb each other, and a reconnect repeats no message that the
+application still holds. If a message is ACKED and its entry is not, the message is not queued, and
+its ack is sent again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TopicArrival(TopicTracking):
         ack_set: int = -1,
         first_chunk: EntryKey | None = None,
         now_ms: int = _LAST,
-        came_as: Identified | int = NO_FINGERPRINT,
+        fingerprint_source: Identified | int = NO_FINGERPRINT,
     ) -> Wanted:
         """Record a delivery and choose the messages to queue.
 
@@ -43,10 +44,12 @@ class TopicArrival(TopicTracking):
             batch_size: Messages in the entry, 0 for a message that is no batch.
             indexes: Indexes of the delivered messages.
             ack_set: The broker's set of unacked indexes as a bit mask, -1 for all.
-            came_as: A message of the entry, for its fingerprint; only needed for durable state.
+            fingerprint_source: A message of the entry, for its fingerprint; only needed for durable
+                state.
 
         Returns:
-            The record, or None without one, and positions in `indexes` to queue.
+            The entry record (None if the delivery was ignored), and the positions in `indexes` of
+            the messages to queue.
         """
         if self.volatile:
             # Every entry of a non-persistent topic has the same id, and acks mean nothing.
@@ -55,7 +58,7 @@ class TopicArrival(TopicTracking):
             return passing, range(len(indexes))
         recall: Recall | None = None
         if self.durable is not None and self._observer.knows(key):
-            came_as, recall = self._observer.arrived(key, came_as)
+            fingerprint_source, recall = self._observer.arrived(key, fingerprint_source)
             if recall is None:
                 self._replaced(key)
         table = self.table
@@ -72,7 +75,7 @@ class TopicArrival(TopicTracking):
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
             entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
-        entry.came_as = entry.came_as or came_as
+        entry.fingerprint_source = entry.fingerprint_source or fingerprint_source
         if ack_set != -1:
             entry.learn_acked(ack_set)
         count = len(indexes)
@@ -92,7 +95,10 @@ class TopicArrival(TopicTracking):
         return entry, wanted
 
     def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
-        """Return True if nothing of an entry without a record is to be queued."""
+        """Return True if an entry without a record needs no queueing.
+
+        It is acked already, or its nack keeps waiting.
+        """
         # RACE: an ack and a redelivery of its message cross. The broker may not have the ack, so it
         # is due again.
         if self.acks.covers(key):
@@ -132,16 +138,16 @@ class TopicArrival(TopicTracking):
         ):
             return []
         arrived: list[Entry] = []
-        entries, causes, era, live = table.entries, window.causes, self.era, table.live_alone
+        entries, causes, era, live = table.entries, window.causes, self.era, table.live_singles
         # Read once for all: None also if durable state knows of no message of the topic.
         durable = self.durable or None
         highest = table.highest if entries else (-1, -1)
         rising = table.rising or not entries
-        table.alone = table.alone or not entries
+        table.all_single = table.all_single or not entries
         for key in keys:
             if key in entries or key in unsent or (durable is not None and durable.has_record(key)):
                 break
-            entries[key] = entry = Entry.alone(self, key, era, live, causes)
+            entries[key] = entry = Entry.plain(self, key, era, live, causes)
             arrived.append(entry)
             if key < highest:
                 rising = False
@@ -174,7 +180,7 @@ class TopicArrival(TopicTracking):
                 count = max(count, attempts.remembered((*key, -1)))
         entry = Entry(self, key, size, batch_size > 0, count, first_chunk, self.era)
         if size == 1:
-            entry.live = table.live_alone
+            entry.live = table.live_singles
         entry.causes = window.causes
         # If a redelivery was requested, this copy may be a reconnect's, with the requested one to
         # come.
@@ -198,8 +204,10 @@ class TopicArrival(TopicTracking):
             entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
 
     def ignore_copy(self, key: EntryKey, size: int) -> None:
-        """Note a copy that no delivery attempt follows, though the broker will count its
-        redelivery."""
+        """Note that this copy is not a delivery attempt.
+
+        The broker counts its redelivery all the same.
+        """
         if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
             self.window.ignore_copy(key)
 
@@ -212,11 +220,11 @@ class TopicArrival(TopicTracking):
             self.acks.add_whole(entry.key, copy_expected=entry.causes != 0)
 
     def _done(self, key: EntryKey) -> None:
-        self.attempts.done(key)
+        self.attempts.forget_batch(key)
         self.window.unattempted.pop(key, None)
 
     def adopt(self, entry: Entry) -> None:
-        """Use a record again to ack a part of a batch that is not here."""
+        """Use a record again, to ack a message of a batch that is with the broker."""
         if self.acks.covers(entry.key):  # all of it is acked already: no part is left to ack
             entry.ack_all()
             return
@@ -228,11 +236,11 @@ class TopicArrival(TopicTracking):
     # Messages
 
     def _keep_waiting(self, due_key: MessageKey, now_ms: int) -> bool:
-        """Return True if an unbatched message goes on waiting for its due time.
+        """Return True if an unbatched message keeps waiting for its due time.
 
-        This holds on Exclusive and Failover too, where Java's client delivers it at once. Delivered
-        here, it would cancel its rewind, which also brings the messages behind it that the
-        application gave back.
+        This is also so on Exclusive and Failover, where Java's client delivers it at once. Here an
+        early delivery would cancel the rewind of this nack, and with it the redelivery of later
+        unacked messages.
         """
         if self.window.requested:
             if self._postpone_early_copy(due_key, now_ms):
@@ -257,7 +265,10 @@ class TopicArrival(TopicTracking):
         return True
 
     def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
-        """Queue the messages that are AWAY; return their positions in `indexes`."""
+        """Queue the messages that are AWAY, and NACKED ones whose requested redelivery this is.
+
+        Return their positions in `indexes`. An ACKED message is acked again.
+        """
         state, requested = entry.state, bool(self.window.requested)
         wanted = []
         for position, index in enumerate(indexes):
@@ -288,7 +299,10 @@ class TopicArrival(TopicTracking):
     # Durable state
 
     def _replaced(self, key: EntryKey) -> None:
-        """Forget a message whose id another one has now: the topic was created again."""
+        """Forget the old message with this id.
+
+        The topic was created again, and another message has its id now.
+        """
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         self._done(key)

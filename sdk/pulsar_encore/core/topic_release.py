@@ -1,8 +1,8 @@
-"""Redelivery: messages go back to the broker, by request or with a lost connection.
+"""Redelivery of messages, by request or after a lost connection.
 
-On Shared and Key_Shared, single entries are requested again. On Exclusive and Failover the broker
-only rewinds: the topic gives everything unacked back at once, and `Rewind` sees to it that all of
-it is delivered again.
+On Shared and Key_Shared, single entries are requested. On Exclusive and Failover the broker can
+only rewind: every unacked message of the topic becomes AWAY, and `Rewind` checks that all of them
+are delivered again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TopicRelease(TopicArrival):
         return any(entry is not None and entry.unsent_part for entry in found)
 
     def release(self, due: DueBatch, now_ms: int = 0) -> list[tuple[int, list[int]]]:
-        """Give due messages back to the broker: NACKED or HELD becomes AWAY.
+        """Release due messages for redelivery: NACKED or HELD becomes AWAY.
 
         A requested message arrives no sooner than the lead after `now_ms`.
 
@@ -85,7 +85,7 @@ class TopicRelease(TopicArrival):
         if not released:
             return 0
         entry.causes |= Cause.REDELIVERY
-        self.attempts.failed(entry, released & ~again)
+        self.attempts.add_failed(entry, released & ~again)
         if entry.size > 1:
             self.attempts.batch_requested(entry.key)
         self.unacked -= released.bit_count()
@@ -122,21 +122,21 @@ class TopicRelease(TopicArrival):
         )
         self.ordered.clear()
         in_order = table.rising
-        alone: list[EntryKey] = []
+        singles: list[EntryKey] = []
         if not (remembered or self.in_order):
-            alone, queued = table.release_alone(at_once=not self._forwarded, shared=shared)
+            singles, queued = table.release_singles(at_once=not self._forwarded, shared=shared)
             if queued and shared and not self.volatile:
                 self._ignore_copies(queued)
         if self.rewind is not None:
-            self._begin_rewind(self.rewind, alone, in_order)
+            self._begin_rewind(self.rewind, singles, in_order)
         self.window.all_requested = shared
-        dead: list[Entry] = []
+        ended: list[Entry] = []
         for entry in list(table.entries.values()):
             if entry.state[0] == QUEUED:
                 self.ignore_copy(entry.key, entry.size)
             released = entry.release_all()
             if shared:
-                self.attempts.failed(entry, released)
+                self.attempts.add_failed(entry, released)
                 if entry.size > 1:
                     self.attempts.batch_requested(entry.key)
             entry.causes |= Cause.REWIND
@@ -146,8 +146,8 @@ class TopicRelease(TopicArrival):
                 self._remember_away(entry)
             else:
                 entry.live = False
-                dead.append(entry)
-        table.discard(dead)
+                ended.append(entry)
+        table.discard(ended)
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = table.active
@@ -161,7 +161,7 @@ class TopicRelease(TopicArrival):
         self.window.ignore_copies(queued)
 
     def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey], in_order: bool) -> None:
-        """Tell `rewind` which entries are given back, some from an index on.
+        """Tell `rewind` which entries are owed, some from an index on.
 
         `keys` are single-message entries that have been released; others are added.
         """
@@ -178,8 +178,11 @@ class TopicRelease(TopicArrival):
     def outstanding(self) -> int:
         return 0 if self.rewind is None else self.rewind.outstanding
 
-    def rewound_with_others(self) -> None:
-        """Expect copies of all messages: the transport rewinds this topic with another one."""
+    def rewind_repeated(self) -> None:
+        """Prepare for a rewind that releases no held message. Expect copies of all messages.
+
+        This topic's rewind is repeated, or the transport rewinds it together with another topic.
+        """
         self.acks.rewound()
         for entry in self.table.entries.values():
             entry.causes |= Cause.REWIND
@@ -193,8 +196,8 @@ class TopicRelease(TopicArrival):
         table = self.table
         self.window.all_requested = False
         if not self.in_order:
-            self.unacked -= table.drop_queued_alone()
-        if self.in_order or not table.alone:
+            self.unacked -= table.drop_queued_singles()
+        if self.in_order or not table.all_single:
             for entry in [each for each in table.entries.values() if QUEUED in each.state]:
                 self.unacked -= entry.drop_queued()
                 if entry.active == 0:
@@ -215,8 +218,8 @@ class TopicRelease(TopicArrival):
                 parts.append(entry)
         self.acks.reconnected(parts)
 
-    def sent(self, parts: Iterable[Entry]) -> None:
-        for entry in parts:
+    def pack_sent(self, batches: Iterable[Entry]) -> None:
+        for entry in batches:
             self._pack(entry)
 
     def not_confirmed(self, unsent: Unsent) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .duplicate_window import Cause
-from .entry import Entry, EntryKey, ack_alone
+from .entry import Entry, EntryKey, ack_singles
 from .message_key import MessageKey, set_bits
 from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED
 from .topic_release import TopicRelease
@@ -114,7 +114,7 @@ class TopicState(TopicRelease):
         self.timeouts.discard_entry(*key)
         self._observer.acked_entry(key)
         entry = self.table.find(key)
-        # Without a record (nacked, given back, never seen here), no cause is known.
+        # Without a record (nacked, released, never seen here), no cause is known.
         expected = entry is None or entry.causes != 0 or self.window.causes != 0
         self.acks.add_whole(key, copy_expected=expected)
         self._done(key)
@@ -141,11 +141,11 @@ class TopicState(TopicRelease):
         table.unpack_all()
         # The last entry that is acked whole.
         through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)
-        behind = None if len(self.ordered) else table.few_behind(through)
+        later = None if len(self.ordered) else table.few_after(through)
         settled = recorded = 0
-        if behind is not None:
-            settled = len(table.entries) - len(behind)
-            table.end_all_but(behind)
+        if later is not None:
+            settled = len(table.entries) - len(later)
+            table.end_all_but(later)
         else:
             covered = table.up_to(through)
             settled, recorded = self._settle_singles(covered)
@@ -159,7 +159,7 @@ class TopicState(TopicRelease):
             self.unacked -= self.nacks.discard_through(*through) - recorded
             self.timeouts.discard_through(*through)
             self._observer.acked_through(through)
-        if behind is not None:
+        if later is not None:
             self.unacked = table.active + len(self.nacks) - table.count(NACKED)
         rest = table.entries.get(key) if partial else None
         if rest is not None:
@@ -179,10 +179,10 @@ class TopicState(TopicRelease):
         """
         if len(self.ordered):
             return 0, 0
-        dead, recorded, active = ack_alone(covered)
+        ended, recorded, active = ack_singles(covered)
         self.unacked -= active
-        self.table.discard(dead)
-        return len(dead), recorded
+        self.table.discard(ended)
+        return len(ended), recorded
 
     def _settle_entry(self, entry: Entry) -> int:
         self.acks.drop_part(entry)
@@ -270,7 +270,7 @@ class TopicState(TopicRelease):
             if entry.size == 1:  # the broker does not count it
                 entry.redelivered += 1
             else:
-                self.attempts.failed(entry, 1 << index)
+                self.attempts.add_failed(entry, 1 << index)
         self.ordered.hold(entry.due_key(index), due_ms)
         self.special: bool = True  # an ack has to drop that time
         return True

@@ -31,8 +31,8 @@ from .topic_index import TopicIndex
 # Limit of queued messages while a pop waits for one topic and all topics share the permits. It
 # bounds the queue where the broker's unacked limit is off.
 _MAX_PASSED: Final = 20_000
-# Permits are returned for this many messages at once, and for each taken message when a caller
-# waits.
+# A queued delivery has at most this many messages. Its permits are returned when it is used up. If
+# a caller waits, the permits of the messages already taken are returned at once.
 _GROUP: Final = 100
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
@@ -59,15 +59,17 @@ class ReceiveQueue:
     """The arrived messages of a consumer in order, and the callers that wait for them.
 
     Attributes:
-        taken: Messages of the deliveries that were removed.
+        taken: Number of messages in deliveries that were used up, since the start. `drop` does not
+            count.
 
     Args:
         consumed: Called with (topic number, messages) to return that many permits.
-        failed: Called with the error when no message can arrive any more.
+        on_end: Called with the error when no message can arrive any more.
         on_delivery: Called with (entry, indexes) at each delivery to the application.
         one_write: Context in which deliveries reach the disk in one write.
         wanted: Called with the number of waiting callers, if messages arrive only on request.
-        dispose: Frees a container of deliveries gradually, by the most messages in one of them.
+        dispose: Called with (container of deliveries, most messages in one delivery) to free it in
+            steps.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class ReceiveQueue:
         schema: Any,
         consumed: Callable[[int, int], None],
         fair_yield: FairYield,
-        failed: Callable[[Exception], None],
+        on_end: Callable[[Exception], None],
         on_delivery: Callable[[Entry, Sequence[int]], None] | None = None,
         wanted: Callable[[int], None] | None = None,
         one_write: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -88,10 +90,10 @@ class ReceiveQueue:
         self._one_write = one_write
         self._wanted = wanted
         self._fair_yield = fair_yield
-        self._failed = failed
+        self._on_end = on_end
         self._deliveries: deque[QueuedDelivery] = deque()
-        # The deliveries of messages that failed before.
-        self._failed_deliveries: deque[QueuedDelivery] = deque()
+        # The deliveries of messages with failed attempts, and of letters.
+        self._retried_deliveries: deque[QueuedDelivery] = deque()
         # Iterates over the first delivery. No other delivery is partly taken.
         self._head: Iterator[Message] = _NOTHING
         self._topics: TopicIndex | None = None  # made when a caller names topics
@@ -109,7 +111,10 @@ class ReceiveQueue:
         self._error: Exception | None = None
 
     def __len__(self) -> int:
-        """Return the number of queued messages, settled ones included."""
+        """Return the number of messages in the queued deliveries.
+
+        Includes settled messages and messages that were taken out of order.
+        """
         return self._count - self._deliveries[0].at if self._deliveries else 0
 
     def push(
@@ -120,7 +125,11 @@ class ReceiveQueue:
         *,
         permits: bool = True,
     ) -> None:
-        """Queue messages of an entry. Without `permits`, theirs were returned before."""
+        """Queue messages of an entry.
+
+        Args:
+            permits: False if the permits of these messages were returned before.
+        """
         total = len(messages)
         if total > _GROUP:
             for start in range(0, total, _GROUP):
@@ -129,7 +138,7 @@ class ReceiveQueue:
             return
         delivery = QueuedDelivery(entry, indexes, messages, total if permits else 0)
         if entry.redelivered or entry.failed is not None or entry.topic_state.letters:
-            self._failed_deliveries.append(delivery)
+            self._retried_deliveries.append(delivery)
         self._append(delivery)
 
     def push_run(self, entries: Sequence[Entry], messages: Sequence[RawMessage]) -> None:
@@ -148,19 +157,19 @@ class ReceiveQueue:
         if self._collecting or (self._topic_waiters and self._count < _MAX_PASSED):
             self._return_permits(delivery, 0)
 
-    def take_failed(self, most: int) -> list[Message]:
-        """Take messages that failed before or are letters, from the whole queue."""
+    def take_retried(self, most: int) -> list[Message]:
+        """Take messages with failed attempts, and letters, from the whole queue."""
         taken: list[Message] = []
         with self._one_write():
-            while self._failed_deliveries and len(taken) < most:
-                delivery = self._failed_deliveries[0]
-                taken += islice(self._walk_failed(delivery), most - len(taken))
+            while self._retried_deliveries and len(taken) < most:
+                delivery = self._retried_deliveries[0]
+                taken += islice(self._walk_retried(delivery), most - len(taken))
                 if len(taken) < most:  # else the delivery may have more messages
-                    self._failed_deliveries.popleft()
+                    self._retried_deliveries.popleft()
                     self._return_permits(delivery, 0)
         return taken
 
-    def _walk_failed(self, delivery: QueuedDelivery) -> Iterator[Message]:
+    def _walk_retried(self, delivery: QueuedDelivery) -> Iterator[Message]:
         """Take the messages of a delivery that stays queued."""
         entry = delivery.entry
         for index, raw in zip(delivery.indexes, delivery.messages, strict=True):
@@ -208,8 +217,9 @@ class ReceiveQueue:
                 if entry.failed is None and entry.delivery_numbers is None and not failures:
                     yield Message(raw, schema, entry, index, entry.redelivered)
                 else:
-                    failed, number = attempts.count(entry, index), entry.delivery_number(index)
-                    yield Message(raw, schema, entry, index, failed, number)
+                    failed_attempts = attempts.count(entry, index)
+                    number = entry.delivery_number(index)
+                    yield Message(raw, schema, entry, index, failed_attempts, number)
         self._finish_first(delivery)
 
     def _walk_run(self, delivery: QueuedRun) -> Iterator[Message]:
@@ -226,12 +236,15 @@ class ReceiveQueue:
                 if entry.failed is None and entry.delivery_numbers is None and not failures:
                     yield Message(raw, schema, entry, 0, entry.redelivered)
                 else:
-                    failed, number = attempts.count(entry, 0), entry.delivery_number(0)
-                    yield Message(raw, schema, entry, 0, failed, number)
+                    failed_attempts, number = attempts.count(entry, 0), entry.delivery_number(0)
+                    yield Message(raw, schema, entry, 0, failed_attempts, number)
         self._finish_first(delivery)
 
     def dequeue(self) -> Queued | None:
-        """Remove the next message, which stays QUEUED. Do not combine it with `take` and others."""
+        """Remove the next message, which stays QUEUED.
+
+        Do not mix with `take`, `take_many` or `get`, which iterate over the first delivery.
+        """
         while self._deliveries:
             first = self._deliveries[0]
             queued = first.dequeue()
@@ -253,8 +266,9 @@ class ReceiveQueue:
         """Report the delivery of a message, and make its object."""
         if self._on_delivery is not None:
             self._on_delivery(entry, (index,))
-        failed = entry.topic_state.attempts.count(entry, index)
-        return Message(raw, self._schema, entry, index, failed, entry.delivery_number(index))
+        failed_attempts = entry.topic_state.attempts.count(entry, index)
+        number = entry.delivery_number(index)
+        return Message(raw, self._schema, entry, index, failed_attempts, number)
 
     # Messages of certain topics
 
@@ -263,13 +277,13 @@ class ReceiveQueue:
         return self._by_topic().has(only)
 
     def take_of(
-        self, only: Container[int], most: int, *, failed_first: bool = False
+        self, only: Container[int], most: int, *, retried_first: bool = False
     ) -> list[Message]:
         taken: list[Message] = []
         done: list[QueuedDelivery] = []
         with self._one_write():
-            if failed_first:
-                for delivery in list(self._failed_deliveries):
+            if retried_first:
+                for delivery in list(self._retried_deliveries):
                     if delivery.entry.topic_state.number in only:
                         self._take_from(delivery, taken, most)
             for deliveries in self._by_topic().in_turn(only):
@@ -324,9 +338,9 @@ class ReceiveQueue:
         if id(self._deliveries[0]) in removed:
             self._head = _NOTHING
         self._deliveries = deque(each for each in self._deliveries if id(each) not in removed)
-        if self._failed_deliveries:
-            self._failed_deliveries = deque(
-                each for each in self._failed_deliveries if id(each) not in removed
+        if self._retried_deliveries:
+            self._retried_deliveries = deque(
+                each for each in self._retried_deliveries if id(each) not in removed
             )
         for delivery in done:
             self._count -= delivery.end
@@ -341,8 +355,8 @@ class ReceiveQueue:
 
     def _remove_first(self, delivery: QueuedDelivery) -> None:
         self._deliveries.popleft()
-        if self._failed_deliveries and self._failed_deliveries[0] is delivery:
-            self._failed_deliveries.popleft()
+        if self._retried_deliveries and self._retried_deliveries[0] is delivery:
+            self._retried_deliveries.popleft()
         if self._topics is not None:
             self._topics.remove_if_first(delivery)
         self._count -= delivery.end
@@ -453,7 +467,7 @@ class ReceiveQueue:
         attempts: Attempts = run.entry.topic_state.attempts
         if attempts.failures:
             return None
-        on_delivery, live = self._on_delivery, run.entry.topic_state.table.live_alone
+        on_delivery, live = self._on_delivery, run.entry.topic_state.table.live_singles
         for at, entry in enumerate(run.entries):
             state = entry.state
             if (
@@ -562,8 +576,9 @@ class ReceiveQueue:
         never let a message arrive.
 
         Args:
-            takes: True if the caller takes a message when it is woken. A caller that may wait for
-                more is woken in addition to a taking caller, so that no message stays queued.
+            takes: True if the caller will take a message when woken. A caller that may go on
+                waiting (for a full batch) is woken in addition to one that takes, so that no
+                message stays queued.
         """
         if self._error is not None:
             await asyncio.sleep(0)
@@ -618,16 +633,19 @@ class ReceiveQueue:
         if at < len(self._waiters) and self._waiters[at] is waiter:
             del self._waiters[at]
 
-    def wake(self, waiters: int, topic_number: int | None = None) -> None:
-        """Wake up to `waiters` callers that take a message, and the other callers before them.
+    def wake(self, messages: int, topic_number: int | None = None) -> None:
+        """Wake callers for `messages` new messages.
+
+        Wakes that many callers that surely take one, and every caller in line before them that may
+        not.
 
         Args:
-            topic_number: A topic that has a message in a key queue.
+            topic_number: Topic of a message in a key queue, which this queue does not see.
         """
         left: list[_Waiter] = []
         checked = 0
         for waiter in self._waiters:
-            if waiters <= 0:
+            if messages <= 0:
                 break
             checked += 1
             only = waiter.only
@@ -639,7 +657,7 @@ class ReceiveQueue:
                 waiter.topic_number = topic_number
                 waiter.future.set_result(True)
                 self._fair_yield.hold()
-                waiters -= waiter.takes
+                messages -= waiter.takes
         self._waiters[:checked] = left
 
     def drop(self, states: Collection[object] | None = None) -> None:
@@ -664,10 +682,10 @@ class ReceiveQueue:
             self._dispose(self._deliveries, each)
         self._deliveries = kept
         self._topics = None
-        if self._failed_deliveries:
+        if self._retried_deliveries:
             remaining = {id(delivery) for delivery in kept}
-            self._failed_deliveries = deque(
-                delivery for delivery in self._failed_deliveries if id(delivery) in remaining
+            self._retried_deliveries = deque(
+                delivery for delivery in self._retried_deliveries if id(delivery) in remaining
             )
         for topic_number, messages in permits.items():
             self._consumed(topic_number, messages)
@@ -684,7 +702,7 @@ class ReceiveQueue:
         for waiter in waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
-        self._failed(error)
+        self._on_end(error)
 
 
 def _ignore_drop(states: Collection[object] | None) -> None:

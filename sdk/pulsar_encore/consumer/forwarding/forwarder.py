@@ -183,7 +183,7 @@ class Forwarder:
 
         Without evidence of the last attempt, the letter has that of an earlier one.
         """
-        if not _leave(held):
+        if not _begin_forwarding(held):
             return
         # Every failed letter costs a redelivery, so the excess over the limit counts earlier
         # failures.
@@ -191,15 +191,15 @@ class Forwarder:
         forwarding = _Forwarding(message, self._topics.dead(message), failed_before=failed_before)
 
         def write() -> OutgoingMessage:
-            known = _failures(held)
+            failures = _failures(held)
             return dead_letter_by_nack(
                 message,
                 self._author,
                 attempt=held.failed + 1,
                 reason=reason,
                 wall_now=self._wall_now(),
-                evidence=evidence or (known and known.evidence),
-                first_failed=_first_failed(held, known),
+                evidence=evidence or (failures and failures.evidence),
+                first_failed=_first_failed(held, failures),
                 from_retry_topic=self._from_retry_topic(message),
             )
 
@@ -209,14 +209,14 @@ class Forwarder:
         self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
     ) -> None:
         """Send a nacked message to the retry letter topic."""
-        if not _leave(held):
+        if not _begin_forwarding(held):
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
         forwarding = _Forwarding(message, self._topics.retry(), due=due)
 
         def write() -> OutgoingMessage:
-            known = _failures(held)
+            failures = _failures(held)
             return overflowed_nack(
                 message,
                 self._author,
@@ -224,7 +224,7 @@ class Forwarder:
                 delay_ms=delay_ms,
                 deliver_at=due,
                 evidence=evidence,
-                first_failed=_first_failed(held, known),
+                first_failed=_first_failed(held, failures),
                 from_retry_topic=self._from_retry_topic(message),
             )
 
@@ -262,7 +262,10 @@ class Forwarder:
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
-            logger.warning("a letter was sent, its original cannot be acked: %s", failure)
+            logger.warning(
+                "a letter was stored, but its original cannot be acked and may be redelivered: %s",
+                failure,
+            )
         if forwarding.outcome is not None and not forwarding.outcome.done():
             forwarding.outcome.set_result(None)
 
@@ -289,7 +292,9 @@ class Forwarder:
         now = self._loop.time()
         if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
             self._logged = now
-            logger.warning("letters to %s fail, their originals are redelivered: %s", topic, error)
+            logger.warning(
+                "cannot send letters to %s; the original messages are redelivered: %s", topic, error
+            )
 
     async def close(self) -> None:
         """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
@@ -307,7 +312,7 @@ class Forwarder:
             await self._topics.close()
 
 
-def _leave(held: Held) -> bool:
+def _begin_forwarding(held: Held) -> bool:
     """Mark a message as being forwarded, if it is held or queued."""
     state: TopicState = held.entry.topic_state
     return state.begin_forwarding(held.entry, held.batch_index)
@@ -315,11 +320,15 @@ def _leave(held: Held) -> bool:
 
 def _failures(held: Held) -> Failures | None:
     state: TopicState = held.entry.topic_state
-    return state.attempts.of(held.entry.due_key(held.batch_index))
+    return state.attempts.failures_of(held.entry.due_key(held.batch_index))
 
 
-def _first_failed(held: Held, known: Failures | None) -> int | None:
-    """Return the first attempt in any process, in ms since the epoch."""
+def _first_failed(held: Held, failures: Failures | None) -> int | None:
+    """Return the time of the first attempt, in ms since the epoch.
+
+    With durable state it is the first delivery of the entry in any process, otherwise the first
+    failure of this message here. None if unknown.
+    """
     durable = held.entry.topic_state.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
-    return known.first_ms if first is None and known is not None else first
+    return failures.first_ms if first is None and failures is not None else first

@@ -71,7 +71,7 @@ class KeyQueues:
         most: Limit of messages in key queues, also the messages that are out.
         dead_letter_if_spent: Dead-letters a message if it has used up its attempts. Called when the
             message is the next of its key, because later messages wait until the letter is stored.
-        spent: Returns True if a message has used up its attempts: it is never leased behind others.
+        spent: Returns True if a message has used up its attempts: it is never leased after others.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class KeyQueues:
             key_queues = growing
 
     def _may_follow(self, key_queue: KeyQueue, now: int) -> bool:
-        """Return True if the next message may be leased behind the messages that are out."""
+        """Return True if the next message may be leased after the messages that are out."""
         items = key_queue.items
         while key_queue.out < len(items):
             item = items[key_queue.out]
@@ -196,7 +196,7 @@ class KeyQueues:
         return False
 
     def lease_ended(self, key_queue: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
-        """End the lease on a message. If it failed, requeue the messages behind it that are out.
+        """End the lease on a message. If it failed, requeue later messages of its key that are out.
 
         The caller ends the leases of the returned messages.
         """
@@ -288,7 +288,7 @@ class KeyQueues:
                 self._ready.append(key_queue)
             items = key_queue.items
             if len(items) > key_queue.out and _message_key(item) < _message_key(items[-1]):
-                # A message of another consumer arrives behind newer ones.
+                # A message of another consumer arrives after newer ones.
                 at = bisect_right(items, _message_key(item), lo=key_queue.out, key=_message_key)
                 items.insert(at, item)
                 if at == 0 and key_queue.check_number:

@@ -4,7 +4,7 @@ If the end of a lease moves later, the lease stays in its bucket until the bucke
 moves to another one. Every change is one step without an await, so a lease is either settled or
 expires.
 
-Invariant: a lease is in `_out` until it is over. Until then it is also in the bucket at edge
+Invariant: a lease is in `_active` until it is over. Until then it is also in the bucket at edge
 `armed`, or in `_expiring`.
 """
 
@@ -72,7 +72,7 @@ class LeaseTable:
         self._granter = secrets.token_hex(8)
         _all[self._granter] = self
         self._granted = 0
-        self._out: dict[int, LeaseRecord] = {}
+        self._active: dict[int, LeaseRecord] = {}
         self._buckets: dict[int, _Bucket | None] = {}  # by edge; None for an emptied bucket
         self._edges: list[int] = []  # the same edges, as a heap
         self._empty_count = 0  # number of emptied buckets
@@ -89,11 +89,11 @@ class LeaseTable:
         self._alarm.start(self._ring)
 
     def __len__(self) -> int:
-        return len(self._out)
+        return len(self._active)
 
     @property
     def free(self) -> int:
-        return self.most - len(self._out)
+        return self.most - len(self._active)
 
     @property
     def is_open(self) -> bool:
@@ -105,15 +105,15 @@ class LeaseTable:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
-    def record(self, message: Message, length_ms: int) -> LeaseRecord:
-        """Grant a lease on a message that was just delivered, without an ack timeout."""
+    def add(self, message: Message, length_ms: int) -> LeaseRecord:
+        """Lease a message that was just delivered. The lease replaces its ack timeout."""
         held = held_of(message)
         assert held is not None  # readers grant no leases
         state: TopicState = held.entry.topic_state
         state.end_timeout(held.entry, held.batch_index)
         self._granted = number = self._granted + 1
         record = LeaseRecord(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
-        self._out[number] = record
+        self._active[number] = record
         self._arm(record)
         return record
 
@@ -135,17 +135,19 @@ class LeaseTable:
         if named.granter != self._granter:
             raise LeaseLostError(
                 f"the lease on a message of {named.topic} was granted by another consumer, or by "
-                "this one before a restart, without a state: use it there; the message is "
-                "redelivered"
+                "an earlier process without a state directory (`state=`). If another consumer "
+                "granted it, settle it there; otherwise it is lost and the message is redelivered"
             )
-        record = self._out.get(named.number)
+        record = self._active.get(named.number)
         if record is None:
             raise LeaseLostError(
-                f"the lease on a message of {named.topic} is over: it was settled, or was lost "
-                "and the message is redelivered"
+                f"the lease on a message of {named.topic} has ended: its message was acked or "
+                "nacked, or the lease expired or was lost and the message is redelivered"
             )
         if self.handle(record) != text:
-            raise ConfigurationError("not a lease's handle: it was changed; pass it as it was")
+            raise ConfigurationError(
+                "this lease handle was changed; pass exactly the text that the lease gave you"
+            )
         self.check(record)
         return record
 
@@ -199,7 +201,7 @@ class LeaseTable:
 
         `check` detects such a lease if this walk has not reached it yet.
         """
-        self._lose_some(iter(list(self._out.values())), "its message was returned to the broker")
+        self._lose_some(iter(list(self._active.values())), "its message was returned to the broker")
 
     def _lose_some(
         self, records: Iterator[LeaseRecord], why: str, *, all_of_them: bool = False
@@ -233,8 +235,8 @@ class LeaseTable:
         self._edges.clear()
         self._empty_count = 0
         self._expiring = iter(())
-        self._lose_some(iter(list(self._out.values())), str(why), all_of_them=True)
-        self._wake()  # waiting pops then raise the error
+        self._lose_some(iter(list(self._active.values())), str(why), all_of_them=True)
+        self._wake_all()  # waiting pops then raise the error
 
     def lose(self, record: LeaseRecord, why: str) -> None:
         if record.over is None:
@@ -247,13 +249,13 @@ class LeaseTable:
 
     def _end(self, record: LeaseRecord, why: str) -> None:
         record.over = why
-        del self._out[record.number]
+        del self._active[record.number]
         if self._writer is not None:
             self._writer.ended(record)
         self._disarm(record)
         if self._refusal is None:
             self.ended(record)
-        self._wake()
+        self._wake_all()
 
     # Pops that wait for a free lease
 
@@ -274,17 +276,17 @@ class LeaseTable:
         finally:
             timer.cancel()
             self._waiters.remove(waiter)
-            self.wake()  # the next pop, if this one was cancelled
+            self.wake_if_free()  # the next pop, if this one was cancelled
 
-    def _wake(self) -> None:
+    def _wake_all(self) -> None:
         if self._waiters and not self._affinity.loop_is_closed:
             for _, future in self._waiters:
                 if not future.done():
                     future.set_result(True)
 
-    def wake(self) -> None:
+    def wake_if_free(self) -> None:
         if self.free > 0:
-            self._wake()
+            self._wake_all()
 
     # Expiry
 

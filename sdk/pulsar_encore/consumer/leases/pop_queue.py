@@ -19,9 +19,9 @@ from .lease_record import LeaseRecord
 from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
-#: Every fifth pop takes previously failed messages first, as in RocketMQ. If none did, new messages
-#: would delay failed ones; if all did, poison messages would delay the others.
-_FAILED_FIRST_EVERY: Final = 5
+#: Every fifth pop takes messages with failed attempts first, as in RocketMQ. If none did, new
+#: messages would delay failed ones; if all did, poison messages would delay the others.
+_RETRIED_FIRST_EVERY: Final = 5
 
 
 class _Line:
@@ -86,7 +86,7 @@ class PopQueue:
                 else:
                     taken = self._key_queues.take(free, only, per_key)
                     records = self._granted(taken, length_ms)
-                self._leases.wake()
+                self._leases.wake_if_free()
                 if records:
                     if len(self._lines) > 1:
                         self._queue.wake(1)  # a pop of another line may find more messages
@@ -103,21 +103,21 @@ class PopQueue:
         self, line: _Line, most: int, length_ms: int, only: TopicChoice | None
     ) -> list[LeaseRecord]:
         taken = []
-        failed_first = line.pops % _FAILED_FIRST_EVERY == _FAILED_FIRST_EVERY - 1
+        retried_first = line.pops % _RETRIED_FIRST_EVERY == _RETRIED_FIRST_EVERY - 1
         if only is not None:
-            taken = self._queue.take_of(only, most, failed_first=failed_first)
+            taken = self._queue.take_of(only, most, retried_first=retried_first)
         else:
-            if failed_first:
-                taken = self._queue.take_failed(most)
+            if retried_first:
+                taken = self._queue.take_retried(most)
             if len(taken) < most:
                 taken += self._queue.take_many(most - len(taken), 0)
         line.pops += bool(taken)
-        return [self._leases.record(message, length_ms) for message in taken]
+        return [self._leases.add(message, length_ms) for message in taken]
 
     def _granted(self, taken: list[tuple[KeyQueue, Message]], length_ms: int) -> list[LeaseRecord]:
         records = []
         for key_queue, message in taken:
-            record = self._leases.record(message, length_ms)
+            record = self._leases.add(message, length_ms)
             self._key_queue_of[record.number] = key_queue
             key_queue.records[_message_of(record)] = record
             records.append(record)

@@ -1,4 +1,4 @@
-"""When acks are sent: grouped by time, entries and messages, and kept while disconnected.
+"""Sends acks in groups, limited by time, entries and messages, and keeps them while disconnected.
 
 Grouping by time alone would limit a consumer to one unacked window per group time, because the
 broker stops delivering at its window.
@@ -26,9 +26,10 @@ _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
 # Entries sent in one iteration of the loop, 3 us each.
 _SLICE: Final = 1_000
-# A redelivery that crossed an ack arrives within `REDELIVERY_S`, unless it waits in the transport
-# behind messages that the application has not taken: up to this many and the receiver queue.
-_BEHIND: Final = 10_000
+# A redelivery that crossed an ack arrives within `REDELIVERY_S`, if it is not queued in the
+# transport after messages that the application has not taken. The transport queues at most this
+# many messages plus twice the receiver queue.
+_MOST_QUEUED: Final = 10_000
 # Without arrivals for this long, despite permits, no message waits in the transport.
 _CALM_MS: Final = 500
 
@@ -51,18 +52,20 @@ class AckSender:
         self._min_due = min(self._most_messages, self._most_entries) if self._group_s else 0
         self._queue = queue
         self.receipts: AckReceipts = AckReceipts(loop, self._not_confirmed)
-        self._queue_depth = _BEHIND + 2 * options.receiver_queue_size
+        self._queue_depth = _MOST_QUEUED + 2 * options.receiver_queue_size
         self._arrived_ms = 0
         self._taken = 0  # messages taken when duplicate windows last advanced
         self._unsent = 0
-        self._refused: set[int] = set()  # topics that only the timer retries
+        # Topics whose last flush was rejected. `added` does not flush them; `flush`, a reconnect
+        # and the retry timer do.
+        self._rejected_topics: set[int] = set()
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._duplicate_timer: asyncio.TimerHandle | None = None
 
     def added(self, state: TopicState, messages: int) -> None:
-        """Record that acks of more messages wait in `state`, and flush if due."""
+        """Note that `state` has this many more unsent acks, and flush if a limit is reached."""
         if not messages:
             return
         self._unsent = unsent = self._unsent + messages
@@ -72,26 +75,26 @@ class AckSender:
             or len(state.acks) >= self._most_entries
             or self._group_s == 0
         )
-        if due and state.number not in self._refused:
+        if due and state.number not in self._rejected_topics:
             self._flush_ready(_SLICE)
         elif self._timer is None:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
 
-    def arrived(self, now: int) -> None:
+    def note_arrival(self, now: int) -> None:
         self._arrived_ms = now
 
     def flush(self) -> bool:
-        """Send all acks now; return False if some were rejected, which are retried."""
-        self._refused.clear()
+        """Send all acks now. Return False if the transport rejected some; they are retried."""
+        self._rejected_topics.clear()
         self._flush_ready(sys.maxsize)
-        return not self._refused
+        return not self._rejected_topics
 
-    async def flush_in_turns(self) -> None:
+    async def flush_in_steps(self) -> None:
         """Send the present acks, a thousand entries in each iteration of the loop.
 
         Acks that are added meanwhile do not prolong the call.
         """
-        self._refused.clear()
+        self._rejected_topics.clear()
         left = self._topic_states.unsent_acks
         while left > 0:
             before = self._topic_states.unsent_acks
@@ -112,10 +115,10 @@ class AckSender:
         left = 0
         for state in self._topic_states:
             waiting = len(state.acks)
-            if not waiting or state.number in self._refused:
+            if not waiting or state.number in self._rejected_topics:
                 continue
             if most > 0 and not self._flush(state, most):
-                self._refused.add(state.number)
+                self._rejected_topics.add(state.number)
             left += max(0, waiting - most)
             most = max(0, most - waiting)
         if left:
@@ -124,12 +127,12 @@ class AckSender:
         self._retry_refused()
 
     def _retry_refused(self) -> None:
-        if self._refused and self._retry is None:
+        if self._rejected_topics and self._retry is None:
             self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._retry_acks)
 
     def _retry_acks(self) -> None:
         self._retry = None
-        self._refused.clear()
+        self._rejected_topics.clear()
         self._flush_ready(_SLICE)
 
     def watch_duplicates(self) -> None:
@@ -149,13 +152,13 @@ class AckSender:
             state.acks.put_back(unsent)
             raise
         self.receipts.sent(state, unsent, receipt)
-        state.sent(unsent.parts)
+        state.pack_sent(unsent.parts)
         return True
 
     def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
         """Retry acks after a failed receipt, though the connection works."""
         state.not_confirmed(unsent)
-        self._refused.add(state.number)
+        self._rejected_topics.add(state.number)
         self._retry_refused()
 
     def disconnected(self, states: Collection[TopicState]) -> None:
@@ -172,7 +175,7 @@ class AckSender:
     def connected(self, states: Collection[TopicState]) -> None:
         for state in states:
             state.reconnected()
-        self._refused.clear()
+        self._rejected_topics.clear()
         self._flush_ready(_SLICE)
         self.receipts.connected(states)
         if self._reconnect_timer is not None:
@@ -183,7 +186,8 @@ class AckSender:
         self._duplicate_timer = None
         calm = not len(self._queue) and now_ms(self._loop) - self._arrived_ms >= _CALM_MS
         if not calm and self._queue.taken - self._taken < self._queue_depth:
-            self.watch_duplicates()  # a duplicate may wait behind messages that are not taken yet
+            # A duplicate may be queued after messages that are not taken yet.
+            self.watch_duplicates()
             return
         self._taken = self._queue.taken
         left = [state.window.advance() for state in self._topic_states]
@@ -194,10 +198,10 @@ class AckSender:
         for state in self._topic_states:
             state.window.end_reconnect()
 
-    async def confirmed(self, longest_s: float) -> None:
+    async def wait_for_receipts(self, timeout_s: float) -> None:
         awaited = self.receipts.awaited
         if awaited:
-            await asyncio.wait(awaited, timeout=longest_s)
+            await asyncio.wait(awaited, timeout=timeout_s)
 
     def close(self, why: Exception) -> None:
         """Stop the timers and fail the waiting callers. No ack is sent."""

@@ -36,15 +36,19 @@ _MAX_RETRY_MS: Final = 5_000
 _LAST: Final = (1 << 63) - 1
 
 
-class LastAttempts(Protocol):
-    """Dead-letters batch messages that are known by id only."""
+class LastAttemptHandler(Protocol):
+    """Dead-letters batch messages whose last attempt failed in a call that has no payload.
+
+    These calls are an ack timeout and `redeliver_unacknowledged_messages`. Implemented by
+    `forwarding.last_attempts.LastAttempts`.
+    """
 
     def dead_letter_if_last(self, entry: Entry, index: int, reason: str) -> bool:
         """Dead-letter a failed message, or return False if it has to be redelivered."""
         ...
 
     def fail_all(self, state: TopicState, reason: str) -> None:
-        """Do the same for every held message of a topic."""
+        """Dead-letter every held message of a topic that is at its last attempt."""
         ...
 
 
@@ -74,10 +78,10 @@ class Redelivery:
         self._acks = acks
         self._rewinds = rewinds
         self._rng = rng
-        # By topic number: retry time in ms, and delay in ms.
-        self._refused: dict[int, tuple[int, int]] = {}
+        # By topic number, after a rejected request: time of the next try and delay before it (ms).
+        self._retry_at: dict[int, tuple[int, int]] = {}
         self.all_due: Callable[[], None] = _ignore_all_due
-        self.last: LastAttempts | None = None
+        self.last: LastAttemptHandler | None = None
         alarm.start(self._ring)
 
     # Waiting messages
@@ -127,7 +131,7 @@ class Redelivery:
     def connected(self, states: Iterable[TopicState]) -> None:
         """Retry rejected requests at once."""
         for state in states:
-            if self._refused.pop(state.number, None) is not None:
+            if self._retry_at.pop(state.number, None) is not None:
                 self._alarm.at(state.next_due())
 
     # Due messages
@@ -135,8 +139,8 @@ class Redelivery:
     def _ring(self, now: int) -> int | None:
         heads = []
         for state in self._topic_states:
-            if self._refused and self._refused.get(state.number, (0, 0))[0] > now:
-                heads.append(self._refused[state.number][0])
+            if self._retry_at and self._retry_at.get(state.number, (0, 0))[0] > now:
+                heads.append(self._retry_at[state.number][0])
                 continue
             if len(state.timeouts):
                 self._time_out(state, state.take_timeouts(now, _BURST), now)
@@ -144,7 +148,7 @@ class Redelivery:
                 self._request(state, state.nacks, state.take_nacks(now, _BURST))
             head = state.next_due()
             if head is not None:
-                until, _ = self._refused.get(state.number, (head, 0))
+                until, _ = self._retry_at.get(state.number, (head, 0))
                 heads.append(max(head, until))
         return min(heads, default=None)
 
@@ -153,7 +157,9 @@ class Redelivery:
             due = _dead_letter_last(self.last, state, due)
         if not due:
             return
-        if state.attempts.remembers:  # the broker does not count these attempts
+        if state.attempts.remembers:
+            # The broker may forget its count (see `core.attempts`), and on Exclusive and Failover
+            # it counts nothing.
             evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
             for key in due:
                 state.attempts.remember(key, wall_now, evidence)
@@ -191,7 +197,7 @@ class Redelivery:
             except TransportError as error:
                 self._put_back(state, index, due, now, error)
                 return
-            self._refused.pop(state.number, None)
+            self._retry_at.pop(state.number, None)
         index.done(due)
 
     def _put_back(
@@ -201,10 +207,15 @@ class Redelivery:
         state.request_failed(due, now)
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
-        _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))
+        _, pause = self._retry_at.get(state.number, (0, _RETRY_MS // 2))
         pause = min(2 * pause, _MAX_RETRY_MS)
-        self._refused[state.number] = (now + pause, pause)
-        logger.debug("%s: redelivery refused, again in %d ms: %s", state.topic, pause, error)
+        self._retry_at[state.number] = (now + pause, pause)
+        logger.debug(
+            "%s: a redelivery request was rejected, retrying in %d ms: %s",
+            state.topic,
+            pause,
+            error,
+        )
 
     def redeliver_all(self) -> None:
         """Redeliver every unacked message, pending nacks included."""
@@ -220,7 +231,7 @@ class Redelivery:
     def _make_all_due(self) -> None:
         """Queue every held or held-back message again, for ordered leases.
 
-        Redelivered by the broker, the messages would arrive behind later messages of their keys.
+        If the broker redelivered them, they would arrive after later messages of their keys.
         """
         for state in self._topic_states:
             if len(state.nacks):  # nacks by id, of messages that are not in this process
@@ -233,7 +244,7 @@ class Redelivery:
         self._alarm.close()
 
 
-def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
+def _dead_letter_last(last: LastAttemptHandler, state: TopicState, due: DueBatch) -> DueBatch:
     """Dead-letter messages at their last attempt; return the other timeouts."""
     left = []
     for ledger, number, mask in due.indexes:

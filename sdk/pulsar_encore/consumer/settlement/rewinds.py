@@ -1,8 +1,9 @@
 """Rewinds: the broker redelivers every unacked message of a topic, in order.
 
-Exclusive and Failover subscriptions have no other redelivery (PIP-84; as in Java's client), so a
-due nack or ack timeout of one message rewinds its whole topic. A rewind that does not bring every
-unacked message is repeated (see `core.rewind_check`).
+On Exclusive and Failover, REDELIVER ignores message ids
+(`docs/notes/wire-protocol.md#rewind-during-a-read`). As in Java's client, one due nack or ack
+timeout therefore rewinds its whole topic. A rewind that does not bring every unacked message is
+repeated (see `core.rewind_check`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Rewinds:
     def repeat(self, state: TopicState) -> None:
         """Repeat a rewind. Messages that arrived are kept."""
         for each in self._topic_states.rewound_with(state):
-            each.rewound_with_others()
+            each.rewind_repeated()
         self._request(state)
 
     def _request(self, state: TopicState | None) -> None:
@@ -90,11 +91,11 @@ class Rewinds:
             self._set_timer()
             now, taken = self._loop.time(), self._queue.taken
             progress = self._progress.setdefault(state.number, _Progress(now))
-            if progress.moved(state.rewind.came, now, taken):
+            if progress.update(state.rewind.owed_arrived, now, taken):
                 continue
             if len(self._queue) and taken - progress.taken < self._max_ahead():
-                continue  # the missing entries may be behind messages that are not taken yet
-            if not progress.is_over(now):
+                continue  # the missing entries may be queued after messages that are not taken yet
+            if not progress.has_timed_out(now):
                 continue
             if progress.rewinds < _MAX_REWINDS:
                 progress.record_rewind(now, taken)
@@ -122,21 +123,22 @@ class Rewinds:
 class _Progress:
     """How long a rewind has brought nothing, and how often it was repeated."""
 
-    __slots__ = ("came", "rewinds", "since_s", "taken")
+    __slots__ = ("owed_arrived", "rewinds", "since_s", "taken")
 
     def __init__(self, now: float) -> None:
-        self.came = -1
+        self.owed_arrived = -1
         self.since_s = now
         self.taken = 0  # messages of any topic that the application had taken by then
         self.rewinds = 0
 
-    def moved(self, came: int, now: float, taken: int) -> bool:
-        if came == self.came:
+    def update(self, owed_arrived: int, now: float, taken: int) -> bool:
+        """Note how many owed entries have arrived. Return True if there are more than before."""
+        if owed_arrived == self.owed_arrived:
             return False
-        self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
+        self.owed_arrived, self.since_s, self.taken, self.rewinds = owed_arrived, now, taken, 0
         return True
 
-    def is_over(self, now: float) -> bool:
+    def has_timed_out(self, now: float) -> bool:
         return now - self.since_s >= _TIMEOUT_S * (1 << self.rewinds)
 
     def record_rewind(self, now: float, taken: int) -> None:

@@ -282,7 +282,7 @@ class StoreUser(Protocol):
     def is_held(self, key: MessageKey) -> bool:
         """Return whether the application of this consumer holds a message."""
 
-    def acked(self, message_id: MessageId) -> None:
+    def ack_here(self, message_id: MessageId) -> None:
         """Handle an ack of a message by another consumer."""
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
