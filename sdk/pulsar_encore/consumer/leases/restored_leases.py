@@ -193,7 +193,7 @@ def _size(lease: RestoredLease) -> int:
 
 def _lease_over(named: handles.LeaseHandle) -> LeaseLostError:
     return LeaseLostError(
-        f"the lease on a message of {named.topic} was granted before a restart, by another "
-        "consumer or without a state, and is over or unknown here: it was settled, or the "
-        "message is redelivered"
+        f"the lease on a message of {named.topic} is not known here: it has ended, or another "
+        "consumer or a process without a state directory (`state=`) granted it. Its message was "
+        "settled, or is redelivered"
     )
