@@ -179,8 +179,7 @@ class Redelivery:
     def _request(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
         if not due:
             return
-        if not state.shared:  # one due message of an Exclusive or Failover topic rewinds it
-            self._rewinds.begin(state)
+        if self._rewinds.begin_if_unshared(state):
             index.done(due)
             return
         unsent = state.has_unsent_part(due)

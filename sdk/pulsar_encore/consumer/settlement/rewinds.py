@@ -45,6 +45,17 @@ class Rewinds:
         self._progress: dict[int, _Progress] = {}  # by topic number
         self._timer: asyncio.TimerHandle | None = None
 
+    def begin_if_unshared(self, state: TopicState) -> bool:
+        """Rewind the whole topic on Exclusive and Failover, where nothing less can be requested.
+
+        Returns:
+            False, and nothing was done, on Shared and Key_Shared.
+        """
+        if state.shared:
+            return False
+        self.begin(state)
+        return True
+
     def begin(self, state: TopicState | None) -> None:
         """Release every unacked message of a topic and request all of them again.
 

@@ -30,7 +30,7 @@ from .index_recovery import open_store
 from .key_numbers import Numbers, merge_batches
 from .membership import Membership
 from .snapshot_cursor import SnapshotCursor
-from .snapshot_store import SnapshotStore, StoreLimits
+from .snapshot_maintenance import MaintenanceLimits, SnapshotMaintenance
 from .snapshots import Snapshots
 from .spilling_metrics import MetricSample, SpillingMetrics, SpillingStatistics, samples
 from .stepwise_work import Tasks
@@ -157,7 +157,7 @@ class SpillingIndex:
         self._membership = Membership()
         self._snapshots = Snapshots(blobs, self._membership, metrics, self._add_rescued)
         self._journal: HeadJournal | None = None
-        limits = StoreLimits(
+        limits = MaintenanceLimits(
             head=min_index_count_per_bucket,
             cut=(most, int(step_s * 1000)),
             snapshots=max_num_buckets,
@@ -187,7 +187,7 @@ class SpillingIndex:
                 clock=clock,
                 metrics=metrics,
             )
-        self._snapshot_store = SnapshotStore(
+        self._maintenance = SnapshotMaintenance(
             blobs,
             tasks=self._tasks,
             heads=self._heads,
@@ -457,11 +457,11 @@ class SpillingIndex:
             return
         if self._journal is not None:
             self._journal.write(records.clear())
-        self._snapshot_store.discard_all()
+        self._maintenance.discard_all()
         self._heads.clear()
         self._membership.clear()
         self._snapshots.clear()
-        self._snapshot_store.checkpoint()
+        self._maintenance.checkpoint()
 
     def _check(self) -> None:
         self._heads._check()
@@ -490,17 +490,17 @@ class SpillingIndex:
             if not self._journal.waiting:
                 return
         self._tasks.finish()
-        snapshot_store, journal = self._snapshot_store, self._journal
+        maintenance, journal = self._maintenance, self._journal
         while (
-            snapshot_store.sealing
+            maintenance.sealing
             or len(self._heads)
-            or snapshot_store.uncommitted
+            or maintenance.uncommitted
             or (journal is not None and journal.waiting)
         ):
-            snapshot_store.seal()
+            maintenance.seal()
             self._tasks.finish()
-            if snapshot_store.error is not None:
-                raise snapshot_store.error
+            if maintenance.error is not None:
+                raise maintenance.error
 
     def close(self) -> None:
         """Flush, and release the store. A second call does nothing.
@@ -522,7 +522,7 @@ class SpillingIndex:
             self.flush()
             if len(self._heads) > self._min_sealed:
                 self._tasks.finish()
-                self._snapshot_store.seal()
+                self._maintenance.seal()
                 self._tasks.finish()
         finally:
             self._tasks.stop()
@@ -538,7 +538,7 @@ class SpillingIndex:
         """
         self._check_open()
         self._tasks.step()
-        self._snapshot_store.start_due_tasks()
+        self._maintenance.start_due_tasks()
         if self._prefetches and "fetch" not in self._tasks:
             cursor = self._snapshots.to_fetch()
             if cursor is not None:
@@ -557,7 +557,7 @@ class SpillingIndex:
             journal_failed=metrics.journal_failed,
             journal_torn_bytes=metrics.journal_torn_bytes,
             segments_rescued=metrics.segments_rescued,
-            error=next((str(error) for error in self._snapshot_store.failed.values()), None),
+            error=next((str(error) for error in self._maintenance.failed.values()), None),
         )
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[MetricSample]:

@@ -1,4 +1,4 @@
-"""`SnapshotStore`: seals heads, merges and trims snapshots, and commits manifests.
+"""`SnapshotMaintenance`: seals heads, merges and trims snapshots, and commits manifests.
 
 A new snapshot is written first, then a manifest that names it. Only then is the data that it
 replaces removed. After a crash or an error, the manifest therefore decides which snapshots exist.
@@ -43,8 +43,8 @@ _IDS_PER_STEP: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoreLimits:
-    """Limits at which the tasks of `SnapshotStore` start.
+class MaintenanceLimits:
+    """Limits at which the tasks of `SnapshotMaintenance` start.
 
     Attributes:
         head: Number of keys at which the head is sealed.
@@ -65,7 +65,7 @@ class StoreLimits:
     transient: bool = False
 
 
-class SnapshotStore:
+class SnapshotMaintenance:
     """Writes the snapshots of one index, and removes them.
 
     Args:
@@ -82,7 +82,7 @@ class SnapshotStore:
         snapshots: Snapshots,
         journal: HeadJournal | None,
         metrics: SpillingMetrics,
-        limits: StoreLimits,
+        limits: MaintenanceLimits,
         clock: Callable[[], float],
         start: Manifest,
         next_journal: int,
