@@ -36,7 +36,7 @@ def start_demo(url: str, folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(folder), "COLUMNS": "400"},
+        env={**os.environ, "TMPDIR": str(folder), "COLUMNS": "600"},
         start_new_session=True,
     )
 
