@@ -293,6 +293,7 @@ async def test_all_sides_can_be_measured() -> None:
             for label, (side, transport) in sides
         ]
         results: list[Any] = await asyncio.gather(*work)
+    assert not [each for each in results if isinstance(each, Exception)], results
     results_by_side = dict(zip(SIDES, results[:3], strict=True))
     weights = dict(zip(SIDES, results[3:], strict=True))
     for label in ("encore", "native"):
