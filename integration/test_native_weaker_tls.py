@@ -6,22 +6,21 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 import pytest
 
 import pulsar_encore as encore
-from pulsar_encore.wire import frames, pb
+from pulsar_encore.wire import pb
 from tests.harness.admin import Admin
+from tests.harness.contract.relay import Relay
 from tests.harness.pulsar_server import Server, Standalone
 
 from .secured_server import Credentials, make_credentials
 from .test_native_connections import native, send_and_receive
 
-_CHUNK: Final = 1 << 16
 _AT_ONCE_S: Final = 10.0  # the operation timeout, within which a first attempt is retried, is 30 s
 
 
@@ -84,7 +83,7 @@ class Listener:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(1 << 16):
                 self.data += data
         except ConnectionError:
             pass
@@ -105,74 +104,6 @@ async def plain_listener() -> AsyncIterator[Listener]:
         await asyncio.sleep(0.1)
     assert listener.connections == 0
     assert listener.data == b""
-
-
-class TlsFront:
-    """A TLS server in front of a broker's plain port, which can change the broker's commands.
-
-    Args:
-        url: The broker's pulsar:// URL.
-        context: TLS context with the certificate.
-        change: Called with each command of the broker, which it may change.
-    """
-
-    def __init__(
-        self, url: str, context: ssl.SSLContext, change: Callable[[pb.BaseCommand], object]
-    ) -> None:
-        self._broker = urlsplit(url)
-        self._context = context
-        self._change = change
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.url = ""
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
-        self.url = f"pulsar+ssl://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for each in self._tasks:
-            each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        broker, commands = await asyncio.open_connection(self._broker.hostname, self._broker.port)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward_to_broker(client, commands))
-                group.create_task(self._forward_to_client(broker, answers))
-        except* (OSError, asyncio.IncompleteReadError):
-            pass  # one side has closed; the other side is closed below
-        finally:
-            self._tasks.discard(task)
-            commands.transport.abort()
-            answers.transport.abort()
-
-    async def _forward_to_broker(
-        self, client: asyncio.StreamReader, commands: asyncio.StreamWriter
-    ) -> None:
-        while data := await client.read(_CHUNK):
-            commands.write(data)
-            await commands.drain()
-        raise ConnectionResetError("the client has closed")
-
-    async def _forward_to_client(
-        self, broker: asyncio.StreamReader, answers: asyncio.StreamWriter
-    ) -> None:
-        while True:
-            frame = await broker.readexactly(4)
-            frame += await broker.readexactly(int.from_bytes(frame))
-            size = int.from_bytes(frame[4:8])
-            command = pb.BaseCommand.FromString(frame[8 : 8 + size])
-            if command.type != pb.BaseCommand.MESSAGE:
-                self._change(command)
-                frame = frames.encode(command)
-            answers.write(frame)
-            await answers.drain()
 
 
 async def _refused(client: encore.Client, topic: str) -> str:
@@ -213,7 +144,9 @@ async def test_a_listener_without_a_tls_address_is_refused(secured: Secured, top
 async def test_tls_that_ends_in_front_of_the_broker_is_refused(
     secured: Secured, pulsar: Server, topic: str
 ) -> None:
-    async with TlsFront(pulsar.service_url, secured.context(), lambda command: None) as front:
+    async with Relay(
+        pulsar.service_url, change=lambda command: None, tls=secured.context()
+    ) as front:
         tls_options = {"tls_trust_certs_file_path": secured.credentials.file("ca.pem")}
         async with native(front.url, **tls_options) as client:
             text = await _refused(client, topic)
@@ -236,7 +169,7 @@ async def test_a_lookup_that_names_a_plain_address_gets_no_token(
                     answer.response = pb.CommandLookupTopicResponse.Redirect
 
         async with (
-            TlsFront(secured.plain_url, secured.context(), change_addresses) as front,
+            Relay(secured.plain_url, change=change_addresses, tls=secured.context()) as front,
             native(front.url, **secured.login) as client,
         ):
             text = await _refused(client, topic)
@@ -269,7 +202,7 @@ async def test_a_close_that_names_a_plain_address_is_logged_and_a_lookup_follows
                     close.assignedBrokerServiceUrlTls = listener.url
 
         async with (
-            TlsFront(secured.plain_url, secured.context(), change_addresses) as front,
+            Relay(secured.plain_url, change=change_addresses, tls=secured.context()) as front,
             native(front.url, **secured.login) as client,
         ):
             consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)

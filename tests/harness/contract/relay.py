@@ -1,12 +1,14 @@
 """A proxy between a client and its broker that drops the client's bytes and its connections.
 
-Everything passes unchanged except answers to lookups, which get the proxy's address. The client
-therefore reconnects to the proxy, whatever address the broker advertises.
+By default everything passes unchanged except answers to lookups, which get the proxy's address. The
+client therefore reconnects to the proxy, whatever address the broker advertises.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from typing import Final, Self
 
 from pulsar_encore.wire import frames, pb
@@ -19,19 +21,29 @@ class Relay:
 
     Args:
         url: `pulsar://host:port` of the broker.
+        change: Called with each command of the broker except MESSAGE, which it may change.
+        tls: Context of a server, for a proxy that speaks TLS with its clients.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        change: Callable[[pb.BaseCommand], object] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._host, _, port = url.removeprefix("pulsar://").partition(":")
         self._port = int(port)
+        self._change = change or self._name_itself
+        self._tls = tls
         self._drops_client_bytes = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         port = self._server.sockets[0].getsockname()[1]
-        self.url: str = f"pulsar://127.0.0.1:{port}"
+        self.url: str = f"{'pulsar' if self._tls is None else 'pulsar+ssl'}://127.0.0.1:{port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -88,8 +100,12 @@ class Relay:
             frame += await broker.readexactly(int.from_bytes(frame))
             size = int.from_bytes(frame[4:8])
             command = pb.BaseCommand.FromString(frame[8 : 8 + size])
-            if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
-                command.lookupTopicResponse.brokerServiceUrl = self.url
+            if command.type != pb.BaseCommand.MESSAGE:  # its payload follows the command
+                self._change(command)
                 frame = frames.encode(command)
             answers.write(frame)
             await answers.drain()
+
+    def _name_itself(self, command: pb.BaseCommand) -> None:
+        if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
+            command.lookupTopicResponse.brokerServiceUrl = self.url
