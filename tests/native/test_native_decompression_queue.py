@@ -393,6 +393,48 @@ def test_an_internal_error_during_decompression_never_acks_the_entry(
     assert "cannot be read now" in caplog.text
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_internal_error_loses_no_chunked_message(durable: bool) -> None:
+    """A message that arrived between the chunks has moved a reader's position past the first."""
+
+    async def main() -> None:
+        rig, codecs = held_rig()
+        packed = compress(pb.ZLIB, Random(1).randbytes(LARGE))
+        for at, piece in enumerate((packed[:900], packed[900:])):
+            rig.store(
+                piece,
+                uuid="u",
+                chunk_id=at,
+                num_chunks_from_msg=2,
+                total_chunk_msg_size=len(packed),
+                compression=pb.ZLIB,
+                uncompressed_size=LARGE,
+            )
+            if at == 0:
+                rig.store(b"between")
+        rig.store(b"after")
+        options: dict[str, Any] = {}
+        if not durable:
+            options = {
+                "durable": False,
+                "start_message_id": MessageId.earliest,
+                "consumer_type": ConsumerType.Exclusive,
+            }
+        _, listener = await rig.subscribe(**options)
+        await settle()
+        future, _ = codecs.calls.pop()
+        future.set_running_or_notify_cancel()
+        future.set_exception(MemoryError())
+        await settle(2)
+        while codecs.calls:
+            codecs.go()
+        await settle(2)
+        sizes = {len(each.data()) for one in listener.deliveries for each in one.messages}
+        assert sizes == {len(b"between"), LARGE, len(b"after")}
+
+    run(main())
+
+
 def test_a_decompressed_message_does_not_keep_the_compressed_bytes() -> None:
     async def main() -> None:
         rig = Rig()

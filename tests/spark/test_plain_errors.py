@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 from pyspark.util import handle_worker_exception
 
@@ -163,3 +165,12 @@ def test_a_worker_is_recognised_by_its_main_module(tmp_path: Path) -> None:
 
     assert says(tmp_path, "-m", "pyspark.daemon") == "True"
     assert says(package, "-c", asks) == "False"
+
+
+def test_a_class_with_decorated_methods_can_be_pickled_by_value() -> None:
+    class Decorated:
+        @plain_errors()
+        def read(self) -> int:
+            return 1
+
+    assert pickle.loads(cloudpickle.dumps(Decorated))().read() == 1

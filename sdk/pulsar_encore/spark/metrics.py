@@ -124,7 +124,8 @@ class QueryMetrics:
         backlog_entries, backlog_bytes: Of all topics; None if one could not be counted.
         commit_errors: How often, since the listener was added, the subscription of a topic was
             behind the checkpoint before the batch. None without a subscription or `admin.url`.
-        ask_errors: How often the web service could not be reached.
+        ask_errors: How often the web service could not be reached, or told no position of the
+            subscription.
     """
 
     query: str
@@ -260,6 +261,20 @@ class PulsarProgressListener(StreamingQueryListener):
                 if (stored := answers[topic]) is not None
             )
             metrics = replace(metrics, commit_errors=(metrics.commit_errors or 0) + late_acks)
+            unread = [
+                topic
+                for topic, stored in answers.items()
+                if stored is not None
+                and subscription in stored.subscriptions
+                and stored.subscriptions[subscription] is None
+            ]
+            if unread:
+                log.warning(
+                    "late acks are not known, %s has no readable position in: %s",
+                    subscription,
+                    ", ".join(unread),
+                )
+                metrics = replace(metrics, ask_errors=metrics.ask_errors + 1)
         return metrics
 
     async def _request_ledgers(self, topics: Iterable[str]) -> dict[str, TopicLedgers | None]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
+from types import TracebackType
 from typing import Final
 
 from ..errors import EncoreError
@@ -22,19 +22,26 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 
 
-@contextmanager
-def plain_errors() -> Iterator[None]:
+class plain_errors(ContextDecorator):
     """Let PySpark report an `EncoreError` that leaves this block without its tracebacks.
 
-    Does nothing outside of PySpark's workers. The tracebacks are logged at the level DEBUG.
+    Does nothing outside of PySpark's workers. The tracebacks are logged at the level DEBUG. A class
+    and not a `contextmanager`: a generator cannot be pickled, and cloudpickle may pickle the
+    decorated methods by value.
     """
-    try:
-        yield
-    except EncoreError as error:
-        if _in_worker():
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, EncoreError) and _in_worker():
             log.debug("the error is reported without this traceback", exc_info=error)
             os.environ[_HIDE] = "1"
-        raise
 
 
 def _in_worker() -> bool:

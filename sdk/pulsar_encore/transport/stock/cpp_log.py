@@ -83,9 +83,11 @@ class EngineLog:
                     return
                 # If the client cannot be created, the next one gets the same file.
                 yield pulsar.FileLogger(_level(), f"/proc/self/fd/{self._fd}")
-                # -1 if an earlier client of this process set another logger.
                 self._library_fd = _duplicate_of(self._fd)
-                if self._library_fd >= 0:
+                if self._library_fd < 0:  # an earlier client of this process set another logger
+                    os.close(self._fd)
+                    self._begin(-1)
+                else:
                     os.set_inheritable(self._library_fd, False)
             if self._library_fd >= 0 and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(

@@ -92,6 +92,7 @@ class StockReader(StockSubscription):
 
     def __init__(self, native: Any, subscription: Subscription) -> None:
         super().__init__(native, subscription)
+        self._cpp_lock = threading.Lock()
         self._topic: str = native.topic()
         self._inbox = _Inbox(self, self._loop)
         self._grouper = Grouper(self._topics, one_queue=False)

@@ -17,13 +17,14 @@ from .deliveries import TopicNames
 class StockSubscription:
     """A native consumer or reader with its topics."""
 
+    _cpp_lock: threading.Lock  # see `Pump.cpp_lock`
+
     def __init__(self, native: Any, subscription: Subscription) -> None:
         self._native = native
         self._subscription = subscription
         self._loop = asyncio.get_running_loop()
         self._calls = CppCalls()
         self._topics = TopicNames(subscription.topics)
-        self._cpp_lock = threading.Lock()  # see `Pump.cpp_lock`
         self._listener: DeliveryListener | None = None
         self._flow_stopped = False
         self._seeking = False

@@ -221,6 +221,7 @@ class EntryReader:
                     return ChunkEntry(metadata, body, payload, sealed=True)
                 return EncryptedMessage(self._topic, body, metadata)
             _check_count(metadata, len(payload))
+            error = error.with_traceback(None)  # its frames hold the entry's bytes
             return UndecryptableEntry(metadata.num_messages_in_batch, action, error)
         if metadata.num_chunks_from_msg > 1:
             return ChunkEntry(metadata, body, payload)

@@ -296,6 +296,9 @@ class IncomingEntries:
             text = "%s: entry %d:%d cannot be read now: %r"
             log.error(text, self._broker.topic, ledger, entry, content)
             self._permits.arrived(queued.charged, 0, queued.size)
+            if queued.chunks and self._position is not None:
+                # It has left the queue, so `connection_lost` does not find it there.
+                self._position.missing_chunks[queued.uuid] = queued.chunks[0]
             self._reattach()
         elif queued.chunks is not None:
             self._chunks.message(queued, queued.chunks, content)

@@ -264,9 +264,12 @@ class SendEncoder:
         return b"".join((self._name, varint(sequence_id), b"\x18", varint(now_ms), others))
 
     def _checked(self, sequence_id: int, metadata: bytes, payload: Data) -> bytes:
-        self._limit.check_payload(len(payload))
+        limit = self._limit
+        if len(payload) > limit.payload:
+            raise limit.payload_error(len(payload))
         frame = self._frame(sequence_id, metadata, payload)
-        self._limit.check_frame(len(frame), len(payload), len(metadata))
+        if len(frame) > limit.frame:
+            raise limit.frame_error(len(payload), len(metadata))
         return frame
 
     def _frame(

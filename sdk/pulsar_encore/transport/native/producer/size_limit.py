@@ -13,19 +13,24 @@ from ....wire.frames import FRAME_OVERHEAD
 class SizeLimit:
     """The broker's limit for one message.
 
+    The encoder compares each message with `payload` and `frame` itself, because a call for each
+    would cost 0.1 us.
+
     Args:
         max_message_size: Largest payload, in bytes.
+
+    Attributes:
+        payload: Largest payload, in bytes.
+        frame: Largest frame, in bytes.
+        batch: Largest batch that is always accepted, in bytes before compression.
     """
 
-    __slots__ = ("_max_message_size",)
+    __slots__ = ("batch", "frame", "payload")
 
     def __init__(self, max_message_size: int) -> None:
-        self._max_message_size = max_message_size
-
-    @property
-    def batch(self) -> int:
-        """The largest batch that is always accepted, in bytes before compression."""
-        return self._max_message_size - FRAME_OVERHEAD
+        self.payload: int = max_message_size
+        self.frame: int = max_message_size + FRAME_OVERHEAD
+        self.batch: int = max_message_size - FRAME_OVERHEAD
 
     def chunk(self, metadata: int) -> int:
         """Return the payload bytes that fit into a chunk beside its metadata, at least 1.
@@ -39,24 +44,19 @@ class SizeLimit:
         most = self.batch - metadata
         if most <= 0:
             raise MessageTooBig(
-                f"MessageTooBig: the metadata of a chunk takes the whole of "
-                f"{self._max_message_size} bytes, the broker's limit: use fewer or shorter "
-                "properties and keys"
+                f"MessageTooBig: the metadata of a chunk takes the whole of {self.payload} bytes, "
+                "the broker's limit: use fewer or shorter properties and keys"
             )
         return most
 
-    def check_payload(self, size: int) -> None:
-        limit = self._max_message_size
-        if size > limit:
-            raise MessageTooBig(
-                f"MessageTooBig: {size} bytes, the broker takes {limit}: split the "
-                "message, compress it, or use chunking_enabled=True with batching_enabled=False"
-            )
+    def payload_error(self, size: int) -> MessageTooBig:
+        return MessageTooBig(
+            f"MessageTooBig: {size} bytes, the broker takes {self.payload}: split the "
+            "message, compress it, or use chunking_enabled=True with batching_enabled=False"
+        )
 
-    def check_frame(self, frame: int, payload: int, metadata: int) -> None:
-        limit = self._max_message_size + FRAME_OVERHEAD
-        if frame > limit:
-            raise MessageTooBig(
-                f"MessageTooBig: {payload} bytes with {metadata} of metadata, the "
-                f"broker takes {limit} together: use fewer or shorter properties and keys"
-            )
+    def frame_error(self, payload: int, metadata: int) -> MessageTooBig:
+        return MessageTooBig(
+            f"MessageTooBig: {payload} bytes with {metadata} of metadata, the "
+            f"broker takes {self.frame} together: use fewer or shorter properties and keys"
+        )
