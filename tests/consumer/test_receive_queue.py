@@ -29,18 +29,20 @@ class Steps:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
     counted = Steps()
-    plain: Any = receive_queue.QueuedDelivery
 
-    class CountedDelivery(plain):
-        def __getattribute__(self, name: str) -> Any:
-            counted.count += 1
-            return super().__getattribute__(name)
+    def counting(plain: Any) -> Any:
+        class Counted(plain):
+            def __getattribute__(self, name: str) -> Any:
+                counted.count += 1
+                return super().__getattribute__(name)
 
-        def __eq__(self, other: object) -> bool:
-            counted.count += 1
-            return self is other
+            def __eq__(self, other: object) -> bool:
+                counted.count += 1
+                return self is other
 
-        __hash__ = object.__hash__
+            __hash__ = object.__hash__
+
+        return Counted
 
     class CountedFuture(asyncio.Future[Any]):
         def __eq__(self, other: object) -> bool:
@@ -52,7 +54,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
     def create_future(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
         return CountedFuture(loop=loop)
 
-    monkeypatch.setattr(receive_queue, "QueuedDelivery", CountedDelivery)
+    for name in ("QueuedDelivery", "QueuedRun"):
+        monkeypatch.setattr(receive_queue, name, counting(getattr(receive_queue, name)))
     monkeypatch.setattr(VirtualClockLoop, "create_future", create_future)
     yield counted
 

@@ -73,7 +73,7 @@ async def test_an_ack_of_a_list_completes_after_one_of_two_settle_calls_has_ende
     calls._settles = 0
     calls._lists = {}
     calls._mailbox = SimpleNamespace(take_all=lambda: None)
-    calls._life = SimpleNamespace(check=refuse, closing=False)
+    calls._status = SimpleNamespace(check=refuse, closing=False)
     calls._end_turn = end_turn
     calls._receipts = None
     calls._lists[object()] = listed

@@ -161,7 +161,7 @@ async def test_a_lost_connection_while_letters_are_in_flight_redelivers_no_messa
     assert len(await read_out(client, RETRY)) == 3
 
 
-async def test_settling_a_message_while_its_letter_is_in_flight_has_no_effect(
+async def test_settling_a_message_while_its_letter_is_in_flight_causes_no_second_letter(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     """A second call raises, a nack is void, an ack holds: one letter, no further delivery."""

@@ -12,7 +12,12 @@ from native_kit import subscription
 
 from pulsar_encore.transport.native.consumer import ack_commands as encoded
 from pulsar_encore.transport.native.consumer.decryption import Decryption
-from pulsar_encore.transport.native.consumer.entry_contents import BatchEntry, ChunkEntry, Marker
+from pulsar_encore.transport.native.consumer.entry_contents import (
+    BatchEntry,
+    ChunkEntry,
+    Marker,
+    UndecryptableEntry,
+)
 from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage, UnreadableMessage
 from pulsar_encore.wire import ack_set_words, base_command, compress, frames, message_id, pb
@@ -291,3 +296,11 @@ def test_hand_written_cumulative_acks_equal_protobufs(
             request_id=9,
         )
     )
+
+
+def test_the_error_of_an_undecryptable_entry_does_not_keep_its_bytes() -> None:
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1_700_000_000_000)
+    made.encryption_keys.add(key="k", value=b"x")
+    found = reader().open(encode_body(made, bytes(1000)), 0, len(encode_body(made, bytes(1000))))
+    assert isinstance(found, UndecryptableEntry)
+    assert found.error.__traceback__ is None

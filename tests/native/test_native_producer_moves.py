@@ -174,6 +174,7 @@ def test_an_error_in_a_callback_leaves_no_message_unreported() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         await asyncio.sleep(10)
         assert all(each.done() for each in sends)
+        assert calls >= 700, "the callback has failed"
         await outcomes(sends)
         async with asyncio.timeout(60):
             await producer.close()

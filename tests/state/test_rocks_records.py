@@ -51,8 +51,11 @@ def test_an_attempt_that_killed_the_process_is_counted(store: RocksStore, path: 
         assert recall(topic_store.records, 1, 3) is None
         topic_store.records.record_deliveries([DeliveredRecord(1, 1, attempt=2)], 2000)
         again = recall(topic_store.records, 1, 1)
-        assert again is not None
+        taken_over = topic_store.records.recall_entry(1, 1)
+        untouched = topic_store.records.recall_entry(1, 2)
+        assert again is not None and taken_over is not None and untouched is not None
         assert (again.attempts, again.first_ms) == (2, 1000)
+        assert taken_over.epoch > untouched.epoch, "the delivery belongs to the new owner"
 
 
 def test_a_nack_writes_due_time_and_count_at_once(store: RocksStore, path: Path) -> None:
@@ -237,9 +240,15 @@ def test_a_seek_removes_all_records(store: RocksStore, path: Path) -> None:
 def test_the_next_consumer_of_a_process_has_the_records_of_the_last_one(store: RocksStore) -> None:
     topic_store = topic_store_of(store, count_attempts="lazy")
     topic_store.records.record_deliveries([DeliveredRecord(1, 1)], 0)
+    first = topic_store.records.recall_entry(1, 1)
     topic_store.close()
-    found = recall(topic_store_of(store).records, 1, 1)
+    records = topic_store_of(store).records
+    found = recall(records, 1, 1)
     assert found is not None and found.held and found.attempts == 1
+    records.record_deliveries([DeliveredRecord(1, 2)], 0)
+    second = records.recall_entry(1, 2)
+    assert first is not None and second is not None
+    assert first.epoch < second.epoch, "each owner of a topic has an epoch of its own"
 
 
 @pytest.mark.parametrize(

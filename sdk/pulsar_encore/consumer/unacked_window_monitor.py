@@ -36,7 +36,7 @@ class UnackedWindowMonitor:
         """Log a warning, once per consumer."""
         if self._warned:
             return
-        unacked = sum(state.unacked for state in self._topic_states.by_number.values())
+        unacked = self._topic_states.unacked
         if unacked < self.size * _WARN_SHARE:
             return
         self._warned = True

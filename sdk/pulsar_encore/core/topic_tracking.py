@@ -155,8 +155,10 @@ class TopicTracking:
         for key, entry in table.entries.items():
             assert entry.key == key and entry.live and entry.unacked > 0, key
             entry._check()
-            is_remembered = key in table.away and self._worth_keeping(entry)
-            assert entry.active > 0 or is_remembered, key
+            # Not `_worth_keeping`, so that a mistake there is found.
+            says_more = entry.unacked < entry.size or entry.failed is not None
+            says_more |= (self.in_order and entry.redelivered > 0) or self.ordered.holds(entry)
+            assert entry.active > 0 or (key in table.away and says_more), key
             for index, state in enumerate(entry.state):
                 assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
         total = table.active + len(self.nacks) - table.count(NACKED)
