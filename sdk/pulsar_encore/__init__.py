@@ -139,6 +139,8 @@ if TYPE_CHECKING:
     from .schema import BytesSchema
     from .state import MetricSample
     from .state.rocks import StoreStatistics
+    from .worker.breaker import Breaker
+    from .worker.retry_policy import Reject, Retry, RetryPolicy
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
 # Importing them here would double the time of `import pulsar_encore`.
@@ -146,6 +148,7 @@ _LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
+    "Breaker": "worker.breaker",
     "BytesSchema": "schema",
     "Consumer": "consumer.consumer",
     "ContentError": "producer",
@@ -155,6 +158,9 @@ _LAZY_NAMES: Final = {
     "NackIndexStatistics": "consumer.nack_disk_index",
     "Producer": "producer",
     "Reader": "reader",
+    "Reject": "worker.retry_policy",
+    "Retry": "worker.retry_policy",
+    "RetryPolicy": "worker.retry_policy",
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
     **dict.fromkeys(
@@ -208,6 +214,7 @@ __all__ = [
     "BatchingType",
     "BecameActive",
     "BecameInactive",
+    "Breaker",
     "BrokerMetadataError",
     "BrokerPersistenceError",
     "BytesSchema",
@@ -288,7 +295,10 @@ __all__ = [
     "ReaderEvent",
     "ReceiveTimeout",
     "RegexSubscriptionMode",
+    "Reject",
     "Result",
+    "Retry",
+    "RetryPolicy",
     "Retrying",
     "RocksState",
     "SchemaVersionError",
