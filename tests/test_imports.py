@@ -94,6 +94,14 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("worker/__init__.py", "worker/retry_policy.py", "worker/reject_streak.py"),
     ("worker/breaker.py", "worker/scheduler.py"),
     ("worker/worker_core.py",),
+    # Workers, bottom-up
+    (
+        "worker/__init__.py",
+        "worker/handler_threads.py",
+        "worker/abandoned_tasks.py",
+        "worker/loop_watchdog.py",
+    ),
+    ("worker/handler_call.py", "worker/slots.py"),
     # The development broker
     ("devbroker/rules/",),
     ("devbroker/clock.py", "devbroker/broker_settings.py", "devbroker/frame_encoders.py"),
@@ -166,6 +174,8 @@ PRIVATE_ALLOWED = {
     ("consumer/consumer.py", "message._entry"),
     ("consumer/consumer.py", "message._index"),
     ("eventloop/process.py", "task._log_destroy_pending"),
+    ("worker/abandoned_tasks.py", "asyncio._unregister_task"),
+    ("worker/loop_watchdog.py", "sys._current_frames"),
     ("eventloop/awaitables.py", "function._is_coroutine"),
     ("eventloop/awaitables.py", "asyncio.coroutines._is_coroutine"),
     ("transport/stock/cpp_calls.py", "asyncio._get_running_loop"),

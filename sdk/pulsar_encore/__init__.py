@@ -141,6 +141,7 @@ if TYPE_CHECKING:
     from .state.rocks import StoreStatistics
     from .worker.breaker import Breaker
     from .worker.retry_policy import Reject, Retry, RetryPolicy
+    from .worker.handler_call import current_message
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
 # Importing them here would double the time of `import pulsar_encore`.
@@ -163,6 +164,7 @@ _LAZY_NAMES: Final = {
     "RetryPolicy": "worker.retry_policy",
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
+    "current_message": "worker.handler_call",
     **dict.fromkeys(
         (
             "BecameActive",
@@ -331,6 +333,7 @@ __all__ = [
     "WrongLoopError",
     "__version__",
     "asyncio",
+    "current_message",
     "deadletters",
     "exceptions",
     "schema",
