@@ -90,6 +90,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("reader/read_queue.py",),
     ("producer.py", "reader/", "schema.py", "message_batch.py"),
     ("client.py",),
+    # Workers, bottom-up
+    ("worker/drain_deadline.py", "worker/drain_signals.py"),
+    ("worker/",),
     # The development broker
     ("devbroker/rules/",),
     ("devbroker/clock.py", "devbroker/broker_settings.py", "devbroker/frame_encoders.py"),
@@ -159,6 +162,8 @@ PRIVATE_ALLOWED = {
     ("transport/stock/stock_transport.py", "client._client"),
     ("spark/triage/output_files.py", "spark.sparkContext._jsc"),
     ("spark/triage/output_files.py", "spark.sparkContext._jvm"),
+    ("worker/drain_signals.py", "os._exit"),
+    ("worker/drain_signals.py", "sys._current_frames"),
     ("cli/demo/killed_nack.py", "os._exit"),
     ("cli/demo/stock_side.py", "pulsar.MessageId(-1, ledger + 1, entry, -1)._msg_id"),
 }

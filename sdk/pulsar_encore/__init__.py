@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from .schema import BytesSchema
     from .state import MetricSample
     from .state.rocks import StoreStatistics
+    from .worker.run import run
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
 # Importing them here would double the time of `import pulsar_encore`.
@@ -157,6 +158,7 @@ _LAZY_NAMES: Final = {
     "Reader": "reader",
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
+    "run": "worker.run",
     **dict.fromkeys(
         (
             "BecameActive",
@@ -323,6 +325,7 @@ __all__ = [
     "asyncio",
     "deadletters",
     "exceptions",
+    "run",
     "schema",
     "testing",
 ]

@@ -1,0 +1,1 @@
+"""Workers: they receive messages, call handlers, and settle the messages by the results."""
