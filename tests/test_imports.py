@@ -102,6 +102,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "worker/loop_watchdog.py",
     ),
     ("worker/handler_call.py", "worker/slots.py"),
+    ("worker/drain_deadline.py", "worker/drain_signals.py"),
+    ("worker/",),
     # The development broker
     ("devbroker/rules/",),
     ("devbroker/clock.py", "devbroker/broker_settings.py", "devbroker/frame_encoders.py"),
@@ -186,6 +188,8 @@ PRIVATE_ALLOWED = {
     ("transport/stock/stock_transport.py", "client._client"),
     ("spark/triage/output_files.py", "spark.sparkContext._jsc"),
     ("spark/triage/output_files.py", "spark.sparkContext._jvm"),
+    ("worker/drain_signals.py", "os._exit"),
+    ("worker/drain_signals.py", "sys._current_frames"),
     ("cli/demo/killed_nack.py", "os._exit"),
     ("cli/demo/stock_side.py", "pulsar.MessageId(-1, ledger + 1, entry, -1)._msg_id"),
 }

@@ -142,6 +142,7 @@ if TYPE_CHECKING:
     from .worker.breaker import Breaker
     from .worker.retry_policy import Reject, Retry, RetryPolicy
     from .worker.handler_call import current_message
+    from .worker.run import run
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
 # Importing them here would double the time of `import pulsar_encore`.
@@ -165,6 +166,7 @@ _LAZY_NAMES: Final = {
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
     "current_message": "worker.handler_call",
+    "run": "worker.run",
     **dict.fromkeys(
         (
             "BecameActive",
@@ -336,6 +338,7 @@ __all__ = [
     "current_message",
     "deadletters",
     "exceptions",
+    "run",
     "schema",
     "testing",
 ]
