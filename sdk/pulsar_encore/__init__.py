@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from .authentication.athenz import AuthenticationAthenz
     from .authentication.oauth2 import AuthenticationOauth2
     from .consumer.consumer import Consumer
+    from .consumer.counters import Counters
     from .consumer.events import (
         BecameActive,
         BecameInactive,
@@ -154,6 +155,7 @@ _LAZY_NAMES: Final = {
     "BytesSchema": "schema",
     "Consumer": "consumer.consumer",
     "ContentError": "producer",
+    "Counters": "consumer.counters",
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
@@ -242,6 +244,7 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerType",
     "ContentError",
+    "Counters",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",

@@ -70,6 +70,7 @@ class TopicRelease(TopicArrival):
                 self._release_indexes(entry, 1, earliest_ms)
                 continue
             self.unacked -= 1
+            self.redelivered += 1
             self.window.request((ledger, number, -1), earliest_ms)
             if entry is not None:
                 self.attempts.batch_requested(entry.key)
@@ -89,6 +90,7 @@ class TopicRelease(TopicArrival):
         if entry.size > 1:
             self.attempts.batch_requested(entry.key)
         self.unacked -= released.bit_count()
+        self.redelivered += released.bit_count()
         for index in set_bits(released):
             window.request(entry.due_key(index), earliest_ms)
         if entry.active == 0:
@@ -107,6 +109,7 @@ class TopicRelease(TopicArrival):
             if not self.nacks.add((ledger, number, index), due_ms, 0):
                 continue
             self.unacked += 1
+            self.redelivered -= 1
             if entry is not None and index >= 0:
                 entry.wait_on(index)
                 self.table.away.pop(entry.key, None)
@@ -114,7 +117,7 @@ class TopicRelease(TopicArrival):
     # Everything
 
     def release_all(self) -> None:
-        table, shared = self.table, self.shared
+        table, shared, before = self.table, self.shared, self.unacked
         table.unpack_all()
         self.acks.rewound()
         remembered = self._observer.rewinds(
@@ -151,6 +154,7 @@ class TopicRelease(TopicArrival):
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = table.active
+        self.redelivered += before - self.unacked
 
     def _ignore_copies(self, queued: list[EntryKey]) -> None:
         unsent = self.acks.only_unsent

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ..letters.evidence import Evidence
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey, ack_singles
 from .message_key import MessageKey, set_bits
@@ -41,11 +42,13 @@ class TopicState(TopicRelease):
             entry.unacked -= 1
             entry.active -= 1
             self.unacked -= 1
+            self.acked += 1
             if entry.size == 1:
                 self._end_acked_single(entry)
                 return 1
         else:
             before = entry.ack(index)
+            self.acked += before not in (ACKED, FORWARDING)
             if before == ACKED or self.volatile:
                 return 0
             self._forget(entry, index, before)
@@ -78,6 +81,7 @@ class TopicState(TopicRelease):
         others = [index for index in indexes if index != last]
         settled = entry.ack_held(others)
         self.unacked -= settled
+        self.acked += settled
         if settled == len(others):
             return self.ack(entry, last)
         return sum(self.ack(entry, index) for index in indexes)
@@ -123,6 +127,7 @@ class TopicState(TopicRelease):
         self.attempts.forget((*key, -1))
         if entry is None:
             self.unacked -= waiting
+            self.acked += 1
             return 1
         if entry.size > 1:  # a nack by id, from before the entry was known to be a batch
             self.unacked -= waiting - entry.state.count(NACKED)
@@ -145,6 +150,7 @@ class TopicState(TopicRelease):
         settled = recorded = 0
         if later is not None:
             settled = len(table.entries) - len(later)
+            self.acked += settled
             table.end_all_but(later)
         else:
             covered = table.up_to(through)
@@ -156,7 +162,9 @@ class TopicState(TopicRelease):
         if self.rewind is not None:
             self.rewind.settled_through(through)
         if through[0] >= 0:
-            self.unacked -= self.nacks.discard_through(*through) - recorded
+            waiting = self.nacks.discard_through(*through) - recorded
+            self.unacked -= waiting
+            self.acked += waiting
             self.timeouts.discard_through(*through)
             self._observer.acked_through(through)
         if later is not None:
@@ -181,6 +189,7 @@ class TopicState(TopicRelease):
             return 0, 0
         ended, recorded, active = ack_singles(covered)
         self.unacked -= active
+        self.acked += len(ended)
         self.table.discard(ended)
         return len(ended), recorded
 
@@ -188,7 +197,9 @@ class TopicState(TopicRelease):
         self.acks.drop_part(entry)
         self.unacked -= entry.active
         self._drop(entry)
-        return entry.ack_all()
+        settled = entry.ack_all()
+        self.acked += settled
+        return settled
 
     # Nacks
 
@@ -253,6 +264,28 @@ class TopicState(TopicRelease):
         """
         self.special |= self._observer.leased(entry, index, due_ms, bits, attempt)
 
+    # Held messages
+
+    def holds(self, entry: Entry, index: int, deliver: int) -> bool:
+        """Return True if the delivery with this number is the current one and is not settled."""
+        return entry.state[index] == HELD and self.is_latest_delivery(entry, index, deliver)
+
+    def fail_in_place(
+        self, entry: Entry, index: int, wall_now: int, evidence: Evidence | None
+    ) -> None:
+        """Count a failed attempt at a held message, which stays held for its next attempt."""
+        due_key = entry.due_key(index)
+        if not self.volatile:  # there, all entries have the same id
+            self.attempts.remember(due_key, wall_now, evidence, in_place=True)
+        if entry.size == 1:
+            entry.redelivered += 1
+        else:
+            self.attempts.add_failed(entry, 1 << index)
+        entry.fail_in_place(index)
+        self.end_timeout(entry, index)
+        self._observer.failed_in_place(entry, index)
+        self.special = True  # an ack has to forget the failures
+
     # Ordered leases
 
     def hold_back(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
@@ -276,8 +309,10 @@ class TopicState(TopicRelease):
         return True
 
     def requeue_unfailed(self, entry: Entry, index: int) -> bool:
+        """Queue a held message again. Its attempt has not failed and is not counted."""
         if not (entry.live and entry.state[index] == HELD):
             return False
+        self.end_timeout(entry, index)
         self._observer.returned(entry, (index,))
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))  # its lease

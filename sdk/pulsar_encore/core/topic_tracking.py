@@ -27,6 +27,8 @@ class TopicTracking:
             message is held back. Read for every message.
         era: Number of seeks so far; records of an earlier era mean nothing.
         unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or FORWARDING.
+        acked, redelivered: Counts of acked messages, without the originals of letters, and of
+            messages that the broker was asked for again.
         ordered: Messages that ordered leases hold back.
         rewind: Entries that a rewind has to bring again; None on Shared and Key_Shared.
 
@@ -72,6 +74,8 @@ class TopicTracking:
         self.in_order: bool = in_order
         self.era: int = 0
         self.unacked: int = 0
+        self.acked: int = 0
+        self.redelivered: int = 0
         self._forwarded = False  # a message was forwarded once: some may be FORWARDING
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
@@ -104,6 +108,7 @@ class TopicTracking:
     def clear_special(self) -> None:
         """Use the fast path for acks again if nothing special is left."""
         remembered = len(self.timeouts) or self._observer.has_records or len(self.ordered)
+        remembered = remembered or len(self.attempts.failures)
         if not (self.volatile or self.attempts.remembers or remembered):
             self.special = False
 

@@ -242,7 +242,7 @@ class ConsumerOptions:
         consumed_topics = {full_name(topic) for topic in self.topics}
         for name in ("retry_letter_topic", "dead_letter_topic"):
             topic = None if policy is None else getattr(policy, name)
-            if topic is not None and full_name(topic) in consumed_topics:
+            if isinstance(topic, str) and full_name(topic) in consumed_topics:
                 raise ConfigurationError(
                     f"{name} {topic!r} is a topic that the consumer reads, which is a loop"
                 )

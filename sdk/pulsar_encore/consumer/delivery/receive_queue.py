@@ -25,7 +25,7 @@ from ...core.message_states import HELD, QUEUED
 from ...errors import ReceiveTimeout
 from ...eventloop.fair_yield import FairYield
 from ...message import Message, RawMessage, size_of
-from .queued_deliveries import SINGLE_INDEX, Queued, QueuedDelivery, QueuedRun
+from .queued_deliveries import SINGLE_INDEX, Queued, QueuedDelivery, QueuedReturns, QueuedRun
 from .topic_index import TopicIndex
 
 # Limit of queued messages while a pop waits for one topic and all topics share the permits. It
@@ -61,6 +61,7 @@ class ReceiveQueue:
     Attributes:
         taken: Number of messages in deliveries that were used up, since the start. `drop` does not
             count.
+        received: Number of deliveries to the application, since the start.
 
     Args:
         consumed: Called with (topic number, messages) to return that many permits.
@@ -98,6 +99,7 @@ class ReceiveQueue:
         self._head: Iterator[Message] = _NOTHING
         self._topics: TopicIndex | None = None  # made when a caller names topics
         self.taken: int = 0
+        self.received: int = 0
         self._count = 0  # messages of all deliveries, taken ones of the first included
         self._bytes: int | None = None  # the bytes of these messages, once needed
         self._collecting = 0
@@ -157,6 +159,38 @@ class ReceiveQueue:
         if self._collecting or (self._topic_waiters and self._count < _MAX_PASSED):
             self._return_permits(delivery, 0)
 
+    def put_back(self, entry: Entry, index: int, message: RawMessage) -> None:
+        """Queue a message again that the application gave back, before all others of its topic."""
+        self._count += 1
+        if self._bytes is not None:
+            self._bytes += message.length()
+        for delivery in self._deliveries:
+            if type(delivery) is not QueuedReturns:
+                break
+            if delivery.entry.topic_state is entry.topic_state:
+                delivery.insert(entry, index, message)
+                return
+        if self._deliveries and self._deliveries[0].at:
+            self._trim_first(self._deliveries[0])
+        self._head = _NOTHING
+        returns = QueuedReturns(entry, index, message)
+        if self._bytes is not None:
+            returns.weigh()
+        self._deliveries.appendleft(returns)
+        self._topics = None
+
+    def _trim_first(self, first: QueuedDelivery) -> None:
+        """Forget the taken messages of the first delivery, because it will not be the first."""
+        if first.at == first.end:
+            self._finish_first(first)
+            return
+        weight = first.weights[first.at - 1] if first.weights else 0
+        if self._bytes is not None:
+            self._bytes -= weight
+        trimmed = first.trim()
+        self._count -= trimmed
+        self.taken += trimmed
+
     def take_retried(self, most: int) -> list[Message]:
         """Take messages with failed attempts, and letters, from the whole queue."""
         taken: list[Message] = []
@@ -190,6 +224,8 @@ class ReceiveQueue:
         # Nearly always true after a cumulative ack of 45,000 queued messages.
         if head.is_over:
             self._skip_settled()
+        elif type(head) is QueuedReturns:
+            self._head = self._walk_returns(head)
         else:
             self._head = self._walk_run(head) if type(head) is QueuedRun else self._walk(head)
 
@@ -211,6 +247,7 @@ class ReceiveQueue:
             delivery.at += 1
             if entry.state[index] == QUEUED and entry.live:
                 entry.state[index] = HELD  # `Entry.deliver` inlined, to save a call per message
+                self.received += 1
                 if on_delivery is not None:
                     on_delivery(entry, (index,))
                 # The first branch is taken nearly always.
@@ -231,6 +268,7 @@ class ReceiveQueue:
             state = entry.state
             if state[0] == QUEUED and entry.live:
                 state[0] = HELD
+                self.received += 1
                 if on_delivery is not None:
                     on_delivery(entry, SINGLE_INDEX)
                 if entry.failed is None and entry.delivery_numbers is None and not failures:
@@ -238,6 +276,15 @@ class ReceiveQueue:
                 else:
                     failed_attempts, number = attempts.count(entry, 0), entry.delivery_number(0)
                     yield Message(raw, schema, entry, 0, failed_attempts, number)
+        self._finish_first(delivery)
+
+    def _walk_returns(self, delivery: QueuedReturns) -> Iterator[Message]:
+        """Take messages of a delivery that `put_back` may change meanwhile."""
+        while (at := delivery.at) < delivery.end:
+            delivery.at = at + 1
+            entry, index = delivery.entry_at(at)
+            if entry.deliver(index):
+                yield self._delivered(entry, index, delivery.messages[at])
         self._finish_first(delivery)
 
     def dequeue(self) -> Queued | None:
@@ -264,6 +311,7 @@ class ReceiveQueue:
 
     def _delivered(self, entry: Entry, index: int, raw: RawMessage) -> Message:
         """Report the delivery of a message, and make its object."""
+        self.received += 1
         if self._on_delivery is not None:
             self._on_delivery(entry, (index,))
         failed_attempts = entry.topic_state.attempts.count(entry, index)
@@ -457,6 +505,8 @@ class ReceiveQueue:
         made = delivery.made
         if type(delivery) is QueuedRun:
             return None if made is None else self._deliver_run(delivery, made)
+        if type(delivery) is QueuedReturns:
+            return None
         if not self._deliver_all(delivery):
             return None
         if made is not None and delivery.made_for == delivery.entry.redelivered:
@@ -476,10 +526,12 @@ class ReceiveQueue:
                 or entry.delivery_numbers is not None
                 or entry.redelivered
             ):
+                self.received += at
                 return made[:at] + self._deliver_rest(run, at)
             state[0] = HELD
             if on_delivery is not None:
                 on_delivery(entry, SINGLE_INDEX)
+        self.received += run.end
         return made
 
     def _deliver_rest(self, run: QueuedRun, at: int) -> list[Message]:
@@ -503,6 +555,7 @@ class ReceiveQueue:
             )
         ):
             return False
+        self.received += len(indexes)
         if self._on_delivery is not None:
             self._on_delivery(entry, indexes)
         return True
