@@ -96,20 +96,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("reader/read_queue.py",),
     ("producer.py", "reader/", "schema.py", "message_batch.py"),
     ("client.py",),
-    # The worker, bottom-up
-    ("worker/__init__.py", "worker/retry_policy.py", "worker/reject_streak.py"),
-    ("worker/breaker.py", "worker/scheduler.py"),
-    ("worker/worker_core.py",),
-    # Workers, bottom-up
-    (
-        "worker/__init__.py",
-        "worker/handler_threads.py",
-        "worker/abandoned_tasks.py",
-        "worker/loop_watchdog.py",
-    ),
-    ("worker/handler_call.py", "worker/slots.py"),
-    ("worker/drain_deadline.py", "worker/drain_signals.py"),
-    ("worker/",),
     # The development broker
     ("devbroker/rules/",),
     ("devbroker/clock.py", "devbroker/broker_settings.py", "devbroker/frame_encoders.py"),
@@ -120,6 +106,24 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("devbroker/",),
     # Programs on top of the API
     ("testing/", "deadletters/", "evacuation/"),
+    # Workers, bottom-up
+    (
+        "worker/__init__.py",
+        "worker/retry_policy.py",
+        "worker/reject_streak.py",
+        "worker/handler_threads.py",
+        "worker/abandoned_tasks.py",
+        "worker/loop_watchdog.py",
+        "worker/subscribe_options.py",
+        "worker/health.py",
+    ),
+    ("worker/breaker.py", "worker/scheduler.py", "worker/handler_call.py", "worker/slots.py"),
+    ("worker/worker_core.py", "worker/outbox.py"),
+    ("worker/handler_context.py", "worker/worker_options.py", "worker/worker_start.py"),
+    ("worker/drain_deadline.py", "worker/drain_signals.py"),
+    ("worker/worker_session.py", "worker/run.py"),
+    ("worker/worker.py",),
+    ("worker/",),
     ("asyncio.py",),
     ("__init__.py",),
     # Spark, bottom-up

@@ -141,9 +141,14 @@ if TYPE_CHECKING:
     from .state import MetricSample
     from .state.rocks import StoreStatistics
     from .worker.breaker import Breaker
-    from .worker.retry_policy import Reject, Retry, RetryPolicy
     from .worker.handler_call import current_message
+    from .worker.health import Health, LongHandler, Report
+    from .worker.outbox import Out, PublishTo
+    from .worker.retry_policy import Reject, Retry, RetryPolicy
     from .worker.run import run
+    from .worker.scheduler import Order
+    from .worker.subscribe_options import SubscribeOptions
+    from .worker.worker import Worker
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
 # Importing them here would double the time of `import pulsar_encore`.
@@ -168,6 +173,14 @@ _LAZY_NAMES: Final = {
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
     "current_message": "worker.handler_call",
+    "Health": "worker.health",
+    "LongHandler": "worker.health",
+    "Order": "worker.scheduler",
+    "Out": "worker.outbox",
+    "PublishTo": "worker.outbox",
+    "Report": "worker.health",
+    "SubscribeOptions": "worker.subscribe_options",
+    "Worker": "worker.worker",
     "run": "worker.run",
     **dict.fromkeys(
         (
@@ -259,6 +272,7 @@ __all__ = [
     "Failed",
     "FileLogger",
     "ForkedError",
+    "Health",
     "IncompatibleSchema",
     "InitialPosition",
     "Interrupted",
@@ -272,6 +286,7 @@ __all__ = [
     "Lease",
     "LeaseLostError",
     "LoggerLevel",
+    "LongHandler",
     "LookupError",
     "MemoryBufferIsFull",
     "Message",
@@ -285,6 +300,8 @@ __all__ = [
     "NotConnected",
     "NotSupportedError",
     "OperationNotSupported",
+    "Order",
+    "Out",
     "PartitionsRoutingMode",
     "Producer",
     "ProducerAccessMode",
@@ -296,6 +313,7 @@ __all__ = [
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
     "ProtocolError",
+    "PublishTo",
     "PulsarException",
     "ReadError",
     "Reader",
@@ -303,6 +321,7 @@ __all__ = [
     "ReceiveTimeout",
     "RegexSubscriptionMode",
     "Reject",
+    "Report",
     "Result",
     "Retry",
     "RetryPolicy",
@@ -320,6 +339,7 @@ __all__ = [
     "Statistics",
     "StoreError",
     "StoreStatistics",
+    "SubscribeOptions",
     "SubscriptionNotFound",
     "Timeout",
     "TooManyLookupRequestException",
@@ -335,6 +355,7 @@ __all__ = [
     "UnknownError",
     "UnreadableError",
     "UnsupportedVersionError",
+    "Worker",
     "WrongLoopError",
     "__version__",
     "asyncio",

@@ -306,7 +306,8 @@ async def test_a_drain_gives_unfinished_messages_back_without_an_attempt(
         attempts.append(message.attempt)
         await asyncio.Event().wait()
 
-    transport.put(TOPIC, *(b"%d" % n for n in range(50)), key="k")
+    for number in range(50):
+        transport.put(TOPIC, b"%d" % number, key="k")
     for _ in range(10):
         async with running(client, never, order=order, drain=5) as worker:
             await asyncio.sleep(30)
@@ -416,9 +417,7 @@ async def test_a_higher_priority_starts_first_and_one_start_in_ten_is_fair(
 
     transport.put("low", *[b"low"] * 50)
     transport.put("high", *[b"high"] * 50)
-    async with running(
-        client, handler, {"low": 0, "high": 5}, concurrency=1, prefetch=200
-    ):
+    async with running(client, handler, {"low": 0, "high": 5}, concurrency=1, prefetch=200):
         await until(lambda: len(order) == 100)
     assert order[5:45].count(b"low") in range(3, 6)
 
@@ -426,7 +425,7 @@ async def test_a_higher_priority_starts_first_and_one_start_in_ten_is_fair(
 async def test_dead_letters_of_all_partitions_have_one_topic_with_a_subscription(
     client: Client, transport: MemoryTransport
 ) -> None:
-    transport.settings.partitions[TOPIC] = 3
+    transport.catalogue.create_partitioned(TOPIC, 3)
 
     async def handler(value: bytes) -> None:
         raise encore.Reject("no")

@@ -25,11 +25,11 @@ async def running(
         yield worker
 
 
-async def until(condition: Callable[[], bool], longest_s: float = 86_400) -> None:
+async def until(condition: Callable[[], bool], longest_s: float = 20_000) -> None:
     """Wait in virtual time until a condition holds."""
     async with asyncio.timeout(longest_s):
         while not condition():
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
 
 
 async def all_acked(transport: MemoryTransport, topic: str = TOPIC) -> None:

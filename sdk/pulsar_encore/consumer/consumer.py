@@ -751,6 +751,26 @@ class Consumer:
         self._parts.redelivery.redeliver_all()
         self._leases.sweep()
 
+    def redeliver_topic(self, topic: str) -> None:
+        """Redeliver every unacked message of one topic or partition (Exclusive and Failover).
+
+        No attempt is counted. If another consumer of a Failover subscription is active for the
+        topic, the broker delivers the messages to that consumer.
+
+        Raises:
+            ConfigurationError: on Shared and Key_Shared, or for another topic.
+        """
+        self._check_open()
+        for state in self._topic_states:
+            if state.topic == topic:
+                if not self._parts.rewinds.begin_if_unshared(state):
+                    raise ConfigurationError(
+                        "redeliver_topic needs an Exclusive or Failover consumer; this one is "
+                        f"{self._options.consumer_type.name}: nack the messages one by one"
+                    )
+                return
+        raise ConfigurationError(f"this consumer does not read the topic {topic!r}")
+
     # Position, state and close
 
     async def seek(self, messageid: Settleable | int) -> None:

@@ -66,13 +66,13 @@ def out_of(result: Any) -> Out:
     return result if isinstance(result, Out) else Out(result)
 
 
-def checked_out(
-    value: Any, key: str | bytes | None, properties: Mapping[str, str] | None
-) -> Out:
+def checked_out(value: Any, key: str | bytes | None, properties: Mapping[str, str] | None) -> Out:
     """Return the arguments of `Message.publish` as an `Out`; raise if they are wrong."""
     if not isinstance(key, str | bytes | None):
         raise ConfigurationError(f"key must be a str, bytes or None, got {type(key).__name__}")
-    return Out(value, key, string_map(None if properties is None else dict(properties), "properties"))
+    return Out(
+        value, key, string_map(None if properties is None else dict(properties), "properties")
+    )
 
 
 class Outbox:

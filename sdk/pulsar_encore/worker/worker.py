@@ -26,10 +26,10 @@ from .health import Health, Report
 from .outbox import PublishTo
 from .retry_policy import RetryPolicy
 from .scheduler import Order
-from .session import Session
-from .start import wait_until_made
 from .subscribe_options import SubscribeOptions
 from .worker_options import DEFAULT_MAX_BYTES, WorkerOptions
+from .worker_session import Session
+from .worker_start import wait_until_made
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -199,7 +199,9 @@ class Worker(Generic[T]):
         if deadline is None:
             deadline = DrainDeadline(self.drain, loop.time)
         self._loop, self._deadline = loop, deadline
-        self._stopping, self._started = asyncio.Event(), asyncio.Event()
+        self._stopping = asyncio.Event()
+        if self._started is None:
+            self._started = asyncio.Event()
         self._ended = loop.create_future()
         self._state = "starting"
         if self._stop_requested:
@@ -254,7 +256,7 @@ class Worker(Generic[T]):
         async def subscribe() -> Consumer:
             consumer = await self._client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
-                await consumer.prepare_letters()
+                await consumer.create_letter_subscriptions()
             except BaseException:
                 await consumer.close()
                 raise
@@ -331,10 +333,9 @@ class Worker(Generic[T]):
         with` statement raises the worker's error.
         """
         self._parent = asyncio.current_task()
+        self._started = asyncio.Event()
         self._background = asyncio.ensure_future(self.serve())
         self._background.add_done_callback(self._background_ended)
-        while self._started is None:
-            await asyncio.sleep(0)
         try:
             await self._started.wait()
         except BaseException:
@@ -383,7 +384,9 @@ class Worker(Generic[T]):
             if self._error is not None:
                 reason += f": {self._error}"
             return Health(ready=False, reasons=(reason,), state=self._state)
-        return session.health("paused" if self._paused and self._state == "running" else self._state)
+        return session.health(
+            "paused" if self._paused and self._state == "running" else self._state
+        )
 
     def unfinished(self) -> int:
         """Return how many handlers were left behind by the drain and still run."""

@@ -12,7 +12,16 @@ from ..consumer.events import ConsumerEvent
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
 from ..errors import ConfigurationError
 from ..options import ConsumerType, DeadLetterPolicy, InitialPosition, RocksState
-from ..options.checks import boolean, check_choice, integer, optional_text, seconds, text, topic_name
+from ..options.checks import (
+    boolean,
+    check_choice,
+    integer,
+    optional_text,
+    seconds,
+    text,
+    topic_name,
+)
+from ..values.letter_topic_names import shared_dead_topic_of
 from ..values.topic_names import full_name
 from .breaker import Breaker
 from .outbox import PublishTo
@@ -53,7 +62,7 @@ class WorkerOptions:
     timeout: float | timedelta | None = None
     drain: float | timedelta = 20.0
     prefetch: int | None = None
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy
     breaker: Breaker | None = None
     reject_limit: int | None = 20
     initial_position: InitialPosition = InitialPosition.Latest
@@ -80,7 +89,9 @@ class WorkerOptions:
             object.__setattr__(self, "order", Order(self.order))
         except ValueError:
             choices = ", ".join(f'"{each}"' for each in Order)
-            raise ConfigurationError(f"order must be one of {choices}, got {self.order!r}") from None
+            raise ConfigurationError(
+                f"order must be one of {choices}, got {self.order!r}"
+            ) from None
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds(self.timeout, "timeout"))
         object.__setattr__(self, "drain", seconds(self.drain, "drain", low=0.0))
@@ -214,6 +225,7 @@ class WorkerOptions:
         """Return the policy of the consumer. It has no limit, because the worker counts."""
         return DeadLetterPolicy(
             _UNLIMITED,
-            dead_letter_topic=self.retry.dead_letter_topic,
+            dead_letter_topic=self.retry.dead_letter_topic
+            or (lambda topic: shared_dead_topic_of(topic, self.subscription)),
             initial_subscription_name=LETTER_SUBSCRIPTION,
         )

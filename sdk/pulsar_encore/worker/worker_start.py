@@ -1,4 +1,4 @@
-"""The start of a worker: it waits for a broker that is away, and fails at once on a wrong setting."""
+"""The start of a worker: wait for a broker that is away, but not with a wrong setting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def can_wait_for(error: BaseException) -> bool:
     ConsumerBusy is one of these: during a rollout the earlier process still holds an Exclusive
     subscription, or as many consumers as the broker allows are attached.
     """
-    return isinstance(error, ConsumerBusy) or (isinstance(error, TransportError) and error.retryable)
+    return isinstance(error, ConsumerBusy) or (
+        isinstance(error, TransportError) and error.retryable
+    )
 
 
 async def wait_until_made(

@@ -1,7 +1,7 @@
-"""A running worker: it takes messages, runs their handlers, and carries out what the core decides.
+"""A running worker: it takes messages, runs their handlers, and settles them.
 
-`worker_core` decides; this file does the I/O. Every message that the session takes stays held by its
-consumer until it is settled, so a session that ends early gives all of them back.
+`worker_core` decides; this file does the I/O. Every message that the session takes stays held by
+its consumer until it is settled, so a session that ends early gives all of them back.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..errors import (
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
-from ..message import Message
+from ..message import Message, set_handler_context, size_of
 from ..values.topic_names import base_name
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
-from .outbox import Outbox
 from .loop_watchdog import LoopWatchdog
+from .outbox import Outbox
 from .retry_policy import Reject
 from .slots import Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
@@ -122,6 +122,7 @@ class Session:
         self._counts = dict.fromkeys(
             ("received", "succeeded", "failed", "retried", "rejected", "discarded", "lost"), 0
         )
+        self._detached: set[Job] = set()
         self._given_back = 0
         self._abandoned = 0
 
@@ -142,7 +143,7 @@ class Session:
         except ClosedError as error:
             if not self._stopping.is_set():
                 self._failed(error)
-        except EncoreError as error:
+        except Exception as error:  # nothing else would notice that the task has ended
             self._failed(error)
 
     def _take(self, message: Message) -> None:
@@ -151,7 +152,7 @@ class Session:
             message=message,
             topic=topic,
             group=self._group_of(message, topic),
-            size=message.size,
+            size=size_of(message),
             attempt=message.attempt,
             # On the clock of the loop, which the core uses for all times.
             published_ms=message.publish_timestamp() - wall_now_ms(self._loop) + now,
@@ -210,7 +211,7 @@ class Session:
             lambda lease: self._detach(job, lease),
             self._publish,
         )
-        message._call = context
+        set_handler_context(message, context)
         result = await self._handler.call(_decoded(message), message, context.add_result)
         if result is not None and self._publish is not None:
             context.add_result(result)
@@ -219,24 +220,28 @@ class Session:
 
     def _extend(self, job: Job, seconds: float) -> None:
         if not self.slots.extend(job, seconds):
-            log.warning("worker %s: no time was added, because %r has ended", self._name, job.message)
+            log.warning("worker %s: the handler of %r has ended already", self._name, job.message)
 
     def _detach(self, job: Job, lease: float) -> Lease:
         if self._options.order is not Order.NONE:
             raise ConfigurationError(
-                'detach needs order="none": with an order, the next message of the key or partition '
-                "has to wait for this one. Keep the handler running, and give it more time with "
-                "msg.extend(seconds)"
+                'detach needs order="none": with an order, the next message of the key or '
+                "partition has to wait for this one. Keep the handler running, and give it more "
+                "time with msg.extend(seconds)"
             )
-        return self.consumer.detach(job.message, lease)
+        made = self.consumer.detach(job.message, lease)
+        self._detached.add(job)
+        self.core.remove(job)
+        return made
 
     def _finished(self, job: Job, result: SlotResult) -> None:
         core, now = self.core, now_ms(self._loop)
         outcome = self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
-        if not self.consumer.holds(job.message):
+        if job in self._detached or not self.consumer.holds(job.message):
             # The handler has settled or detached the message, or another consumer has it now.
+            self._detached.discard(job)
             core.remove(job)
             if type(outcome) is Failed:
                 log.warning(
@@ -314,24 +319,29 @@ class Session:
                 consumer.acknowledge(message)
                 self.core.settled(job, now_ms(self._loop))
             case RetryLetter(delay_ms=delay_ms, error=error):
-                self._counts["retried"] += 1
                 self._in_background(self._send_retry_letter(job, delay_ms, error))
             case DeadLetter():
                 self._in_background(self._dead_letter(job, action))
 
     async def _send_retry_letter(self, job: Job, delay_ms: int, error: BaseException) -> None:
         try:
-            await self.consumer.reconsume_later(job.message, delay_ms / 1000, error=error)
-        except EncoreError as failure:
-            # The consumer redelivers the message after a delay.
-            log.warning("worker %s: a retry letter was not stored: %s", self._name, failure)
-        self.core.settled(job, now_ms(self._loop))
+            await self.consumer.send_to_retry_topic(
+                job.message, delay_ms / 1000, error=error, keep=True
+            )
+        except MessageNotHeldError:
+            self._lose(job)
+        except EncoreError:
+            # The consumer logs it. The message stays held.
+            self.core.not_settled(job, now_ms(self._loop) + _LETTER_RETRY_MS)
+        else:
+            self._counts["retried"] += 1
+            self.core.settled(job, now_ms(self._loop))
         self.update()
 
     async def _dead_letter(self, job: Job, action: DeadLetter) -> None:
         try:
             await self.consumer.reject(
-                job.message, action.reason if action.error is None else action.error
+                job.message, action.reason if action.error is None else action.error, keep=True
             )
         except MessageNotHeldError:
             self._lose(job)
@@ -359,7 +369,7 @@ class Session:
         """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
         for job in [each for each in self.core.jobs() if each.topic == topic]:
             self._lose(job)
-        self.consumer.give_back(topic)
+        self.consumer.redeliver_topic(topic)
         self.update()
 
     # The end
@@ -415,8 +425,8 @@ class Session:
                 await self.consumer.close()
         except TimeoutError:
             log.warning(
-                "worker %s: the broker did not confirm the close in time; unconfirmed acks are lost "
-                "and their messages redelivered",
+                "worker %s: the broker did not confirm the close in time; messages whose acks are "
+                "unconfirmed may be redelivered",
                 self._name,
             )
             self.consumer.abandon()
