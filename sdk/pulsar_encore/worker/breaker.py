@@ -62,7 +62,8 @@ class Breaker:
         if not kinds:
             raise ConfigurationError(
                 "Breaker.on must name at least one exception class, such as "
-                "(ConnectionError, TimeoutError), got an empty tuple. Use breaker=None for no breaker"
+                "(ConnectionError, TimeoutError), got an empty tuple. For no breaker, use "
+                "breaker=None"
             )
         for each in kinds:
             if issubclass(each, (Retry, Reject)):
