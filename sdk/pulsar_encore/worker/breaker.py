@@ -28,8 +28,8 @@ class Breaker:
     holds. After each pause one message is tried, a different message each time. If that call
     succeeds, the breaker closes. If it fails, the pause doubles, up to 5 minutes.
 
-    A failure of these kinds uses up an attempt only if another message was processed between the
-    previous attempt and this attempt. An outage therefore costs no attempts, and a message that
+    A failure of these kinds uses up an attempt only if another message was processed since the
+    message failed in this way before. An outage therefore costs no attempts, and a message that
     fails alone is dead-lettered in the end.
 
     Args:

@@ -99,7 +99,7 @@ class Job:
     is_retry: bool = field(default=False, init=False, repr=False)
     uncounted: int = field(default=0, init=False, repr=False)  # failures that are no attempts
     started_at: int = field(default=0, init=False, repr=False)  # number of the core's event
-    failed_at: int = field(default=0, init=False, repr=False)  # number of the event, 0 for never
+    outage_at: int = field(default=0, init=False, repr=False)  # event of its failure; 0 for never
     has_proof: bool = field(default=False, init=False, repr=False)  # a failure now counts
     tried_in: int = field(default=0, init=False, repr=False)  # number of the trials, 0 for none
     due_ms: int = field(default=0, init=False, repr=False)

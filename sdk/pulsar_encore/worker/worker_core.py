@@ -7,9 +7,10 @@ done.
 
 Attempts. A failed attempt counts, except for `Retry(count=False)` and for failures of a breaker's
 kinds without proof that the dependency was there. The proof is another message that started after
-the previous failure of this message, and was processed before this call started. Calls that started
-earlier prove nothing, because they may have had their answer before the dependency went away. Calls
-that ended later prove nothing either: they may have hung until the dependency was back.
+the previous such failure of this message, and was processed before this call started. Calls that
+started earlier prove nothing, because they may have had their answer before the dependency went
+away. Calls that ended later prove nothing either: they may have hung until the dependency was back.
+So the first such failure of a message never counts, and no failure within one outage.
 
 Trials. While the breaker is open, or the limit of rejections is reached, single messages start as
 trials. Both share the trials: a trial starts when all that stop the worker allow it. Messages that
@@ -238,9 +239,9 @@ class WorkerCore:
         self._bytes = 0
         self._running_bytes = 0
         self._mean_size = 0.0
-        self._events = 0  # starts and failures; gives them an order
+        self._events = 0  # starts and failures by outages; gives them an order
         self._proof = 0  # event of the latest start of a message that was processed
-        self._taken_for_trial = 0  # messages received since the trial became due
+        self._taken_for_trial = 0  # received since the last trial began, or a job left
         self._is_paused = False
         self._now_ms = 0
 
@@ -301,7 +302,7 @@ class WorkerCore:
         job.called = True
         self._running += 1
         self._running_bytes += job.size
-        job.has_proof = 0 < job.failed_at < self._proof
+        job.has_proof = 0 < job.outage_at < self._proof
         self._events += 1
         job.started_at = self._events
         return job
@@ -521,8 +522,9 @@ class WorkerCore:
                 breaker.failed(error, now_ms, was_probe=is_trial)
             elif is_trial:
                 breaker.probe_said_nothing(now_ms)
-        self._events += 1
-        job.failed_at = self._events
+        if is_outage:
+            self._events += 1
+            job.outage_at = self._events
         if rejection is not None:
             if job.state != LOST and self._rejects.rejected(rejection, now_ms):
                 job.uncounted += 1
@@ -580,6 +582,7 @@ class WorkerCore:
 
     def _leave(self, job: Job) -> None:
         self._jobs.pop(job, None)  # a lost job is not in it
+        self._taken_for_trial = 0
         self._bytes -= job.size
         self._scheduler.leave(job)
 
@@ -624,7 +627,8 @@ class WorkerCore:
     def _needs_message(self) -> bool:
         """Return True if a trial is due and no message is ready for it.
 
-        New messages may all be blocked by their groups, so their number is limited.
+        New messages may all be blocked by their groups, so their number is limited until something
+        changes.
         """
         return (
             self._now_ms >= self._trial_due_ms()
