@@ -24,19 +24,20 @@ class Breaker:
     """When a worker stops because a dependency is away, and how it finds out that it is back.
 
     The breaker opens after `failures` failures of the kinds `on` in a row, without a success
-    between them. While it is open, the worker takes no messages and keeps the messages that it holds.
-    After each pause one message is tried, a different message each time. If that call succeeds, the
-    breaker closes. If it fails, the pause doubles, up to 5 minutes.
+    between them. While it is open, the worker takes no messages and keeps the messages that it
+    holds. After each pause one message is tried, a different message each time. If that call
+    succeeds, the breaker closes. If it fails, the pause doubles, up to 5 minutes.
 
-    A failure of these kinds uses up an attempt only if another message was started and processed
-    since the previous attempt of the same message. An outage therefore costs no attempts, and a
-    message that fails alone is dead-lettered in the end.
+    A failure of these kinds uses up an attempt only if another message was processed since the
+    message failed in this way before. An outage therefore costs no attempts, and a message that
+    fails alone is dead-lettered in the end.
 
     Args:
         on: Exception classes that mean that a dependency is away. An exception group counts if all
             its exceptions do.
         failures: Failures in a row that open the breaker. At least 1.
-        within: All `failures` must be within this time. Seconds or timedelta; None for no bound, so that the breaker also opens with slow traffic.
+        within: The failures in a row must be within this time. Seconds or timedelta; None for no
+            bound, so that the breaker also opens if there are few messages.
         pause: Time before the first probe. Seconds or timedelta.
 
     Raises:
@@ -61,7 +62,8 @@ class Breaker:
         if not kinds:
             raise ConfigurationError(
                 "Breaker.on must name at least one exception class, such as "
-                "(ConnectionError, TimeoutError), got an empty tuple. Use breaker=None for none"
+                "(ConnectionError, TimeoutError), got an empty tuple. For no breaker, use "
+                "breaker=None"
             )
         for each in kinds:
             if issubclass(each, (Retry, Reject)):

@@ -18,7 +18,7 @@ from bisect import insort
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Final
@@ -42,19 +42,29 @@ class Order(StrEnum):
     PARTITION = "partition"
 
 
-class JobState(Enum):
-    """Where a job is in the worker."""
-
-    NEW = "new"
-    BLOCKED = "blocked"  # an earlier message of its group is here
-    READY = "ready"
-    RUNNING = "running"
-    WAITING = "waiting"  # until its due time
-    SET_ASIDE = "set aside"  # due, and tried since the breaker opened
-    SETTLING = "settling"  # the shell has an action for it
-    UNSETTLED = "unsettled"  # its action could not be done and is due later
-    LOST = "lost"  # removed while its handler runs
-    GONE = "gone"
+# The states of a job. Plain integers, because access to a member of an enum is slow.
+NEW: Final = 0
+BLOCKED: Final = 1  # an earlier message of its group is here
+READY: Final = 2
+RUNNING: Final = 3
+WAITING: Final = 4  # until its due time
+SET_ASIDE: Final = 5  # due, and tried in the present trials
+SETTLING: Final = 6  # the shell performs its action
+UNSETTLED: Final = 7  # its action failed and is due later
+LOST: Final = 8  # removed while its handler runs
+GONE: Final = 9
+STATE_NAMES: Final = (
+    "new",
+    "blocked",
+    "ready",
+    "running",
+    "waiting",
+    "set aside",
+    "settling",
+    "unsettled",
+    "lost",
+    "gone",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,12 +94,13 @@ class Job:
     published_ms: int
     priority: int = 0
     is_attempt_exact: bool = False
-    state: JobState = field(default=JobState.NEW, init=False)
+    state: int = field(default=NEW, init=False)
     called: bool = field(default=False, init=False, repr=False)  # its handler, in this worker
     is_retry: bool = field(default=False, init=False, repr=False)
     uncounted: int = field(default=0, init=False, repr=False)  # failures that are no attempts
     started_at: int = field(default=0, init=False, repr=False)  # number of the core's event
-    failed_at: int = field(default=0, init=False, repr=False)  # number of the event, 0 for never
+    outage_at: int = field(default=0, init=False, repr=False)  # event of its failure; 0 for never
+    has_proof: bool = field(default=False, init=False, repr=False)  # a failure now counts
     tried_in: int = field(default=0, init=False, repr=False)  # number of the trials, 0 for none
     due_ms: int = field(default=0, init=False, repr=False)
     due_number: int = field(default=0, init=False, repr=False)  # its entry in a `DueJobs`
@@ -265,7 +276,7 @@ class Scheduler:
                 if group.blocked is None:
                     group.blocked = OrderedDict()
                 group.blocked[job] = None
-                job.state = JobState.BLOCKED
+                job.state = BLOCKED
                 self._count_blocked(group, 1)
                 return False
             self._groups[job.group] = Group(job)
@@ -275,7 +286,7 @@ class Scheduler:
     def next_job(self) -> Job | None:
         """Return the ready job that starts next, and leave it ready."""
         queue, is_choice = self._best()
-        if is_choice and self._starts >= _FAIR_START - 1 and self._topics:
+        if is_choice and self._starts == _FAIR_START - 1 and self._topics:
             queue = next(iter(self._topics.values()))
         return None if queue is None else queue.next()
 
@@ -284,14 +295,15 @@ class Scheduler:
 
     def take(self, job: Job) -> None:
         """Remove a ready job, or a job that was set aside, because it starts."""
-        if job.state is JobState.SET_ASIDE:
+        state, job.state = job.state, RUNNING
+        if state == SET_ASIDE:
             del self._set_aside[job]
             return
         if self._topics is not None:
             # Only starts with a choice between priorities count, so that a topic of low priority
             # never sees more than nine starts of others.
             if self._best()[1]:
-                self._starts = 0 if self._starts >= _FAIR_START - 1 else self._starts + 1
+                self._starts = (self._starts + 1) % _FAIR_START
             self._topics[job.topic].started(job)
             self._topics.move_to_end(job.topic)
         self._ready[job.priority].started(job)
@@ -300,7 +312,7 @@ class Scheduler:
     def wait(self, job: Job, due_ms: int) -> None:
         """Let a job that failed wait for its due time, as the head of its group."""
         job.is_retry = True
-        job.state = JobState.WAITING
+        job.state = WAITING
         self.waiting.add(job, due_ms)
         self.hold_back(job)
 
@@ -319,25 +331,25 @@ class Scheduler:
         """Make waiting jobs ready that are due. Tried jobs are set aside."""
         while (job := self.waiting.pop(now_ms)) is not None:
             if self.trials and job.tried_in == self.trials:
-                job.state = JobState.SET_ASIDE
+                job.state = SET_ASIDE
                 self._set_aside[job] = None
             else:
                 self._enqueue(job)
 
     def leave(self, job: Job) -> None:
         """Remove a job for good. If it was the head of its group, the next job is ready."""
-        state, job.state = job.state, JobState.GONE
-        if state is JobState.BLOCKED:
+        state, job.state = job.state, GONE
+        if state == BLOCKED:
             group = self._groups[job.group]
             assert group.blocked is not None
             del group.blocked[job]
             self._count_blocked(group, -1)
             return
-        if state is JobState.READY:
+        if state == READY:
             self._dequeue(job)
-        elif state is JobState.SET_ASIDE:
+        elif state == SET_ASIDE:
             del self._set_aside[job]
-        elif state is JobState.WAITING:
+        elif state == WAITING:
             self.waiting.discard(job)
         if job.group is not None:
             self._advance(self._groups[job.group])
@@ -369,7 +381,7 @@ class Scheduler:
         return best, False
 
     def _enqueue(self, job: Job) -> None:
-        job.state = JobState.READY
+        job.state = READY
         queue = self._ready.get(job.priority)
         if queue is None:
             queue = self._new_priority(job.priority)

@@ -6,9 +6,11 @@ the shell performs. The job stays, and blocks its group, until the shell reports
 done.
 
 Attempts. A failed attempt counts, except for `Retry(count=False)` and for failures of a breaker's
-kinds without evidence against the message. The evidence is another message that started after the
-previous failure of this message and was processed. Calls that started earlier prove nothing: they
-may have had their answer before the dependency went away.
+kinds without proof that the dependency was there. The proof is another message that started after
+the previous such failure of this message, and was processed before this call started. Calls that
+started earlier prove nothing, because they may have had their answer before the dependency went
+away. Calls that ended later prove nothing either: they may have hung until the dependency was back.
+So the first such failure of a message never counts, and no failure within one outage.
 
 Trials. While the breaker is open, or the limit of rejections is reached, single messages start as
 trials. Both share the trials: a trial starts when all that stop the worker allow it. Messages that
@@ -25,7 +27,19 @@ from typing import Final, TypeAlias
 from .breaker import Breaker, BreakerState
 from .reject_streak import TRIAL_PAUSE_MS, RejectStreak
 from .retry_policy import Retry, RetryPolicy, causes_of
-from .scheduler import DueJobs, Job, JobState, Order, Scheduler
+from .scheduler import (
+    GONE,
+    LOST,
+    NEW,
+    RUNNING,
+    SETTLING,
+    STATE_NAMES,
+    UNSETTLED,
+    DueJobs,
+    Job,
+    Order,
+    Scheduler,
+)
 
 __all__ = [
     "Ack",
@@ -225,9 +239,9 @@ class WorkerCore:
         self._bytes = 0
         self._running_bytes = 0
         self._mean_size = 0.0
-        self._events = 0  # starts and failures; gives them an order
+        self._events = 0  # starts and failures by outages; gives them an order
         self._proof = 0  # event of the latest start of a message that was processed
-        self._taken_for_trial = 0  # messages received since the trial became due
+        self._taken_for_trial = 0  # received since the last trial began, or a job left
         self._is_paused = False
         self._now_ms = 0
 
@@ -238,7 +252,7 @@ class WorkerCore:
 
         A message with such an action is settling.
         """
-        assert job.state is JobState.NEW, f"the job was received before and is {job.state.value}"
+        assert job.state == NEW, f"the job is {STATE_NAMES[job.state]}"
         self._now_ms = now_ms
         self._jobs[job] = None
         self._bytes += job.size
@@ -285,10 +299,10 @@ class WorkerCore:
         if is_trial:
             job.tried_in = scheduler.trials
             self._trial_started(now_ms)
-        job.state = JobState.RUNNING
         job.called = True
         self._running += 1
         self._running_bytes += job.size
+        job.has_proof = 0 < job.outage_at < self._proof
         self._events += 1
         job.started_at = self._events
         return job
@@ -300,7 +314,7 @@ class WorkerCore:
         still counts for the breaker and for rejections in a row.
         """
         state = job.state
-        assert state is JobState.RUNNING or state is JobState.LOST, f"the job is {state.value}"
+        assert state == RUNNING or state == LOST, f"the job is {STATE_NAMES[state]}"
         self._now_ms = now_ms
         self._running -= 1
         self._running_bytes -= job.size
@@ -312,8 +326,8 @@ class WorkerCore:
             action = self._failed(job, result.error, now_ms)
         elif self._breaker is not None and self._is_trial(job):
             self._breaker.probe_said_nothing(now_ms)
-        if state is JobState.LOST or action is None:
-            if state is JobState.LOST:
+        if state == LOST or action is None:
+            if state == LOST:
                 self._lost -= 1
             self._leave(job)
             action = None
@@ -328,8 +342,8 @@ class WorkerCore:
     def settled(self, job: Job, now_ms: int) -> None:
         """The action of a job is done: the job leaves. Without effect for a removed job."""
         self._now_ms = now_ms
-        if job.state is not JobState.GONE:
-            assert job.state is JobState.SETTLING, f"the job is {job.state.value}"
+        if job.state != GONE:
+            assert job.state == SETTLING, f"the job is {STATE_NAMES[job.state]}"
             self._settling -= 1
             self._leave(job)
 
@@ -338,8 +352,8 @@ class WorkerCore:
 
         Without effect for a removed job.
         """
-        if job.state is not JobState.GONE:
-            assert job.state is JobState.SETTLING, f"the job is {job.state.value}"
+        if job.state != GONE:
+            assert job.state == SETTLING, f"the job is {STATE_NAMES[job.state]}"
             self._settling -= 1
             self._put_off(job, job.action, due_ms)
 
@@ -358,14 +372,14 @@ class WorkerCore:
         A running job occupies its slot and its group until `finished`, so that no two handlers work
         for one group. Without effect for a job that has left.
         """
-        if job.state is JobState.RUNNING:
-            job.state = JobState.LOST
+        if job.state == RUNNING:
+            job.state = LOST
             self._lost += 1
             del self._jobs[job]
-        elif job.state is not JobState.LOST and job.state is not JobState.GONE:
-            if job.state is JobState.SETTLING:
+        elif job.state != LOST and job.state != GONE:
+            if job.state == SETTLING:
                 self._settling -= 1
-            elif job.state is JobState.UNSETTLED:
+            elif job.state == UNSETTLED:
                 self._actions.discard(job)
             self._leave(job)
 
@@ -508,15 +522,15 @@ class WorkerCore:
                 breaker.failed(error, now_ms, was_probe=is_trial)
             elif is_trial:
                 breaker.probe_said_nothing(now_ms)
-        has_proof = 0 < job.failed_at < self._proof
-        self._events += 1
-        job.failed_at = self._events
+        if is_outage:
+            self._events += 1
+            job.outage_at = self._events
         if rejection is not None:
-            if job.state is not JobState.LOST and self._rejects.rejected(rejection, now_ms):
+            if job.state != LOST and self._rejects.rejected(rejection, now_ms):
                 job.uncounted += 1
                 return Hold(now_ms + TRIAL_PAUSE_MS, False, error)
             return self._dead_letter(f"rejected: {_text(rejection)}", error)
-        is_counted = has_proof if is_outage else request is None or request.count
+        is_counted = job.has_proof if is_outage else request is None or request.count
         delay_ms = None if request is None else request.delay_ms
         if delay_ms is None:
             delay_ms = self.retry.delays.delay_ms(job.attempt - 1 + job.uncounted, self._rng)
@@ -556,18 +570,19 @@ class WorkerCore:
     # States
 
     def _settle(self, job: Job, action: Action) -> None:
-        job.state = JobState.SETTLING
+        job.state = SETTLING
         job.action = action
         self._settling += 1
 
     def _put_off(self, job: Job, action: Action, due_ms: int) -> None:
-        job.state = JobState.UNSETTLED
+        job.state = UNSETTLED
         job.action = action
         self._actions.add(job, due_ms)
         self._scheduler.hold_back(job)
 
     def _leave(self, job: Job) -> None:
         self._jobs.pop(job, None)  # a lost job is not in it
+        self._taken_for_trial = 0
         self._bytes -= job.size
         self._scheduler.leave(job)
 
@@ -612,7 +627,8 @@ class WorkerCore:
     def _needs_message(self) -> bool:
         """Return True if a trial is due and no message is ready for it.
 
-        New messages may all be blocked by their groups, so their number is limited.
+        New messages may all be blocked by their groups, so their number is limited until something
+        changes.
         """
         return (
             self._now_ms >= self._trial_due_ms()
