@@ -25,6 +25,7 @@ class Desk:
     """A queue of jobs before slots."""
 
     def __init__(self, size: int = 2, **options: Any) -> None:
+        self.timeout: float | None = options.get("timeout")
         self.waiting: deque[Job] = deque()
         self.results: dict[str, Result] = {}
         self.ended_s: dict[str, float] = {}

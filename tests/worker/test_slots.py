@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import time
 import weakref
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from slots_kit import Desk, Job
+from slots_kit import Desk, Handler, Job
 
 from pulsar_encore.testing import run
+from pulsar_encore.worker.handler_call import HandlerCall
 from pulsar_encore.worker.slots import (
     OUTSIDE,
     STUCK_AFTER_S,
@@ -632,5 +634,151 @@ def test_wake_may_be_called_from_every_callback() -> None:
         desk.slots.wake()
         await asyncio.sleep(1)
         assert len(desk.results) == 50
+
+    run(main())
+
+
+async def test_a_plain_function_keeps_its_slot_until_it_ends() -> None:
+    def work(value: str) -> str:
+        time.sleep(0.3)
+        return value
+
+    call = HandlerCall(work)
+    desk = Desk(size=1, timeout=0.1, cancellable=call.cancellable)
+    message: Any = object()
+    desk.add("slow", lambda: call.call("done", message))
+    desk.add("next", lambda: asyncio.sleep(0, "done"))
+    await asyncio.sleep(0.2)
+    assert desk.results == {}, "its thread still runs, so the message must not be tried again"
+    while len(desk.results) < 2:
+        await asyncio.sleep(0.01)
+    assert desk.results == {"slow": Returned("done", TIMEOUT), "next": Returned("done")}
+
+
+def test_two_timeouts_at_the_same_moment_end_the_handler_once() -> None:
+    async def main() -> None:
+        desk = Desk(size=1, timeout=5)
+
+        async def handler() -> None:
+            async with asyncio.timeout(5.001):  # the alarm is 1 ms late
+                await asyncio.sleep(3600)
+
+        desk.add("one", handler)
+        desk.add("next", lambda: asyncio.sleep(1, "done"))
+        await asyncio.sleep(10)
+        result = desk.results["one"]
+        assert isinstance(result, TimedOut | Raised)
+        if isinstance(result, Raised):
+            assert isinstance(result.error, TimeoutError)
+        assert desk.results["next"] == Returned("done")
+
+    run(main())
+
+
+class RandomHandlers:
+    """Handlers with random behaviour, and what `Slots` must report about each."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.active = 0
+        self.tasks: dict[str, asyncio.Task[Any]] = {}
+        self.behaviours: dict[str, str] = {}
+
+    def handler(self, name: str) -> Handler:
+        behaviour = self.behaviours[name] = self.rng.choice(list(ALLOWED))
+        seconds = self.rng.choice([0, 0, 1, 3, 30])
+
+        async def handle() -> str:
+            task = asyncio.current_task()
+            assert task is not None
+            self.tasks[name] = task
+            self.active += 1
+            try:
+                return await getattr(self, behaviour)(seconds)  # type: ignore[no-any-return]
+            finally:
+                self.active -= 1
+
+        return handle
+
+    async def returns(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "value"
+
+    async def raises(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        raise ValueError
+
+    async def raises_cancelled_error(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        raise asyncio.CancelledError
+
+    async def swallows(self, seconds: float) -> str:
+        try:
+            await asyncio.sleep(seconds + 10)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "value"
+
+    async def has_a_timeout(self, seconds: float) -> str:
+        try:
+            async with asyncio.timeout(2):
+                await asyncio.sleep(seconds)
+        except TimeoutError:
+            pass
+        return "value"
+
+
+ALLOWED: dict[str, tuple[type[Result], ...]] = {
+    "returns": (Returned,),
+    "raises": (Raised,),
+    "raises_cancelled_error": (Raised,),
+    "swallows": (Returned,),
+    "has_a_timeout": (Returned,),
+}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_job_is_reported_once_with_the_result_of_its_own_handler(seed: int) -> None:
+    async def main() -> None:
+        rng = random.Random(seed)
+        loop = asyncio.get_running_loop()
+        size = rng.randint(1, 4)
+        desk = Desk(size=size, timeout=rng.choice([None, 2, 8]))
+        handlers = RandomHandlers(rng)
+        ours: set[str] = set()
+        theirs: set[str] = set()
+        for number in range(100):
+            desk.add(str(number), handlers.handler(str(number)))
+            await asyncio.sleep(rng.choice([0, 0, 0.1, 2]))
+            assert handlers.active <= size, f"seed={seed}"
+            running = list(desk.slots.running())
+            if not running:
+                continue
+            job = rng.choice(running)
+            action = rng.random()
+            if action < 0.15:
+                desk.slots.cancel(job, "lost")
+                ours.add(job.name)
+            elif action < 0.25:
+                desk.slots.extend(job, rng.choice([1, 5, 20]))
+            elif action < 0.35 and job.name in handlers.tasks:
+                handlers.tasks[job.name].cancel()
+                theirs.add(job.name)
+        await asyncio.sleep(1000)
+        while desk.waiting:
+            desk.slots.wake()
+            await asyncio.sleep(100)
+        assert await desk.slots.close(loop.time()) == []
+        assert len(desk.results) == 100, f"seed={seed}"
+        for name, result in desk.results.items():
+            shown = f"seed={seed} {name} {handlers.behaviours[name]} {result}"
+            if isinstance(result, TimedOut):
+                assert desk.timeout is not None, shown
+            elif isinstance(result, Cancelled):
+                expected = ours if result.reason == "lost" else theirs
+                assert name in expected, shown
+            else:
+                assert isinstance(result, ALLOWED[handlers.behaviours[name]]), shown
+                assert result.reason in (None, TIMEOUT, "lost"), shown
 
     run(main())

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from types import CoroutineType
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from ..errors import ConfigurationError
 from ..eventloop.fair_yield import FairYield
@@ -81,12 +81,13 @@ class HandlerCall:
         """Return True if a cancellation ends the handler: a thread cannot be cancelled."""
         return self.kind is not HandlerKind.THREAD
 
-    async def call(
+    def call(
         self, value: Any, message: Message, emit: Callable[[Any], None] | None = None
-    ) -> Any:
-        """Run the handler and return its result.
+    ) -> Awaitable[Any]:
+        """Call the handler; awaiting the result gives the handler's.
 
-        The caller runs this in a context of its own, because it sets `current_message`.
+        Call this in a context of its own, because it sets `current_message`, and await the result
+        in that context.
 
         Args:
             value: The decoded value.
@@ -95,19 +96,24 @@ class HandlerCall:
         """
         _current.set(message)
         arguments = (value, message) if self.takes_message else (value,)
-        if self.kind is HandlerKind.COROUTINE:
-            # The first test costs less than `isawaitable`, and is true for every `async def`.
-            result = self._handler(*arguments)
-            if type(result) is CoroutineType or inspect.isawaitable(result):
-                return await result
-        elif self.kind is HandlerKind.THREAD:
-            result = await run_in_thread(self._handler, *arguments)
-            # If the coroutine were dropped, the message would be acked without its work.
-            if inspect.isawaitable(result):
-                self.kind = HandlerKind.COROUTINE
-                return await result
-        else:
-            result = self._handler(*arguments)
+        if self.kind is HandlerKind.THREAD:
+            return self._in_thread(arguments, emit)
+        result = self._handler(*arguments)
+        # A coroutine is returned as it is: one more around it would cost 0.3 us for each message.
+        return result if type(result) is CoroutineType else self._result_of(result, emit)
+
+    async def _in_thread(
+        self, arguments: tuple[Any, ...], emit: Callable[[Any], None] | None
+    ) -> Any:
+        result = await run_in_thread(self._handler, *arguments)
+        if inspect.isawaitable(result):
+            # If it were dropped, the message would be acked without its work.
+            self.kind = HandlerKind.COROUTINE
+        return await self._result_of(result, emit)
+
+    async def _result_of(self, result: Any, emit: Callable[[Any], None] | None) -> Any:
+        if inspect.isawaitable(result):
+            return await result
         if inspect.isasyncgen(result):
             self.kind = HandlerKind.GENERATOR
             return await self._iterate(result, emit)
@@ -116,7 +122,7 @@ class HandlerCall:
         return result
 
     async def _iterate(
-        self, values: AsyncGenerator[Any, None], emit: Callable[[Any], None] | None
+        self, values: AsyncGenerator[Any, Never], emit: Callable[[Any], None] | None
     ) -> None:
         if emit is None:
             raise ConfigurationError(

@@ -63,7 +63,8 @@ class _HandlerThread(threading.Thread):
             del call  # the arguments of a call do not stay alive while its thread is idle
 
     def _serve(self, call: _Call) -> None:
-        value, error = None, None
+        value: Any = None
+        error: BaseException | None = None
         try:
             value = call.context.run(call.function, *call.arguments)
         except StopIteration as stop:

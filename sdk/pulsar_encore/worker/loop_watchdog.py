@@ -9,7 +9,6 @@ import threading
 import time
 import traceback
 from typing import Final
-from weakref import WeakKeyDictionary
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -53,6 +52,8 @@ class LoopWatchdog:
         loop = asyncio.get_running_loop()
         watchdog = _watchdogs.get(loop)
         if watchdog is None:
+            for each in [each for each in _watchdogs if each.is_closed()]:
+                del _watchdogs[each]  # never released
             watchdog = _watchdogs[loop] = cls(loop)
         watchdog.users += 1
         return watchdog
@@ -134,4 +135,4 @@ class LoopWatchdog:
         )
 
 
-_watchdogs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatchdog]] = WeakKeyDictionary()
+_watchdogs: Final[dict[asyncio.AbstractEventLoop, LoopWatchdog]] = {}

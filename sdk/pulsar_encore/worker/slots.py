@@ -76,24 +76,16 @@ Result: TypeAlias = Returned | Raised | TimedOut | Cancelled
 
 
 class _Call:
-    __slots__ = (
-        "cancelled_s",
-        "deadline_s",
-        "is_requested",
-        "job",
-        "reason",
-        "started_s",
-        "task",
-    )
+    # Defaults of the class, because a call is made for each message and most of them keep these.
+    reason: str | None = None
+    cancelled_s = math.inf
+    is_requested = False  # `cancel` of the task was called once
+    task: asyncio.Task[None] | None = None
 
     def __init__(self, job: Any, started_s: float, deadline_s: float) -> None:
         self.job = job
         self.started_s = started_s
         self.deadline_s = deadline_s  # of its timeout; once it is cancelled, of being stuck
-        self.reason: str | None = None
-        self.cancelled_s = math.inf
-        self.is_requested = False  # `cancel` of the task was called once
-        self.task: asyncio.Task[None] | None = None
 
 
 # The call in whose context a task was started.
@@ -146,6 +138,7 @@ class Slots(Generic[J]):
         self._filling = False
         self._stopped = False
         self._emptied: asyncio.Future[None] | None = None
+        self._alarm_s = math.inf  # the alarm is set for this time or an earlier one
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
 
@@ -171,7 +164,8 @@ class Slots(Generic[J]):
         if not self._running and self._watchdog is not None:
             self._watchdog.enter()
         self._running[job] = call
-        self._set_alarm(call)
+        if call.deadline_s < self._alarm_s:
+            self._set_alarm(call)
         steps = self._steps(call)
         # A task that is cancelled before its first step never enters its coroutine, and would
         # report no result. So the coroutine is inside its `try` before the task is made.
@@ -249,7 +243,8 @@ class Slots(Generic[J]):
     # Timeouts and cancellation
 
     def _set_alarm(self, call: _Call) -> None:
-        if call.deadline_s != math.inf:
+        if call.deadline_s < self._alarm_s:
+            self._alarm_s = call.deadline_s
             self._alarm.at(math.ceil(call.deadline_s * 1000))
 
     def _ring(self, now_ms: int) -> int | None:
@@ -264,6 +259,7 @@ class Slots(Generic[J]):
                     call.deadline_s = math.inf
                     self._stuck(call.job, call.reason)
         earliest = min((call.deadline_s for call in self._running.values()), default=math.inf)
+        self._alarm_s = earliest
         return None if earliest == math.inf else math.ceil(earliest * 1000)
 
     def cancel(self, job: J, reason: str) -> None:
