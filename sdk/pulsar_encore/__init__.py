@@ -27,6 +27,7 @@ from .errors import (
     ConsumerNotInitialized,
     CryptoError,
     CumulativeAcknowledgementNotAllowedError,
+    DecodeError,
     EncoreError,
     ErrorGettingAuthenticationData,
     ForkedError,
@@ -115,6 +116,9 @@ if TYPE_CHECKING:
     from . import asyncio, deadletters, testing
     from .authentication.athenz import AuthenticationAthenz
     from .authentication.oauth2 import AuthenticationOauth2
+    from .codecs.codec import Codec, SchemaInfo
+    from .codecs.json_codec import Json
+    from .codecs.json_definition import Float32, Int32
     from .consumer.consumer import Consumer
     from .consumer.events import (
         BecameActive,
@@ -147,14 +151,19 @@ _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
     "BytesSchema": "schema",
+    "Codec": "codecs.codec",
     "Consumer": "consumer.consumer",
     "ContentError": "producer",
+    "Float32": "codecs.json_definition",
+    "Int32": "codecs.json_definition",
+    "Json": "codecs.json_codec",
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
     "NackIndexStatistics": "consumer.nack_disk_index",
     "Producer": "producer",
     "Reader": "reader",
+    "SchemaInfo": "codecs.codec",
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
     **dict.fromkeys(
@@ -214,6 +223,7 @@ __all__ = [
     "ChecksumError",
     "Client",
     "ClosedError",
+    "Codec",
     "CompressionType",
     "ConfigurationError",
     "ConnectError",
@@ -236,6 +246,7 @@ __all__ = [
     "CumulativeAcknowledgementNotAllowedError",
     "DeadLetterPolicy",
     "DeadLetterPolicyBuilder",
+    "DecodeError",
     "Disconnected",
     "EncoreError",
     "EncryptionContext",
@@ -244,15 +255,18 @@ __all__ = [
     "ErrorGettingAuthenticationData",
     "Failed",
     "FileLogger",
+    "Float32",
     "ForkedError",
     "IncompatibleSchema",
     "InitialPosition",
+    "Int32",
     "Interrupted",
     "InvalidConfiguration",
     "InvalidMessage",
     "InvalidTopicName",
     "InvalidTxnStatusError",
     "InvalidUrl",
+    "Json",
     "KeySharedMode",
     "KeySharedPolicy",
     "Lease",
@@ -291,6 +305,7 @@ __all__ = [
     "Result",
     "Retrying",
     "RocksState",
+    "SchemaInfo",
     "SchemaVersionError",
     "ServiceInfo",
     "ServiceInfoProvider",
