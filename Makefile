@@ -90,7 +90,8 @@ lint: $(STAMP)
 types: $(STAMP)  ## this code, what a user sees of it, and a user's program
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes pulsar_encore --ignoreexternal
-	PATH="$(abspath $(BIN)):$$PATH" pyright tests/type_checkers/programs/service.py
+	PATH="$(abspath $(BIN)):$$PATH" pyright tests/type_checkers/programs/service.py \
+	    tests/type_checkers/programs/typed_messages.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "eventloop/process.py",
         "eventloop/__init__.py",
     ),
+    ("codecs/",),
     ("options/", "eventloop/awaitables.py"),
     ("authentication/", "values/crypto_keys.py"),
     ("values/service_info.py",),

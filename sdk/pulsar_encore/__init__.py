@@ -27,6 +27,7 @@ from .errors import (
     ConsumerNotInitialized,
     CryptoError,
     CumulativeAcknowledgementNotAllowedError,
+    DecodeError,
     EncoreError,
     ErrorGettingAuthenticationData,
     ForkedError,
@@ -115,6 +116,9 @@ if TYPE_CHECKING:
     from . import asyncio, deadletters, testing
     from .authentication.athenz import AuthenticationAthenz
     from .authentication.oauth2 import AuthenticationOauth2
+    from .codecs.codec import Codec, SchemaInfo
+    from .codecs.json_codec import Json
+    from .codecs.json_definition import Float32, Int32
     from .consumer.consumer import Consumer
     from .consumer.counters import Counters
     from .consumer.events import (
@@ -158,9 +162,13 @@ _LAZY_NAMES: Final = {
     "AuthenticationOauth2": "authentication.oauth2",
     "Breaker": "worker.breaker",
     "BytesSchema": "schema",
+    "Codec": "codecs.codec",
     "Consumer": "consumer.consumer",
     "ContentError": "producer",
     "Counters": "consumer.counters",
+    "Float32": "codecs.json_definition",
+    "Int32": "codecs.json_definition",
+    "Json": "codecs.json_codec",
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
@@ -170,6 +178,7 @@ _LAZY_NAMES: Final = {
     "Reject": "worker.retry_policy",
     "Retry": "worker.retry_policy",
     "RetryPolicy": "worker.retry_policy",
+    "SchemaInfo": "codecs.codec",
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
     "current_message": "worker.handler_call",
@@ -240,6 +249,7 @@ __all__ = [
     "ChecksumError",
     "Client",
     "ClosedError",
+    "Codec",
     "CompressionType",
     "ConfigurationError",
     "ConnectError",
@@ -263,6 +273,7 @@ __all__ = [
     "CumulativeAcknowledgementNotAllowedError",
     "DeadLetterPolicy",
     "DeadLetterPolicyBuilder",
+    "DecodeError",
     "Disconnected",
     "EncoreError",
     "EncryptionContext",
@@ -271,16 +282,19 @@ __all__ = [
     "ErrorGettingAuthenticationData",
     "Failed",
     "FileLogger",
+    "Float32",
     "ForkedError",
     "Health",
     "IncompatibleSchema",
     "InitialPosition",
+    "Int32",
     "Interrupted",
     "InvalidConfiguration",
     "InvalidMessage",
     "InvalidTopicName",
     "InvalidTxnStatusError",
     "InvalidUrl",
+    "Json",
     "KeySharedMode",
     "KeySharedPolicy",
     "Lease",
@@ -327,6 +341,7 @@ __all__ = [
     "RetryPolicy",
     "Retrying",
     "RocksState",
+    "SchemaInfo",
     "SchemaVersionError",
     "ServiceInfo",
     "ServiceInfoProvider",

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self
 
 from .consumer.event_publisher import ProducerEventPublisher
 from .errors import ClosedError, ConfigurationError, PulsarException, Result
@@ -20,6 +20,7 @@ from .options.checks import boolean, integer, string_map
 from .transport.interface import TransportProducer
 from .values.message_id import MessageId
 from .values.outgoing_message import OutgoingMessage
+from .values.type_variables import T_contra
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -30,8 +31,10 @@ class ContentError(ConfigurationError, TypeError):
     """The content does not fit the producer's schema (also a TypeError, as in `pulsar-client`)."""
 
 
-class Producer:
+class Producer(Generic[T_contra]):
     """Publishes to one topic. `Client.create_producer` creates it.
+
+    The type parameter is the type of the values that its schema encodes.
 
     A producer belongs to the event loop that created it. When that loop is closed, the next loop
     that uses the producer takes it over. A call from another loop raises `WrongLoopError`, a call
@@ -69,7 +72,7 @@ class Producer:
 
     async def send(
         self,
-        content: Any,
+        content: T_contra | None,
         properties: dict[str, str] | None = None,
         partition_key: str | bytes | None = None,
         ordering_key: str | bytes | None = None,
@@ -124,7 +127,7 @@ class Producer:
 
     def send_async(
         self,
-        content: Any,
+        content: T_contra | None,
         callback: Callable[[Any, MessageId | None], Any] | None,
         properties: dict[str, str] | None = None,
         partition_key: str | bytes | None = None,

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from ..core.message_states import QUEUED
 from ..core.topic_state import TopicState
@@ -36,6 +36,7 @@ from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
+from ..values.type_variables import T_co
 from .consumer_status import ConsumerStatus
 from .counters import Counters
 from .delivery.batch_receiver import BatchReceiver
@@ -109,8 +110,10 @@ class ConsumerParts:
     spilling: NackSpilling | None = None
 
 
-class Consumer:
+class Consumer(Generic[T_co]):
     """A subscription, made by `Client.subscribe`.
+
+    The type parameter is the type of the values, as of `Message`.
 
     Every await can be cancelled or timed out at any point without losing a message. `async with`
     closes the consumer. `async for` receives messages until it is closed. A consumer belongs to the
@@ -190,7 +193,7 @@ class Consumer:
 
     async def receive(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
-    ) -> Message:
+    ) -> Message[T_co]:
         """Wait for the next message and return it.
 
         Args:
@@ -221,7 +224,7 @@ class Consumer:
             raise ConfigurationError("give timeout or timeout_millis, not both")
         return await self._queue.get(wait_ms / 1000)
 
-    async def batch_receive(self) -> list[Message]:
+    async def batch_receive(self) -> list[Message[T_co]]:
         """Return several messages at once, within the limits of `batch_receive_policy`.
 
         Returns:
@@ -240,7 +243,7 @@ class Consumer:
         wait: float | timedelta = 20,
         topic: str | None = None,
         max_per_key: int | None = None,
-    ) -> list[Lease]:
+    ) -> list[Lease[T_co]]:
         """Lease messages for a time; a message that is not settled in that time has failed.
 
         A message whose lease expires is redelivered after the backoff of its attempt if the
@@ -294,7 +297,7 @@ class Consumer:
         records = await self._parts.popping.pop(most, length, longest_ms, only, max_per_key)
         return [Lease(record, self._leases, self._fair_yield, self._loop) for record in records]
 
-    async def lease(self, handle: str) -> Lease:
+    async def lease(self, handle: str) -> Lease[T_co]:
         """Return the lease that a handle names, to settle it in another part of the program.
 
         With `state=`, handles of leases from before a restart work until the lease ends. Such a
@@ -326,10 +329,10 @@ class Consumer:
                 "overtake a failed one of its key: use pop, or subscribe without ordered_leases"
             )
 
-    def __aiter__(self) -> Consumer:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         try:
             return await self.receive()
         except ClosedError:
@@ -1025,7 +1028,7 @@ class Consumer:
         if on_closed is not None:
             on_closed(self)
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+import _pulsar
 from pulsar import schema as classes
+
+from ...codecs.codec import SchemaInfo
+from ...errors import NotSupportedError
 
 
 def schema_info(schema: Any) -> Any:
-    return (classes.BytesSchema() if schema is None else schema).schema_info()
+    """Return the `_pulsar.SchemaInfo` of a schema object; that of bytes for no schema.
+
+    Raises:
+        NotSupportedError: if the C++ client cannot pass the schema on.
+    """
+    info = None if schema is None else schema.schema_info()
+    if info is None:
+        return classes.BytesSchema().schema_info()
+    if not isinstance(info, SchemaInfo):
+        return info
+    kind = _pulsar.SchemaType.__members__.get(info.kind)
+    if kind is None or info.properties:
+        raise NotSupportedError(
+            f"{schema}: the stock transport cannot register a schema of type {info.kind}, because "
+            "pulsar-client has no properties of schemas and not every type: use transport='native'"
+        )
+    return _pulsar.SchemaInfo(kind, info.name, info.definition.decode())
 
 
 def attach(schema: Any, native_client: Any) -> None:
