@@ -108,7 +108,7 @@ class _GivenValue:
 
 
 def _payload(value: Any, schema: Any) -> bytes | None:
-    if value is None or isinstance(value, bytes) and schema is None:
+    if value is None or (isinstance(value, bytes) and schema is None):
         return value
     if schema is None:
         return b""
