@@ -31,6 +31,7 @@ from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
 from .outbox import Outbox
 from .retry_policy import Reject
+from .scheduler import Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .worker_core import (
@@ -47,7 +48,7 @@ from .worker_core import (
     Succeeded,
     WorkerCore,
 )
-from .worker_options import HELD_LIMIT, LONG_HANDLER_S, Order, WorkerOptions
+from .worker_options import HELD_LIMIT, LONG_HANDLER_S, WorkerOptions
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -95,9 +96,9 @@ class Session:
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
         self.core = WorkerCore(
-            order=options.order,
+            order=Order(options.order),
             concurrency=options.concurrency,
-            prefetch=options.prefetch,
+            prefetch=options.prefetch_messages,
             max_bytes=options.max_bytes,
             retry=options.retry,
             breaker=options.breaker,
@@ -513,6 +514,10 @@ class Session:
             long_handlers=self.long_handlers(),
             stuck_handlers=self._abandoned,
         )
+
+    def unfinished(self) -> int:
+        """Return how many handlers were left behind by the drain."""
+        return self._abandoned
 
     def report(self) -> Report:
         return Report(
