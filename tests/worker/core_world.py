@@ -438,7 +438,7 @@ class Freezer:
 
     #: Attributes that do not affect later events, or are told by others.
     LEFT_OUT = frozenset(
-        "action due_ms due_number error group opened_ms options order published_ms reached_ms "
+        "action due_number error group opened_ms options order published_ms reached_ms "
         "retry size topic _events _jobs _last_trials _live _mean_size _now_ms _number _rng".split()
     )
 
@@ -472,7 +472,7 @@ class Freezer:
         return job.message, tuple(
             self.value(getattr(job, name), name)
             for name in Job.__slots__
-            if name not in ("message", *self.LEFT_OUT)
+            if name not in ("due_ms", "message", *self.LEFT_OUT)
         )
 
     def value(self, value: Any, name: str) -> Any:
