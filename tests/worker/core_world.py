@@ -301,7 +301,7 @@ class World:
             self.settling[name] = action
 
     def _expected(self, what: str, call: Call) -> Action | None:
-        """Return the action by the rules. A message that was removed has none."""
+        """Return the action by the rules. A removed message has no action."""
         job = call.job
         attempt = self.attempts[job.message]
         due_ms = self.now_ms + _BACKOFF_MS
