@@ -323,9 +323,6 @@ class MemoryTransport:
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
         return await self._native_transport().topic_partitions(topic, create=create)
 
-    async def topics_matching(self, pattern: str) -> list[str]:
-        return await self._native_transport().topics_matching(pattern)
-
     def shutdown(self) -> None:
         """Drop every subscription without flushing. The topics stay."""
         client, self._client = self._client, None
