@@ -116,9 +116,12 @@ if TYPE_CHECKING:
     from . import asyncio, deadletters, testing
     from .authentication.athenz import AuthenticationAthenz
     from .authentication.oauth2 import AuthenticationOauth2
+    from .codecs.auto_consume import AutoConsume
     from .codecs.codec import Codec, SchemaInfo
+    from .codecs.generic_values import GenericRecord
     from .codecs.json_codec import Json
     from .codecs.json_definition import Float32, Int32
+    from .codecs.key_value import KeyValue
     from .consumer.consumer import Consumer
     from .consumer.events import (
         BecameActive,
@@ -150,13 +153,16 @@ _LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
+    "AutoConsume": "codecs.auto_consume",
     "BytesSchema": "schema",
     "Codec": "codecs.codec",
     "Consumer": "consumer.consumer",
     "ContentError": "producer",
     "Float32": "codecs.json_definition",
+    "GenericRecord": "codecs.generic_values",
     "Int32": "codecs.json_definition",
     "Json": "codecs.json_codec",
+    "KeyValue": "codecs.key_value",
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
@@ -211,6 +217,7 @@ __all__ = [
     "AuthenticationToken",
     "AuthorizationError",
     "AutoClusterFailover",
+    "AutoConsume",
     "Backoff",
     "BackoffTable",
     "BatchReceivePolicy",
@@ -257,6 +264,7 @@ __all__ = [
     "FileLogger",
     "Float32",
     "ForkedError",
+    "GenericRecord",
     "IncompatibleSchema",
     "InitialPosition",
     "Int32",
@@ -269,6 +277,7 @@ __all__ = [
     "Json",
     "KeySharedMode",
     "KeySharedPolicy",
+    "KeyValue",
     "Lease",
     "LeaseLostError",
     "LoggerLevel",
