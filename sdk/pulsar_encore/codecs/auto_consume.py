@@ -64,6 +64,11 @@ class AutoConsume:
 
 
 def _pair_decoder(writer: SchemaInfo) -> Callable[[Payload], Any]:
+    if not writer.properties:
+        raise ValueError(
+            "the stock transport does not show which schemas key and value have: read the pairs "
+            "with encore.KeyValue, or use transport='native'"
+        )
     key_schema, value_schema, separated = infos_of(writer)
     decode_key, decode_value = generic_decoder(key_schema), generic_decoder(value_schema)
 
