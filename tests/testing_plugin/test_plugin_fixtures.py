@@ -1,9 +1,10 @@
-"""The fixtures `pulsar_memory`, `pulsar_broker` and `pulsar_faults`, and what the plugin imports."""
+"""The fixtures `pulsar_memory`, `pulsar_broker` and `pulsar_faults`, and the plugin's imports."""
 
 from __future__ import annotations
 
+import os
 import tomllib
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,34 @@ def test_a_run_that_does_not_use_the_plugin_imports_nothing_of_the_package(inner
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["imported 0 True"])
+
+
+def test_pytest_does_not_rewrite_the_asserts_of_the_package(
+    inner: Inner, pytester: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in an installed wheel, whose list of files pytest reads.
+    installed = pytester.mkdir("site") / "pulsar_encore-99.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: pulsar-encore\nVersion: 99\n")
+    (installed / "entry_points.txt").write_text(
+        "[pytest11]\npulsar_encore = pulsar_encore_pytest\n"
+    )
+    (installed / "RECORD").write_text("pulsar_encore/__init__.py,,\npulsar_encore_pytest.py,,\n")
+    monkeypatch.setenv("PYTHONPATH", f"{installed.parent}{os.pathsep}{SDK}")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    pytester.makepyfile(
+        """
+        import pulsar_encore
+        import pulsar_encore_pytest
+
+        def test_loaders(request):
+            plugin = request.config.pluginmanager.get_plugin("pulsar_encore")
+            assert plugin is pulsar_encore_pytest
+            assert "rewrite" in type(plugin.__loader__).__module__
+            assert "rewrite" not in type(pulsar_encore.__loader__).__module__
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_the_marker_and_the_fixtures_are_documented_by_pytest(inner: Inner) -> None:
@@ -192,6 +221,25 @@ def test_synchronous_tests_can_use_the_fixtures(inner: Inner) -> None:
     inner(*ASYNCIO, *ANYIO, "--asyncio-mode=auto", test_synchronous=SYNCHRONOUS).assert_outcomes(
         passed=5
     )
+
+
+TRIO = """
+import pytest
+
+@pytest.fixture
+def anyio_backend():
+    return "trio"
+
+@pytest.mark.anyio
+async def test_trio(pulsar_memory):
+    pass
+"""
+
+
+def test_a_client_in_memory_needs_asyncio(inner: Inner) -> None:
+    result = inner(*ANYIO, test_trio=TRIO)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["test_trio uses pulsar_memory and does not run on asyncio*"])
 
 
 FAULTS = """

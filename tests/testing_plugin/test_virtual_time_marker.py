@@ -75,7 +75,7 @@ ANYIO_MARKED = BESIDE.replace("@RUNNER", "@pytest.mark.anyio").replace(
         pytest.param(
             ANYIO_MARKED,
             [*ANYIO, *ASYNCIO, "--asyncio-mode=strict"],
-            id="anyio, with pytest-asyncio",
+            id="anyio beside pytest-asyncio",
         ),
     ],
 )
@@ -209,7 +209,7 @@ def test_anyio_tests_that_share_an_async_fixture_must_all_be_marked(inner: Inner
     second = ANYIO_MODULE_SCOPE.replace("@pytest.mark.pulsar_virtual_time", "").replace(
         "@SECOND", "@pytest.mark.pulsar_virtual_time"
     )
-    result = inner(*ANYIO, "test_second.py::test_second", "test_second.py", test_second=second)
+    result = inner(*ANYIO, "test_second.py", test_second=second)
     result.stdout.fnmatch_lines(["*test_second is marked pulsar_virtual_time and runs on a *"])
 
 

@@ -92,8 +92,8 @@ class _WithoutPayload(PlainMessage):
 
     def data(self) -> bytes:
         raise ConfigurationError(
-            f"this message was made from a {type(self._value).__name__} without a schema, so it has "
-            "a value and no payload: give testing.message the schema that encodes it"
+            f"this message was made from a {type(self._value).__name__} without a schema, so it "
+            "has a value and no payload: give testing.message the schema that encodes it"
         )
 
 
@@ -108,7 +108,7 @@ class _GivenValue:
 
 
 def _payload(value: Any, schema: Any) -> bytes | None:
-    if value is None or isinstance(value, bytes) and schema is None:
+    if value is None or (isinstance(value, bytes) and schema is None):
         return value
     if schema is None:
         return b""
