@@ -75,6 +75,16 @@ def _uses_pytest_asyncio(node: pytest.Item) -> bool:
     return "auto" in (node.config.getoption("asyncio_mode"), node.config.getini("asyncio_mode"))
 
 
+def _parametrizes_backend(node: pytest.Item) -> bool:
+    for mark in node.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
+        if "anyio_backend" in (
+            names.replace(",", " ").split() if isinstance(names, str) else names
+        ):
+            return True
+    return False
+
+
 def _obstacle(item: pytest.Item) -> str | None:
     """Return why a marked test cannot run in virtual time, and what to do; None if it can."""
     marker = _marker_of(item)
@@ -103,6 +113,11 @@ def _obstacle(item: pytest.Item) -> str | None:
         return (
             f"{item.name} is marked {MARKER} and asyncio(loop_factories=...): it can have one "
             "event loop. Remove one of the two"
+        )
+    if _parametrizes_backend(item):
+        return (
+            f"{item.name} is marked {MARKER} and parametrizes anyio_backend, which the marker "
+            "sets: remove one of the two"
         )
     if _uses_anyio(item.fixturenames):
         return None
@@ -133,9 +148,10 @@ def _deadlock_timeout(marker: pytest.Mark) -> float:
     if marker.args or unknown:
         named = ", ".join(unknown) or repr(marker.args[0])
         raise ValueError(f"{MARKER} accepts deadlock_timeout_s=, got {named}")
-    timeout: object = marker.kwargs.get("deadlock_timeout_s", 10.0)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        raise ValueError(f"deadlock_timeout_s must be 0 or more seconds, got {timeout!r}")
+    timeout: Any = marker.kwargs.get("deadlock_timeout_s", 10.0)
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not number or not 0 <= timeout <= 1e6:
+        raise ValueError(f"deadlock_timeout_s must be 0 to 1e6 seconds, got {timeout!r}")
     return float(timeout)
 
 
@@ -158,10 +174,10 @@ def _factory_of(marker: pytest.Mark) -> LoopFactory:
 
 
 class _LoopFactories:
-    """Gives pytest-asyncio the event loop of marked tests. Registered only while that is asked.
+    """Gives pytest-asyncio the event loop of marked tests.
 
-    With any implementation of this hook, pytest-asyncio wants a factory for every test, and changes
-    how it makes the loops of all of them. Tests without the marker must stay as they are.
+    It must not be registered when a test without the marker is collected: with any implementation
+    of this hook, pytest-asyncio wants a factory for every test and makes each loop in another way.
     """
 
     @pytest.hookimpl(tryfirst=True)
@@ -199,7 +215,7 @@ class _VirtualTime:
             return
         self._collected = True
         _imply_asyncio(definition, metafunc.fixturenames)
-        if _uses_anyio(metafunc.fixturenames):
+        if _uses_anyio(metafunc.fixturenames) and not _parametrizes_backend(definition):
             # As anyio documents it for one test. The scope is that of its own fixture.
             backend = ("asyncio", {"loop_factory": self._anyio_factory(marker)})
             definition.add_marker(
@@ -237,13 +253,12 @@ class _VirtualTime:
         finally:
             self._plugins.unregister(self._factories)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        # If there is a factory, pytest-asyncio closes a loop of wider scope that the next test does
-        # not use, and its fixtures, before it looks for fixtures. So tests without the marker need
-        # this, too.
-        with self._asked(self._collected and _has_loop_factories(item.config)):
-            yield
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        # While tests run, pytest-asyncio only asks whether there are factories. If so, it closes a
+        # loop of wider scope that the next test does not use, and its fixtures, before it looks for
+        # fixtures. Tests without the marker need that, too.
+        if self._collected and _has_loop_factories(session.config):
+            self._plugins.register(self._factories)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -257,7 +272,7 @@ class _VirtualTime:
                     patch.setattr(target, name, _in_virtual_time(test, item.name))
             try:
                 return (yield)
-            except Exception:
+            except (Exception, pytest.fail.Exception):
                 memory = item.stash.get(_MEMORY, None)
                 if memory is not None:
                     item.add_report_section("call", "pulsar_memory", memory.describe())
