@@ -81,6 +81,9 @@ def _parametrizes_backend(node: pytest.Item) -> bool:
         if "anyio_backend" in (
             names.replace(",", " ").split() if isinstance(names, str) else names
         ):
+        if isinstance(names, str):
+            names = [each.strip() for each in names.split(",")]
+        if "anyio_backend" in names:
             return True
     return False
 
