@@ -78,9 +78,6 @@ def _uses_pytest_asyncio(node: pytest.Item) -> bool:
 def _parametrizes_backend(node: pytest.Item) -> bool:
     for mark in node.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
-        if "anyio_backend" in (
-            names.replace(",", " ").split() if isinstance(names, str) else names
-        ):
         if isinstance(names, str):
             names = [each.strip() for each in names.split(",")]
         if "anyio_backend" in names:
