@@ -241,6 +241,25 @@ async def test_failures_in_place_survive_a_kill_with_state(
     assert [each.attempt for each in await receive_n(consumer, 5)] == [1, 5, 1, 1, 1]
 
 
+@BATCHES
+@pytest.mark.parametrize("stop", [True, False])
+async def test_only_attempts_that_have_begun_count_after_a_restart_if_they_are_explicit(
+    transport: MemoryTransport, host: Host, batch: int, stop: bool
+) -> None:
+    put_numbers(transport, 5, batch=batch)
+    options = {"state": {"count_attempts": "explicit"}, "dead_letter_policy": DeadLetterPolicy(9)}
+    consumer = await host.start(**options)
+    messages = await receive_n(consumer, 5)
+    consumer.begin_attempt(messages[1])
+    consumer.begin_attempt(consumer.fail_in_place(messages[2]))
+    consumer.begin_attempt(messages[3])
+    consumer.release(messages[3])
+    await asyncio.sleep(60)
+    await (host.stop() if stop else host.kill())
+    consumer = await host.start(**options)
+    assert [each.attempt for each in await receive_n(consumer, 5)] == [1, 2, 3, 1, 1]
+
+
 async def test_a_nack_after_failures_in_place_counts_on(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:

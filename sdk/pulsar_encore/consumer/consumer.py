@@ -657,7 +657,8 @@ class Consumer:
         """Write the present attempt at a held message to the `state`, before it is made.
 
         `receive` does so with `count_attempts="before"`. Call it for the message that
-        `fail_in_place` returned, so that an attempt that kills the process is counted.
+        `fail_in_place` returned, and for each message with `count_attempts="explicit"`, so that an
+        attempt that kills the process is counted. Without `state=` it does nothing.
 
         Raises:
             MessageNotHeldError: if the message is not held.
