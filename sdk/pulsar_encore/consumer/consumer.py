@@ -610,7 +610,8 @@ class Consumer:
         False after an ack, a nack, `release`, `fail_in_place` or a seek, when the message was
         redelivered, and while it is copied to a letter topic.
         """
-        self.affinity.check()
+        if self.affinity.thread != get_ident():
+            self.affinity.check()
         return self._held.holds(message)
 
     def release(self, message: Message) -> None:
@@ -702,7 +703,10 @@ class Consumer:
             self._held.extend(message, length)
 
     def attempts_by_letters(self, message: Message) -> int:
-        """Return how often `reconsume_later` sent a message before; 0 if it is no letter."""
+        """Return how often `reconsume_later` sent a message of the retry letter topic before.
+
+        `Message.attempt` includes this number.
+        """
         return self._held.attempts_by_letters(message)
 
     async def flush(self) -> None:

@@ -220,11 +220,7 @@ class StateWriter:
     def _pause(self, store: RocksStore) -> float | None:
         if store.failure is not None or any(each.unwritten for each in self._writers.values()):
             return _POLL_S
-        return (
-            _POLL_S
-            if self._writes_held and any(each.unacked for each in self._states)
-            else None
-        )
+        return _POLL_S if self._writes_held and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
         """Write the attempts at messages that were held at two polls, in steps."""
