@@ -37,8 +37,6 @@ from ...values.outgoing_message import OutgoingMessage
 from ..settlement.settlement import Settlement
 from .letter_topics import LetterTopics
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _DRAIN_S: Final = 10.0  # time for letters in flight at `close`
 _LOG_EVERY_S: Final = 30.0
 _MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
@@ -67,8 +65,14 @@ class _Forwarding:
 
 class Forwarder:
     def __init__(
-        self, topics: LetterTopics, settlement: Settlement, consumer_name: str, version: str
+        self,
+        topics: LetterTopics,
+        settlement: Settlement,
+        consumer_name: str,
+        version: str,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._topics = topics
         self._settlement = settlement
         self._author = LetterAuthor(
@@ -262,7 +266,7 @@ class Forwarder:
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
-            logger.warning(
+            self._logger.warning(
                 "a letter was stored, but its original cannot be acked and may be redelivered: %s",
                 failure,
             )
@@ -292,7 +296,7 @@ class Forwarder:
         now = self._loop.time()
         if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
             self._logged = now
-            logger.warning(
+            self._logger.warning(
                 "cannot send letters to %s; the original messages are redelivered: %s", topic, error
             )
 

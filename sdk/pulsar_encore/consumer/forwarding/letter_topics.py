@@ -7,6 +7,7 @@ the same name can dead-letter at the same time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import string
 from collections.abc import Callable
 from random import SystemRandom
@@ -35,7 +36,9 @@ class LetterTopics:
         policy: DeadLetterPolicy,
         consumer_name: str,
         transport: Transport,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self.logger_of: Callable[[str], logging.Logger] = logger_of
         self.policy = policy
         self.subscription: str = options.subscription_name
         self.new_publisher: Callable[[], ProducerEventPublisher] | None = None
@@ -77,6 +80,7 @@ class LetterTopics:
                 full_name(topic),
                 lambda: self._create(topic, form, event_publisher),
                 event_publisher,
+                self.logger_of,
             )
             self._producers[topic, form] = producer
             if self._closed:
