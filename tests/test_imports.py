@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "eventloop/process.py",
         "eventloop/__init__.py",
     ),
+    ("codecs/",),
     ("options/", "eventloop/awaitables.py"),
     ("authentication/", "values/crypto_keys.py"),
     ("values/service_info.py",),
@@ -84,15 +85,18 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("consumer/settlement/",),
     ("consumer/forwarding/",),
     ("consumer/leases/",),
-    ("consumer/delivery_handler.py", "consumer/statistics.py", "consumer/settlement_calls.py"),
+    (
+        "consumer/counters.py",
+        "consumer/delivery_handler.py",
+        "consumer/held_messages.py",
+        "consumer/statistics.py",
+        "consumer/settlement_calls.py",
+    ),
     ("consumer/consumer.py",),
     ("consumer/consumer_factory.py", "consumer/__init__.py"),
     ("reader/read_queue.py",),
     ("producer.py", "reader/", "schema.py", "message_batch.py"),
     ("client.py",),
-    # Workers, bottom-up
-    ("worker/drain_deadline.py", "worker/drain_signals.py"),
-    ("worker/",),
     # The development broker
     ("devbroker/rules/",),
     ("devbroker/clock.py", "devbroker/broker_settings.py", "devbroker/frame_encoders.py"),
@@ -103,6 +107,24 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("devbroker/",),
     # Programs on top of the API
     ("testing/", "deadletters/", "evacuation/"),
+    # Workers, bottom-up
+    (
+        "worker/__init__.py",
+        "worker/retry_policy.py",
+        "worker/reject_streak.py",
+        "worker/handler_threads.py",
+        "worker/abandoned_tasks.py",
+        "worker/loop_watchdog.py",
+        "worker/subscribe_options.py",
+        "worker/health.py",
+    ),
+    ("worker/breaker.py", "worker/scheduler.py", "worker/handler_call.py", "worker/slots.py"),
+    ("worker/worker_core.py", "worker/outbox.py"),
+    ("worker/handler_context.py", "worker/worker_options.py", "worker/worker_start.py"),
+    ("worker/drain_deadline.py", "worker/drain_signals.py"),
+    ("worker/worker_session.py", "worker/run.py"),
+    ("worker/worker.py",),
+    ("worker/",),
     ("asyncio.py",),
     ("__init__.py",),
     # Spark, bottom-up
@@ -132,8 +154,21 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli/", "__main__.py"),
 )
 
-PURE = ("core/", "letters/", "wire/", "devbroker/rules/", "devbroker/handlers/")
+PURE = (
+    "core/",
+    "letters/",
+    "wire/",
+    "worker/breaker.py",
+    "worker/reject_streak.py",
+    "worker/retry_policy.py",
+    "worker/scheduler.py",
+    "worker/worker_core.py",
+    "devbroker/rules/",
+    "devbroker/handlers/",
+)
 IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
+# For the type of an argument: the caller seeds the source of random numbers.
+IMPURE_ALLOWED = {("worker/worker_core.py", "random")}
 # The stock transport imports the C++ client, and so does the demo that compares both clients.
 # (`stock.library` imports it by its name, for code of pulsar-client.)
 NATIVE = {"pulsar", "_pulsar"}
@@ -142,8 +177,10 @@ NATIVE_ALLOWED = ("transport/stock/", "cli/demo/")
 # expensive; private names of asyncio, the C++ client and Spark; and names of the same class.
 PRIVATE_ALLOWED = {
     ("client.py", "client._transport"),
+    ("codecs/key_value.py", "codec._decode_bytes"),
     ("values/message_id.py", "ours._identity"),
     ("values/message_id.py", "ours._order"),
+    ("message.py", "message._call"),
     ("message.py", "message._count"),
     ("message.py", "message._entry"),
     ("message.py", "message._id"),
@@ -152,6 +189,8 @@ PRIVATE_ALLOWED = {
     ("consumer/consumer.py", "message._entry"),
     ("consumer/consumer.py", "message._index"),
     ("eventloop/process.py", "task._log_destroy_pending"),
+    ("worker/abandoned_tasks.py", "asyncio._unregister_task"),
+    ("worker/loop_watchdog.py", "sys._current_frames"),
     ("eventloop/awaitables.py", "function._is_coroutine"),
     ("eventloop/awaitables.py", "asyncio.coroutines._is_coroutine"),
     ("transport/stock/cpp_calls.py", "asyncio._get_running_loop"),
@@ -241,7 +280,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(PURE)])
 def test_the_pure_parts_are_pure(name: str) -> None:
     for module, line in imports(name):
-        assert module.split(".")[0] not in IMPURE, f"line {line} imports {module}"
+        if (name, module) not in IMPURE_ALLOWED:
+            assert module.split(".")[0] not in IMPURE, f"line {line} imports {module}"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(NATIVE_ALLOWED)])

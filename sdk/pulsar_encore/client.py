@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -42,10 +43,12 @@ from .transport.interface import Transport, TransportConsumer, TransportProducer
 from .transport.transport_choice import make_transport
 from .values.backoff import BackoffLike
 from .values.message_id import MessageId
+from .values.type_variables import T
 
 # Modules of producers, readers and consumers are imported when a client creates the first one, so
 # that `import pulsar_encore` is fast.
 if TYPE_CHECKING:
+    from .codecs.codec import Codec
     from .consumer.consumer import Consumer
     from .consumer.event_publisher import ProducerEventPublisher
     from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
@@ -214,7 +217,7 @@ class Client:
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Any = None,
+        schema: Codec[T] | None = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -238,7 +241,7 @@ class Client:
         message_router: Callable[[Any, int], int] | None = None,
         *,
         event_listener: Callable[[ProducerEvent], object] | None = None,
-    ) -> Producer:
+    ) -> Producer[T]:
         """Create a producer: `await` the call, or use `async with`.
 
         Keywords, units and defaults are those of `pulsar.asyncio`. With `block_if_queue_full`, a
@@ -326,7 +329,7 @@ class Client:
         topic: str | list[str] | Any,
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Any = None,
+        schema: Codec[T] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -367,7 +370,7 @@ class Client:
         max_leases: int = 10_000,
         ordered_leases: bool = False,
         nack_index: SpillingNackIndex | None = None,
-    ) -> Consumer:
+    ) -> Consumer[T]:
         """Subscribe to one or more topics: `await` the call, or use `async with`.
 
         Keywords, units and defaults are those of `pulsar.asyncio`; `message_listener` and
@@ -516,7 +519,7 @@ class Client:
         self,
         topic: str,
         start_message_id: MessageId | Any,
-        schema: Any = None,
+        schema: Codec[T] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -526,7 +529,7 @@ class Client:
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
         event_listener: Callable[[ReaderEvent], object] | None = None,
-    ) -> Reader:
+    ) -> Reader[T]:
         """Create a reader: `await` the call, or use `async with`.
 
         Keywords, units and defaults are those of `pulsar.asyncio`. New in this package:
@@ -639,6 +642,11 @@ class Client:
 
 def transport_of(client: Client) -> Transport:
     return client._transport
+
+
+def logger_of(client: Client) -> Callable[[str], logging.Logger]:
+    """Return the function from the name of a logger of this package to the client's logger."""
+    return client._logs.named
 
 
 def _abandon_on_its_loop(each: Producer | Consumer | Reader) -> None:

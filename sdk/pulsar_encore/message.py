@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol
 
+from .errors import ConfigurationError, NotSupportedError
+from .eventloop.awaitables import Settling, settles
 from .values.crypto_keys import ContextFields, EncryptionContext
 from .values.message_id import MessageId
+from .values.type_variables import T_co
 
 if TYPE_CHECKING:
     from .core.entry import Entry
@@ -39,6 +44,56 @@ class RawMessage(Protocol):
     def encryption_context(self) -> ContextFields | None: ...
 
 
+class DetachedMessage(Protocol):
+    """A message that a handler has detached: a `Lease`."""
+
+    @property
+    def handle(self) -> str: ...
+    async def ack(self) -> None: ...
+    async def nack(
+        self, delay: float | timedelta | None = None, *, error: BaseException | str | None = None
+    ) -> None: ...
+    async def extend(self, seconds: float | timedelta) -> None: ...
+
+
+class HandlerContext(Protocol):
+    """One call of a worker's handler, which serves some methods of its message."""
+
+    @property
+    def stopping(self) -> asyncio.Event: ...
+    def extend(self, seconds: float | timedelta) -> None: ...
+    def detach(self, lease: float | timedelta) -> DetachedMessage: ...
+    def publish(
+        self,
+        value: Any,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None: ...
+
+
+class MessageConsumer(Protocol):
+    """The consumer of a message, as its methods use it: `Consumer`."""
+
+    def acknowledge(self, message: Message) -> Settling: ...
+    def negative_acknowledge(
+        self,
+        message: Message,
+        delay: float | timedelta | None = None,
+        *,
+        error: BaseException | str | None = None,
+    ) -> Settling: ...
+    async def reject(
+        self, message: Message, reason: BaseException | str, *, keep: bool = False
+    ) -> None: ...
+    def extend(self, message: Message, seconds: float | timedelta) -> Settling: ...
+    def attempts_by_letters(self, message: Message) -> int: ...
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 class Held(NamedTuple):
     """The data that is needed to settle a delivered message.
 
@@ -54,14 +109,27 @@ class Held(NamedTuple):
     delivery_number: int
 
 
-class Message:
+class Message(Generic[T_co]):
     """One message, received by a consumer or a reader.
+
+    The type parameter is the type of its value: `Order` with ``schema=Json(Order)``.
 
     The methods are those of `pulsar-client`. `redelivery_count` differs: it counts the attempts of
     this message, also in a batch, plus redeliveries of the batch that other consumers requested.
     """
 
-    __slots__ = ("_count", "_delivery_number", "_entry", "_id", "_index", "_raw", "_schema")
+    __slots__ = (
+        "_call",
+        "_count",
+        "_delivery_number",
+        "_entry",
+        "_id",
+        "_index",
+        "_raw",
+        "_schema",
+    )
+    # The slot is empty except in a worker, so that making a message does not set it.
+    _call: HandlerContext | None
 
     def __init__(
         self,
@@ -112,28 +180,32 @@ class Message:
         """Return the payload; b"" if the message has no value."""
         return self._raw.data()
 
-    def value(self) -> Any:
+    def value(self) -> T_co:
         """Decode the payload with the schema of the subscription.
 
         Returns:
-            None if the message has no value (`has_null_value`); bytes if there is no schema; else
-            the decoded object. An empty payload is not null: the schema decodes it, as in Java.
+            Bytes if there is no schema, else the decoded object. None if the message has no value
+            (`has_null_value`) and the schema is a class of `pulsar-client` or a codec with
+            ``null=True``. An empty payload is not null: the schema decodes it, as in Java.
             `StringSchema` gives "", and a record schema raises its own error, such as
             `JSONDecodeError`.
 
         Raises:
+            DecodeError: if a codec such as `Json` does not decode the payload, or the message has
+                no value and the codec does not have ``null=True``.
             SchemaVersionError: if the schema version of the message could not be fetched. Nack the
                 message to try again at its redelivery.
         """
         raw, schema = self._raw, self._schema
         # The metadata decides, not the size of the payload, as in Java's `getValue`.
         if raw.has_null_value():
-            return None
+            decode_null = getattr(schema, "decode_null", None)
+            return None if decode_null is None else decode_null(raw)  # type: ignore[return-value]
         if schema is None:
-            return raw.data()
+            return raw.data()  # type: ignore[return-value]
         # If the transport knows the schema version that wrote the message, it decodes the payload.
         decode = getattr(raw, "value", None)
-        return schema.decode_message(raw) if decode is None else decode()
+        return schema.decode_message(raw) if decode is None else decode()  # type: ignore[no-any-return]
 
     def properties(self) -> dict[str, str]:
         """Return the application properties.
@@ -251,6 +323,158 @@ class Message:
         context = self._raw.encryption_context()
         return None if context is None else EncryptionContext(context)
 
+    # Settling
+
+    @settles
+    def ack(self) -> Coroutine[Any, Any, None]:
+        """Ack the message, as `Consumer.acknowledge` does.
+
+        Raises:
+            NotSupportedError: for a message of a reader.
+        """
+        return self._consumer("ack").acknowledge(self)
+
+    @settles
+    def nack(
+        self,
+        delay: float | timedelta | None = None,
+        *,
+        error: BaseException | str | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Nack the message, as `Consumer.negative_acknowledge` does.
+
+        Args:
+            delay: Time until the redelivery, in seconds or as a timedelta; None for the
+                subscription's delay.
+            error: The reason, kept as evidence in case the message is dead-lettered.
+
+        Raises:
+            NotSupportedError: for a message of a reader.
+        """
+        return self._consumer("nack").negative_acknowledge(self, delay, error=error)
+
+    async def reject(self, reason: BaseException | str) -> None:
+        """Dead-letter the message now, as `Consumer.reject` does.
+
+        In a handler of a worker, the message stays held if the letter cannot be written. The error
+        is then a failed attempt.
+
+        Args:
+            reason: The exception, or a text. It is kept as evidence on the letter.
+
+        Raises:
+            ConfigurationError: if the consumer has no `dead_letter_policy`.
+            NotSupportedError: for a message of a reader.
+            TransportError: if the broker did not confirm the letter.
+        """
+        keep = self._handler_context() is not None
+        await self._consumer("reject").reject(self, reason, keep=keep)
+
+    @settles
+    def extend(self, seconds: float | timedelta) -> Coroutine[Any, Any, None]:
+        """Give the present attempt this much time from now.
+
+        In a handler of a worker, this moves the handler's timeout. Otherwise it moves the ack
+        timeout of the message (`unacked_messages_timeout_ms`), if there is one. It takes effect
+        when the call returns. Leases have their own `Lease.extend`.
+
+        Raises:
+            ConfigurationError: if `seconds` is not above 0.
+            NotSupportedError: for a message of a reader.
+        """
+        return self._consumer("extend").extend(self, seconds)
+
+    @property
+    def attempt(self) -> int:
+        """Number of this delivery attempt, from 1. Attempts before a retry letter count too."""
+        entry = self._entry
+        consumer = None if entry is None else _consumer_of(entry)
+        earlier = 0 if consumer is None else consumer.attempts_by_letters(self)
+        return self._count + 1 + earlier
+
+    @property
+    def key(self) -> str | None:
+        """The partition key, or None if there is none. See `partition_key`."""
+        return self._raw.partition_key() or None
+
+    @property
+    def published_at(self) -> datetime:
+        """When the producer published the message, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self._raw.publish_timestamp())
+
+    def _consumer(self, call: str) -> MessageConsumer:
+        entry = self._entry
+        if entry is None:
+            raise NotSupportedError(
+                f"message.{call} needs a message of a consumer: a reader's message has nothing to "
+                "settle. Use Client.subscribe to receive messages that are acked"
+            )
+        consumer = _consumer_of(entry)
+        assert consumer is not None  # set when the consumer is made
+        return consumer
+
+    # In a handler of a worker
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set when the worker drains, so that a long handler can end early.
+
+        Raises:
+            ConfigurationError: outside a handler of a worker.
+        """
+        return self._need_context(
+            "stopping", "end your own loop when your program gets its signal"
+        ).stopping
+
+    def detach(self, lease: float | timedelta = 3600) -> DetachedMessage:
+        """Keep the message under a lease after the handler returns, and free the handler's slot.
+
+        Args:
+            lease: Length of the lease, in seconds or as a timedelta, up to 30 days.
+
+        Returns:
+            The lease. Its `handle` is a text for `Consumer.lease`.
+
+        Raises:
+            ConfigurationError: outside a handler of a worker, on Exclusive and Failover, and for an
+                invalid length.
+        """
+        context = self._need_context("detach", "call Consumer.detach(message, lease)")
+        return context.detach(lease)
+
+    def publish(
+        self,
+        value: Any,
+        topic: str | None = None,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Collect a message to publish when the handler has returned, before the ack.
+
+        Args:
+            value: The value of the new message.
+            topic: Topic of the new message; None for the worker's `publish` topic.
+            key: Partition key of the new message.
+            properties: Properties of the new message.
+
+        Raises:
+            ConfigurationError: outside a handler of a worker.
+        """
+        context = self._need_context("publish", "use a producer (Client.create_producer)")
+        context.publish(value, topic=topic, key=key, properties=properties)
+
+    def _need_context(self, call: str, way_out: str) -> HandlerContext:
+        context = self._handler_context()
+        if context is None:
+            raise ConfigurationError(
+                f"message.{call} works in a handler of a Worker only, and this message is in none. "
+                f"Outside a worker, {way_out}"
+            )
+        return context
+
+    def _handler_context(self) -> HandlerContext | None:
+        return getattr(self, "_call", None)
+
     def __repr__(self) -> str:
         return f"<Message {self.message_id()} of {self._raw.length()} bytes>"
 
@@ -261,6 +485,28 @@ def held(message: Message) -> Held | None:
     if entry is None:
         return None
     return Held(entry, message._index, message._count, message._delivery_number)
+
+
+def set_handler_context(message: Message, context: HandlerContext | None) -> None:
+    """Let the call of a worker's handler serve a message, until it is set to None."""
+    message._call = context
+
+
+def handler_context_of(message: Message) -> HandlerContext | None:
+    return message._handler_context()
+
+
+def next_attempt_of(message: Message) -> Message:
+    """Return the message of the delivery that `TopicState.fail_in_place` has begun."""
+    entry, index = message._entry, message._index
+    assert entry is not None
+    count, number = entry.topic_state.attempts.count(entry, index), entry.delivery_number(index)
+    return Message(message._raw, message._schema, entry, index, count, number)
+
+
+def _consumer_of(entry: Entry) -> MessageConsumer | None:
+    consumer: MessageConsumer | None = entry.topic_state.owner.consumer
+    return consumer
 
 
 def size_of(message: Message) -> int:

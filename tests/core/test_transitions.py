@@ -39,6 +39,7 @@ STEPS: dict[str, Callable[[Entry], object]] = {
     "nack": lambda entry: entry.nack(1),
     "begin_forwarding": lambda entry: entry.begin_forwarding(1),
     "forward_failed": lambda entry: entry.forward_failed(1),
+    "fail_in_place": lambda entry: entry.fail_in_place(1),
     "requeue": lambda entry: entry.requeue(1),
     "ack": lambda entry: entry.ack(1),
     "ack_held": lambda entry: entry.ack_held([1]),

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from ..core.message_states import QUEUED
 from ..core.topic_state import TopicState
@@ -25,17 +25,20 @@ from ..errors import (
     OperationNotSupported,
 )
 from ..eventloop.affinity import LoopAffinity, end_all, get_ident
-from ..eventloop.awaitables import settles
+from ..eventloop.awaitables import AwaitingReceipt, settles
 from ..eventloop.close_once import seen
 from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
-from ..message import Message
+from ..message import Message, handler_context_of
 from ..options import ConsumerOptions
 from ..options.checks import integer
 from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
+from ..values.topic_names import base_name, full_name
+from ..values.type_variables import T_co
 from .consumer_status import ConsumerStatus
+from .counters import Counters
 from .delivery.batch_receiver import BatchReceiver
 from .delivery.listener import Listener
 from .delivery.receive_queue import ReceiveQueue
@@ -43,7 +46,9 @@ from .delivery_handler import DeliveryHandler
 from .event_publisher import EventPublisher
 from .forwarding.arrival_filter import ArrivalFilter
 from .forwarding.forwarder import Forwarder
+from .forwarding.letter_topics import LetterTopics
 from .forwarding.nack_handler import NackHandler
+from .held_messages import HeldMessages
 from .leases import lease_handle as handles
 from .leases.lease import Lease
 from .leases.lease_length import length_ms
@@ -91,6 +96,7 @@ class ConsumerParts:
     settlement: Settlement
     nack_handler: NackHandler
     forwarder: Forwarder | None
+    letter_topics: LetterTopics | None
     arrivals: ArrivalFilter | None
     window: UnackedWindowMonitor
     event_publisher: EventPublisher
@@ -98,13 +104,16 @@ class ConsumerParts:
     leases: LeaseTable
     restored_leases: RestoredLeases | None
     popping: PopQueue
+    held_messages: HeldMessages
     state_writer: StateWriter | None = None
     spilling: NackSpilling | None = None
     logger_of: Callable[[str], logging.Logger] = logging.getLogger
 
 
-class Consumer:
+class Consumer(Generic[T_co]):
     """A subscription, made by `Client.subscribe`.
+
+    The type parameter is the type of the values, as of `Message`.
 
     Every await can be cancelled or timed out at any point without losing a message. `async with`
     closes the consumer. `async for` receives messages until it is closed. A consumer belongs to the
@@ -151,6 +160,8 @@ class Consumer:
         self._settlement = parts.settlement
         self._nack_handler = parts.nack_handler
         self._leases = parts.leases
+        self._held = parts.held_messages
+        parts.topic_states.consumer = self
         self._choices = TopicChoices(parts.transport_consumer, parts.options.topics)
         self._listener: Listener | None = None
         callback = parts.options.message_listener
@@ -185,7 +196,7 @@ class Consumer:
 
     async def receive(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
-    ) -> Message:
+    ) -> Message[T_co]:
         """Wait for the next message and return it.
 
         Args:
@@ -216,7 +227,7 @@ class Consumer:
             raise ConfigurationError("give timeout or timeout_millis, not both")
         return await self._queue.get(wait_ms / 1000)
 
-    async def batch_receive(self) -> list[Message]:
+    async def batch_receive(self) -> list[Message[T_co]]:
         """Return several messages at once, within the limits of `batch_receive_policy`.
 
         Returns:
@@ -235,7 +246,7 @@ class Consumer:
         wait: float | timedelta = 20,
         topic: str | None = None,
         max_per_key: int | None = None,
-    ) -> list[Lease]:
+    ) -> list[Lease[T_co]]:
         """Lease messages for a time; a message that is not settled in that time has failed.
 
         A message whose lease expires is redelivered after the backoff of its attempt if the
@@ -289,7 +300,7 @@ class Consumer:
         records = await self._parts.popping.pop(most, length, longest_ms, only, max_per_key)
         return [Lease(record, self._leases, self._fair_yield, self._loop) for record in records]
 
-    async def lease(self, handle: str) -> Lease:
+    async def lease(self, handle: str) -> Lease[T_co]:
         """Return the lease that a handle names, to settle it in another part of the program.
 
         With `state=`, handles of leases from before a restart work until the lease ends. Such a
@@ -321,10 +332,10 @@ class Consumer:
                 "overtake a failed one of its key: use pop, or subscribe without ordered_leases"
             )
 
-    def __aiter__(self) -> Consumer:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         try:
             return await self.receive()
         except ClosedError:
@@ -532,12 +543,239 @@ class Consumer:
             raise ConfigurationError("reconsume_later needs subscribe(..., retry_enable=True)")
         return forwarder
 
+    # Held messages
+
+    async def reject(
+        self, message: Message, reason: BaseException | str, *, keep: bool = False
+    ) -> None:
+        """Dead-letter a message now, however often it was attempted.
+
+        The message is copied to the dead letter topic, with `reason` as evidence, and then acked. A
+        cancelled call is completed in the background.
+
+        Args:
+            message: A message that this consumer holds.
+            reason: The exception, or a text.
+            keep: If the letter cannot be written, keep the message held. By default the message is
+                redelivered after a backoff, as after `reconsume_later`.
+
+        Raises:
+            ConfigurationError: without a `dead_letter_policy`, or for an invalid argument; nothing
+                was sent.
+            MessageNotHeldError: if the message is settled or belongs to another consumer; nothing
+                was sent.
+            TransportError: if the broker did not confirm the letter.
+        """
+        self._check_open()
+        forwarder = self._parts.forwarder
+        if forwarder is None:
+            raise ConfigurationError(
+                "reject needs a dead letter topic: subscribe(..., dead_letter_policy="
+                "DeadLetterPolicy(...)), or acknowledge the message to discard it"
+            )
+        check_error(reason)
+        if reason is None:
+            raise ConfigurationError("reject needs a reason: the exception, or a text")
+        self._held.check(message)
+        await forwarder.reject(message, reason, keep=keep)
+
+    async def send_to_retry_topic(
+        self,
+        message: Message,
+        delay: float | timedelta,
+        *,
+        error: BaseException | str | None = None,
+        keep: bool = False,
+    ) -> None:
+        """End a failed attempt: redeliver a message through the retry letter topic.
+
+        Unlike `reconsume_later`, the attempts made so far count on in `redelivery_count`, as after
+        a nack. A letter with no attempts left is dead-lettered when it arrives.
+
+        Args:
+            message: A message that this consumer holds.
+            delay: Seconds or a timedelta.
+            error: The reason, kept as evidence on the letter.
+            keep: As for `reject`.
+
+        Raises:
+            ConfigurationError: without `retry_enable`, or for an invalid argument; nothing was
+                sent.
+            MessageNotHeldError: as `reject`.
+            TransportError: as `reject`.
+        """
+        forwarder = self._need_retry()
+        check_error(error)
+        delay_ms = to_ms(delay, "delay")
+        self._held.check(message)
+        await forwarder.send_to_retry_topic(message, delay_ms, error, keep=keep)
+
+    def holds(self, message: Message) -> bool:
+        """Return True if a message is held: this delivery is the current one and is not settled.
+
+        False after an ack, a nack, `release`, `fail_in_place` or a seek, when the message was
+        redelivered, and while it is copied to a letter topic.
+        """
+        self.affinity.check()
+        return self._held.holds(message)
+
+    def release(self, message: Message) -> None:
+        """Give a held message back to this consumer, as if it had not been delivered.
+
+        No attempt is counted, also not with `state=` after a restart. The message is the next of
+        its topic to be received. Several released messages are received in the order of the topic.
+        A message that is not held is left alone. If the consumer closes, the broker delivers the
+        message to another one.
+
+        Raises:
+            ConfigurationError: with `ordered_leases`.
+            MessageNotHeldError: if the message belongs to another consumer.
+        """
+        self.affinity.check()
+        self._held.release(message)
+
+    def fail_in_place(
+        self, message: Message, *, error: BaseException | str | None = None
+    ) -> Message:
+        """Count a failed attempt at a message that stays held, for another attempt here.
+
+        Nothing is sent to the broker, so no other message is redelivered on Exclusive and Failover,
+        and no later message overtakes this one. The message keeps its place in the unacked window.
+        With `state=` the failure is on disk when the call returns. Without it, the failure counts
+        in this process only.
+
+        Args:
+            message: A message that this consumer holds. It is out of date afterwards.
+            error: The reason, kept as evidence in case the message is dead-lettered.
+
+        Returns:
+            The message of the next attempt.
+
+        Raises:
+            ConfigurationError: with `ordered_leases`, or if `error` has another type.
+            MessageNotHeldError: if the message is not held.
+        """
+        self._check_open()
+        check_error(error)
+        return self._held.fail_in_place(message, error)
+
+    def begin_attempt(self, message: Message) -> None:
+        """Write the present attempt at a held message to the `state`, before it is made.
+
+        `receive` does so with `count_attempts="before"`. Call it for the message that
+        `fail_in_place` returned, so that an attempt that kills the process is counted.
+
+        Raises:
+            MessageNotHeldError: if the message is not held.
+        """
+        self._check_open()
+        self._held.begin_attempt(message)
+
+    def detach(self, message: Message, lease: float | timedelta = 3600) -> Lease:
+        """Turn a held message into a lease, which any part of the program can settle by its handle.
+
+        Args:
+            message: A message that this consumer holds. It has no ack timeout any more.
+            lease: Length of the lease, in seconds or as a timedelta, up to 30 days.
+
+        Raises:
+            ConfigurationError: on Exclusive and Failover, with `ordered_leases`, for an invalid
+                length, or if `max_leases` leases are active.
+            MessageNotHeldError: if the message is not held.
+        """
+        self._check_open()
+        record = self._held.detach(message, length_ms(lease, "lease"))
+        return Lease(record, self._leases, self._fair_yield, self._loop)
+
+    @settles
+    def extend(self, message: Message, seconds: float | timedelta) -> Coroutine[Any, Any, None]:
+        """Move the ack timeout of a held message, or the timeout of the handler that holds it.
+
+        See `Message.extend`.
+        """
+        if self.affinity.thread != get_ident() and not self.affinity.is_here():
+            return self._calls.call_on_loop(self.extend, message, seconds)
+        return self._calls.act(self._extend, message, seconds)
+
+    def _extend(self, message: Message, seconds: float | timedelta) -> None:
+        length = length_ms(seconds, "seconds")
+        self._held.check(message)
+        context = handler_context_of(message)
+        if context is not None:
+            context.extend(seconds)
+        else:
+            self._held.extend(message, length)
+
+    def attempts_by_letters(self, message: Message) -> int:
+        """Return how often `reconsume_later` sent a message before; 0 if it is no letter."""
+        return self._held.attempts_by_letters(message)
+
+    async def flush(self) -> None:
+        """Send all acks now, and wait until the broker has confirmed them.
+
+        The stock transport gets no receipts: there the call returns when the acks are sent. While
+        disconnected, the call waits for the reconnect: use `asyncio.timeout`.
+
+        Raises:
+            ClosedError: if the consumer is closed before the broker confirmed.
+        """
+        await self._settle_and_send()
+        unconfirmed = self._acks.receipts.of(self._topic_states)
+        if unconfirmed:
+            await AwaitingReceipt(unconfirmed)
+
+    async def create_letter_subscriptions(self) -> list[str]:
+        """Create the subscriptions of the dead letter topics now, rather than at the first letter.
+
+        The policy names them (`initial_subscription_name`). A topic that is found later gets its
+        subscription before its first letter.
+
+        Returns:
+            Names of the dead letter topics.
+
+        Raises:
+            ConfigurationError: without a `dead_letter_policy` that names a subscription.
+            TransportError: if the broker refused, or could not be reached.
+        """
+        self._check_open()
+        letter_topics = self._parts.letter_topics
+        if letter_topics is None:
+            raise ConfigurationError(
+                "without a dead_letter_policy there are no dead letter topics: "
+                "subscribe(..., dead_letter_policy=DeadLetterPolicy(...))"
+            )
+        consumer, options = self._transport_consumer, self._options
+        topics = {consumer.topic_of(number)[0] for number in consumer.topic_numbers()}
+        topics.update({full_name(each) for each in options.topics} - {*map(base_name, topics)})
+        read = (each for each in topics if not options.reads_letters(each))
+        return await letter_topics.create_subscriptions(read)
+
     def redeliver_unacknowledged_messages(self) -> None:
         """Redeliver every unacked message of this consumer now, pending nacks included."""
         self._check_open()
         self._calls.settle_now()
         self._parts.redelivery.redeliver_all()
         self._leases.sweep()
+
+    def redeliver_topic(self, topic: str) -> None:
+        """Redeliver every unacked message of one topic or partition (Exclusive and Failover).
+
+        No attempt is counted. If another consumer of a Failover subscription is active for the
+        topic, the broker delivers the messages to that consumer.
+
+        Raises:
+            ConfigurationError: on Shared and Key_Shared, or for another topic.
+        """
+        self._check_open()
+        for state in self._topic_states:
+            if state.topic == topic:
+                if not self._parts.rewinds.begin_if_unshared(state):
+                    raise ConfigurationError(
+                        "redeliver_topic needs an Exclusive or Failover consumer; this one is "
+                        f"{self._options.consumer_type.name}: nack the messages one by one"
+                    )
+                return
+        raise ConfigurationError(f"this consumer does not read the topic {topic!r}")
 
     # Position, state and close
 
@@ -650,6 +888,21 @@ class Consumer:
             failure=events.failure,
             nack_index=None if parts.spilling is None else parts.spilling.statistics(),
             store=None if parts.state_writer is None else parts.state_writer.statistics(),
+        )
+
+    def counters(self) -> Counters:
+        """Return the counts of events since the consumer was made."""
+        parts, forwarder = self._parts, self._parts.forwarder
+        return Counters(
+            received=self._queue.received,
+            acked=self._topic_states.acked,
+            nacked=self._nack_handler.nacked,
+            redelivered=self._topic_states.redelivered,
+            rejected=0 if forwarder is None else forwarder.rejected,
+            retry_letters=0 if forwarder is None else forwarder.retry_letters,
+            dead_letters=0 if forwarder is None else forwarder.dead_letters,
+            leases_lost=self._leases.lost,
+            reconnects=parts.event_publisher.reconnects,
         )
 
     def metrics(self) -> list[MetricSample]:
@@ -778,7 +1031,7 @@ class Consumer:
         if on_closed is not None:
             on_closed(self)
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

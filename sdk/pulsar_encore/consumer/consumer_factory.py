@@ -36,6 +36,7 @@ from .forwarding.forwarder import Forwarder
 from .forwarding.last_attempts import LastAttempts
 from .forwarding.letter_topics import LetterTopics
 from .forwarding.nack_handler import NackHandler
+from .held_messages import HeldMessages
 from .leases.key_queues import KeyQueues
 from .leases.lease_table import LeaseTable
 from .leases.lease_writer import LeaseWriter
@@ -148,13 +149,15 @@ def assemble(
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
     begin_hooks: list[_OnDelivery] = []
     one_write: Callable[[], AbstractContextManager[object]] = nullcontext
+    timeouts: AckTimeouts | None = None
     if state_writer is not None and state_writer.writes_before_delivery:
         begin_hooks.append(state_writer.on_delivery_before)
         one_write = state_writer.one_write
     elif state_writer is not None:
         begin_hooks.append(state_writer.on_delivery_lazy)
     if options.unacked_messages_timeout_ms is not None:
-        begin_hooks.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
+        timeouts = AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm)
+        begin_hooks.append(timeouts.begin)
     wanted = None if options.receiver_queue_size else transport_consumer.request_messages
     disposal = Disposal(loop)
     queue = ReceiveQueue(
@@ -255,6 +258,17 @@ def assemble(
     if state_writer is not None:
         state_writer.on_foreign_state = delivery_handler.note_foreign_state
     policy = options.batch_receive_policy or BatchReceivePolicy()
+    held_messages = HeldMessages(
+        options,
+        ownership,
+        queue,
+        leases,
+        status,
+        loop,
+        timeouts=timeouts,
+        last=last,
+        begin=None if state_writer is None else state_writer.on_delivery_before,
+    )
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), fair_yield)
     return ConsumerParts(
         transport_consumer=transport_consumer,
@@ -270,12 +284,14 @@ def assemble(
         settlement=settlement,
         nack_handler=nack_handler,
         forwarder=forwarder,
+        letter_topics=topics,
         arrivals=arrivals,
         window=window,
         event_publisher=event_publisher,
         delivery_handler=delivery_handler,
         leases=leases,
         restored_leases=restored_leases,
+        held_messages=held_messages,
         popping=PopQueue(queue, leases, fair_yield, loop, key_queues),
         state_writer=state_writer,
         spilling=spilling,

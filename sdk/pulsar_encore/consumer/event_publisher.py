@@ -167,6 +167,8 @@ class EventPublisher:
         self._retrying: dict[int, Retrying] = {}
         self._letters: list[ProducerEventPublisher] = []
         self.failure: Failed | None = None
+        #: How often a lost connection was restored.
+        self.reconnects: int = 0
 
     # Calls of the transport
 
@@ -175,6 +177,7 @@ class EventPublisher:
         self._forget_retries(topics)
         back = set(_within(topics, self._lost))
         self._lost -= back
+        self.reconnects += bool(back) or self._named_are_lost
         if self._named_are_lost:
             self._named_are_lost = False
             self._events.send(Connected(self._named, self._component))

@@ -487,6 +487,14 @@ class TopicStateWriter:
         )
         self._changed()
 
+    def record_failure(
+        self, key: MessageKey, attempts: int, size: int, fingerprint: int = NO_FINGERPRINT
+    ) -> None:
+        self._records.record_failure(
+            key, attempts, wall_now_ms(self._loop), size=size, fingerprint=fingerprint
+        )
+        self._changed()
+
     def record_lease(
         self,
         key: MessageKey,

@@ -12,6 +12,7 @@ from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.durable import Durable
 from ..core.topic_state import TopicState
 from ..eventloop.alarm import now_ms
+from ..message import MessageConsumer
 from ..options import ConsumerOptions
 from ..transport.interface import TransportConsumer
 from ..values.topic_names import partition_of
@@ -40,6 +41,7 @@ class TopicStates:
 
     Attributes:
         by_number: The topic states by the transport's number, created on first access.
+        consumer: The consumer of these topics, for the methods of `Message`.
 
     Args:
         dispose: Frees unused records gradually; None frees them at once.
@@ -58,6 +60,7 @@ class TopicStates:
         dispose: Callable[[dict[Any, Any] | list[Any]], None] | None = None,
         new_nacks: Callable[[str], DueIndex] | None = None,
     ) -> None:
+        self.consumer: MessageConsumer | None = None
         self._transport_consumer = transport_consumer
         self._new_nacks = new_nacks
         self._options = options
@@ -145,6 +148,14 @@ class TopicStates:
     @property
     def nacked(self) -> int:
         return sum(len(state.nacks) for state in self.by_number.values())
+
+    @property
+    def acked(self) -> int:
+        return sum(state.acked for state in self.by_number.values())
+
+    @property
+    def redelivered(self) -> int:
+        return sum(state.redelivered for state in self.by_number.values())
 
     @property
     def unsent_acks(self) -> int:

@@ -12,7 +12,7 @@
 With a dead-letter policy this consumer also remembers failures, because the broker forgets its
 count after a partial ack, an unload, a restart, or when the last consumer leaves. A poison message
 might otherwise never reach the dead letter topic. The remembered failures replace the count of
-attempts that failed here if they are more.
+attempts that failed here if they are more. A failure in place is always remembered.
 
 All collections are bounded and forget the oldest first.
 """
@@ -82,7 +82,8 @@ class Attempts:
     redelivered batch takes about 250 bytes.
 
     Attributes:
-        failures: By message key, oldest first; always empty without `remembers`.
+        failures: By message key, oldest first. Without `remembers`, only of messages that failed in
+            place.
 
     Args:
         remembers: Keep every failure, for a dead-letter policy.
@@ -186,9 +187,20 @@ class Attempts:
 
     # Remembered failures
 
-    def remember(self, key: MessageKey, wall_now: int, evidence: Evidence | None) -> None:
-        """Remember one more failed attempt at a message; `wall_now` is in ms since the epoch."""
-        if not self.remembers:
+    def remember(
+        self,
+        key: MessageKey,
+        wall_now: int,
+        evidence: Evidence | None,
+        *,
+        in_place: bool = False,
+    ) -> None:
+        """Remember one more failed attempt at a message; `wall_now` is in ms since the epoch.
+
+        Without `remembers`, only messages that failed in place are remembered, because the broker
+        counts nothing there.
+        """
+        if not (self.remembers or in_place or key in self.failures):
             return
         before = self.forget(key)
         if before is None:

@@ -61,6 +61,11 @@ class Durable(Protocol):
     ) -> None:
         """Remember that a message waits until `due_ms`. A higher count of attempts stays."""
 
+    def record_failure(
+        self, key: MessageKey, attempts: int, size: int, fingerprint: int = NO_FINGERPRINT
+    ) -> None:
+        """Remember that an attempt failed, and that the message does not wait for a due time."""
+
     def record_lease(
         self,
         key: MessageKey,

@@ -67,6 +67,9 @@ class Observer:
     def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         return False
 
+    def failed_in_place(self, entry: Entry, index: int) -> None:
+        """Note the end of an attempt, whose failure is counted already."""
+
     def leased(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> bool:
         return False
 
@@ -142,6 +145,10 @@ class DurableObserver(Observer):
     def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         self._durable.record_nack(key, due_ms, bits, 0, 1, NO_FINGERPRINT)
         return True
+
+    def failed_in_place(self, entry: Entry, index: int) -> None:
+        attempts, key = self._attempts.count(entry, index), entry.due_key(index)
+        self._durable.record_failure(key, attempts, entry.size, entry.fingerprint())
 
     def leased(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> bool:
         key = entry.due_key(index)

@@ -208,6 +208,14 @@ class Entry:
         self.state[index] = QUEUED
         return True
 
+    def fail_in_place(self, index: int) -> bool:
+        """End the delivery of a held message and begin the next one."""
+        if not self.live or self.state[index] not in TRANSITIONS["fail_in_place"]:
+            return False
+        self._end_delivery(index)
+        self.state[index] = HELD
+        return True
+
     # Redelivery
 
     def release(self, mask: int) -> int:

@@ -41,6 +41,8 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, FORWARDING: ACKED},
     # Ordered leases: it failed and is delivered again before the next of its key.
     "requeue": {HELD: QUEUED},
+    # Its attempt failed, and the application keeps it for the next one.
+    "fail_in_place": {HELD: HELD},
     # It is due, or its ack timeout has passed.
     "release": {HELD: AWAY, NACKED: AWAY},
     # Everything is requested again. A FORWARDING message stays, or it would be forwarded twice.

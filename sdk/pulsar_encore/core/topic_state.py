@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ..letters.evidence import Evidence
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey, ack_singles
 from .message_key import MessageKey, set_bits
@@ -38,15 +39,29 @@ class TopicState(TopicRelease):
         # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
         if entry.state[index] == HELD and not self.special:
             entry.state[index] = ACKED
-            entry.unacked -= 1
-            entry.active -= 1
-            self.unacked -= 1
+            entry.unacked = left = entry.unacked - 1
+            entry.active = active = entry.active - 1
+            self.acked += 1  # and so one less in `unacked`
             if entry.size == 1:
-                self._end_acked_single(entry)
+                key, table = entry.key, self.table
+                entry.live = False
+                del table.entries[key]
+                if table.away:
+                    table.away.pop(key, None)
+                if self.window.unattempted:
+                    self.window.unattempted.pop(key, None)
+                self.acks.add_whole(key, copy_expected=entry.causes != 0)
+                if self.rewind is not None:
+                    self.rewind.settled(key)
                 return 1
+            if left and active and entry.unsent_part and self.rewind is None:
+                return 0  # nearly always, for a batch
         else:
             before = entry.ack(index)
-            if before == ACKED or self.volatile:
+            if before == ACKED:
+                return 0
+            if self.volatile:
+                self._count_acked_away(1)
                 return 0
             self._forget(entry, index, before)
             self._observer.acked(entry, index, before)
@@ -77,22 +92,10 @@ class TopicState(TopicRelease):
         # The last one decides once about the entry.
         others = [index for index in indexes if index != last]
         settled = entry.ack_held(others)
-        self.unacked -= settled
+        self.acked += settled
         if settled == len(others):
             return self.ack(entry, last)
         return sum(self.ack(entry, index) for index in indexes)
-
-    def _end_acked_single(self, entry: Entry) -> None:
-        key, table = entry.key, self.table
-        entry.live = False
-        del table.entries[key]
-        if table.away:
-            table.away.pop(key, None)
-        if self.window.unattempted:
-            self.window.unattempted.pop(key, None)
-        self.acks.add_whole(key, copy_expected=entry.causes != 0)
-        if self.rewind is not None:
-            self.rewind.settled(key)
 
     def _forget(self, entry: Entry, index: int, before: int) -> None:
         """Drop whatever waits for an acked message, whose state was `before`."""
@@ -105,8 +108,11 @@ class TopicState(TopicRelease):
         self.attempts.forget(due_key)
         if before == AWAY:
             entry.causes |= Cause.REDELIVERY  # acked by id or by an old delivery
+            self._count_acked_away(1)
+        elif before == FORWARDING:
+            self._entered -= 1
         else:
-            self.unacked -= 1
+            self.acked += 1
 
     def ack_entry(self, key: EntryKey) -> int:
         """Ack a whole entry, seen here or not; return how many messages this settles here."""
@@ -122,10 +128,11 @@ class TopicState(TopicRelease):
             self.rewind.settled(key)
         self.attempts.forget((*key, -1))
         if entry is None:
-            self.unacked -= waiting
+            self.acked += waiting
+            self._count_acked_away(1 - waiting)
             return 1
         if entry.size > 1:  # a nack by id, from before the entry was known to be a batch
-            self.unacked -= waiting - entry.state.count(NACKED)
+            self._entered -= waiting - entry.state.count(NACKED)
         return self._settle_entry(entry)
 
     def ack_cumulative(self, key: EntryKey, index: int, size: int) -> int:
@@ -145,6 +152,7 @@ class TopicState(TopicRelease):
         settled = recorded = 0
         if later is not None:
             settled = len(table.entries) - len(later)
+            self.acked += settled  # `unacked` is set below
             table.end_all_but(later)
         else:
             covered = table.up_to(through)
@@ -156,11 +164,13 @@ class TopicState(TopicRelease):
         if self.rewind is not None:
             self.rewind.settled_through(through)
         if through[0] >= 0:
-            self.unacked -= self.nacks.discard_through(*through) - recorded
+            waiting = self.nacks.discard_through(*through) - recorded
+            self.acked += waiting
             self.timeouts.discard_through(*through)
             self._observer.acked_through(through)
         if later is not None:
-            self.unacked = table.active + len(self.nacks) - table.count(NACKED)
+            waiting = len(self.nacks) - table.count(NACKED)
+            self._entered = self.acked + table.active + waiting
         rest = table.entries.get(key) if partial else None
         if rest is not None:
             was_unsent = rest.unsent_part
@@ -180,15 +190,19 @@ class TopicState(TopicRelease):
         if len(self.ordered):
             return 0, 0
         ended, recorded, active = ack_singles(covered)
-        self.unacked -= active
+        self.acked += active
+        self._count_acked_away(len(ended) - active)
         self.table.discard(ended)
         return len(ended), recorded
 
     def _settle_entry(self, entry: Entry) -> int:
         self.acks.drop_part(entry)
-        self.unacked -= entry.active
         self._drop(entry)
-        return entry.ack_all()
+        active = entry.active
+        settled = entry.ack_all()
+        self.acked += active
+        self._count_acked_away(settled - active)
+        return settled
 
     # Nacks
 
@@ -221,7 +235,7 @@ class TopicState(TopicRelease):
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
         """Let an unbatched message without a record wait: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
-            self.unacked: int = self.unacked + 1
+            self._entered += 1
         self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
 
     def set_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
@@ -253,6 +267,28 @@ class TopicState(TopicRelease):
         """
         self.special |= self._observer.leased(entry, index, due_ms, bits, attempt)
 
+    # Held messages
+
+    def holds(self, entry: Entry, index: int, deliver: int) -> bool:
+        """Return True if the delivery with this number is the current one and is not settled."""
+        return entry.state[index] == HELD and self.is_latest_delivery(entry, index, deliver)
+
+    def fail_in_place(
+        self, entry: Entry, index: int, wall_now: int, evidence: Evidence | None
+    ) -> None:
+        """Count a failed attempt at a held message, which stays held for its next attempt."""
+        due_key = entry.due_key(index)
+        if not self.volatile:  # there, all entries have the same id
+            self.attempts.remember(due_key, wall_now, evidence, in_place=True)
+        if entry.size == 1:
+            entry.redelivered += 1
+        else:
+            self.attempts.add_failed(entry, 1 << index)
+        entry.fail_in_place(index)
+        self.end_timeout(entry, index)
+        self._observer.failed_in_place(entry, index)
+        self.special = True  # an ack has to forget the failures
+
     # Ordered leases
 
     def hold_back(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
@@ -276,8 +312,10 @@ class TopicState(TopicRelease):
         return True
 
     def requeue_unfailed(self, entry: Entry, index: int) -> bool:
+        """Queue a held message again. Its attempt has not failed and is not counted."""
         if not (entry.live and entry.state[index] == HELD):
             return False
+        self.end_timeout(entry, index)
         self._observer.returned(entry, (index,))
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))  # its lease

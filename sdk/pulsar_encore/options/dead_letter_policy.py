@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +23,10 @@ class DeadLetterPolicy:
         max_redeliver_count: The number M of redeliveries, at least 1. The application gets a
             failing message M + 1 times. With several consumers, M counts the failed attempts of a
             batch message at this consumer plus the redeliveries of its batch to others.
-        dead_letter_topic: None for Java's name, `<topic>-<subscription>-DLQ`.
+        dead_letter_topic: None for Java's name, `<topic>-<subscription>-DLQ`. Without
+            `retry_enable` it has a topic for each partition. A function gets the full name of a
+            message's topic, without partition, and returns the name; it is called once for each
+            topic.
         retry_letter_topic: None for Java's name, `<topic>-<subscription>-RETRY`.
         initial_subscription_name: Subscription that is created on the dead letter topic before the
             first dead letter, so that dead letters are kept until they are read.
@@ -42,7 +46,7 @@ class DeadLetterPolicy:
     """
 
     max_redeliver_count: int
-    dead_letter_topic: str | None = None
+    dead_letter_topic: str | Callable[[str], str] | None = None
     retry_letter_topic: str | None = None
     initial_subscription_name: str | None = None
     text_keys: bool = False
@@ -50,13 +54,16 @@ class DeadLetterPolicy:
     def __post_init__(self) -> None:
         integer(self.max_redeliver_count, "max_redeliver_count", low=1, high=_MAX_INT)
         for name in ("dead_letter_topic", "retry_letter_topic"):
-            if getattr(self, name) is not None:
+            if getattr(self, name) is not None and not self._is_function(name):
                 topic_name(getattr(self, name), name)
         optional_text(self.initial_subscription_name, "initial_subscription_name")
         boolean(self.text_keys, "text_keys")
         dead, retry = self.dead_letter_topic, self.retry_letter_topic
-        if dead is not None and retry is not None and full_name(dead) == full_name(retry):
+        if isinstance(dead, str) and retry is not None and full_name(dead) == full_name(retry):
             raise ConfigurationError("dead_letter_topic and retry_letter_topic must differ")
+
+    def _is_function(self, name: str) -> bool:
+        return name == "dead_letter_topic" and callable(self.dead_letter_topic)
 
 
 class ConsumerDeadLetterPolicy:
@@ -86,7 +93,8 @@ class ConsumerDeadLetterPolicy:
     @property
     def dead_letter_topic(self) -> str:
         """The name, or "" if none was given."""
-        return self._policy.dead_letter_topic or ""
+        topic = self._policy.dead_letter_topic
+        return topic if isinstance(topic, str) else ""
 
     @property
     def max_redeliver_count(self) -> int:

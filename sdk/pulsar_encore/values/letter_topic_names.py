@@ -20,6 +20,14 @@ def dead_topic_of(topics: Iterable[str], subscription: str) -> str:
     return f"{base_name(full_name(min(topics)))}-{subscription}-DLQ"
 
 
+def shared_dead_topic_of(topic: str, subscription: str) -> str:
+    """Return the name of one dead letter topic for all partitions of a topic.
+
+    `topic` is the topic or one of its partitions.
+    """
+    return dead_topic_of_one(base_name(full_name(topic)), subscription)
+
+
 def dead_topic_of_one(topic: str, subscription: str) -> str:
     """Return the name of the dead letter topic of a consumer without `retry_enable`.
 

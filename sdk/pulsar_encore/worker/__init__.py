@@ -1,1 +1,1 @@
-"""Workers: they receive messages, call handlers, and settle the messages by the results."""
+"""A worker: it receives messages, calls a handler for each, and settles them."""

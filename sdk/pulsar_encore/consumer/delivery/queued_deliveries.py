@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
@@ -69,6 +70,17 @@ class QueuedDelivery:
                 return entry, index, self.messages[at]
         return None
 
+    def trim(self) -> int:
+        """Forget the messages before `at`; return their number."""
+        at, self.at = self.at, 0
+        self.indexes, self.messages = self.indexes[at:], self.messages[at:]
+        self.end -= at
+        self.made = None
+        if self.weights and at:
+            before = self.weights[at - 1]
+            self.weights = [weight - before for weight in self.weights[at:]]
+        return at
+
     def weigh(self) -> int:
         if self.weights is None:
             self.weights = list(accumulate(message.length() for message in self.messages))
@@ -93,6 +105,11 @@ class QueuedRun(QueuedDelivery):
     def entry_at(self, at: int) -> tuple[Entry, int]:
         return self.entries[at], 0
 
+    def trim(self) -> int:
+        self.entries = self.entries[self.at :]
+        self.entry = self.entries[0]
+        return super().trim()
+
     @property
     def is_over(self) -> bool:
         """True if the topic's records were ended together.
@@ -107,3 +124,50 @@ class QueuedRun(QueuedDelivery):
             Message(raw, schema, entry, 0, entry.redelivered)
             for entry, raw in zip(self.entries, self.messages, strict=True)
         ]
+
+
+class QueuedReturns(QueuedDelivery):
+    """Messages of one topic that the application gave back, in the order of the topic.
+
+    They have no permits: those were returned when the messages were first taken.
+    """
+
+    __slots__ = ("_positions", "entries")
+
+    def __init__(self, entry: Entry, index: int, message: RawMessage) -> None:
+        self.indexes: list[int]
+        self.messages: list[RawMessage]
+        super().__init__(entry, [index], [message], 0)
+        self.entries: list[Entry] = [entry]
+        self._positions = [(entry.key, index)]
+
+    def insert(self, entry: Entry, index: int, message: RawMessage) -> None:
+        """Insert a message among those that are not taken yet."""
+        position = (entry.key, index)
+        at = bisect_left(self._positions, position, self.at)
+        self._positions.insert(at, position)
+        self.entries.insert(at, entry)
+        self.indexes.insert(at, index)
+        self.messages.insert(at, message)
+        self.end += 1
+        if self.weights is not None:
+            if at == self.end - 1:
+                self.weights.append(self.weights[-1] + message.length())
+            else:
+                self.weights = None
+                self.weigh()
+
+    def entry_at(self, at: int) -> tuple[Entry, int]:
+        return self.entries[at], self.indexes[at]
+
+    def trim(self) -> int:
+        del self.entries[: self.at], self._positions[: self.at]
+        self.entry = self.entries[0]
+        return super().trim()
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    def make(self, schema: Any) -> None:
+        """Make nothing: these messages were delivered before, so each needs a check."""

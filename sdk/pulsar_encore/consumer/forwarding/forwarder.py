@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 from random import Random
 from typing import Final
@@ -32,14 +33,21 @@ from ...letters.letter_writer import (
 from ...letters.property_names import checked_properties
 from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Held, Message
+from ...message import held as held_of
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...values.outgoing_message import OutgoingMessage
 from ..settlement.settlement import Settlement
+from .letter_log import LetterLog
 from .letter_topics import LetterTopics
 
 _DRAIN_S: Final = 10.0  # time for letters in flight at `close`
-_LOG_EVERY_S: Final = 30.0
 _MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
+
+
+class _Kind(Enum):
+    RETRY = "retry letter"
+    DEAD = "dead letter"
+    REJECTED = "dead letter of a rejected message"
 
 
 @dataclass(eq=False, slots=True)
@@ -48,22 +56,35 @@ class _Forwarding:
 
     Attributes:
         message: The original, in state FORWARDING.
+        kind: A retry letter, a dead letter, or the dead letter of a rejected message.
         cumulative: True if the ack of the original is cumulative.
+        keep: True if the original stays held when the letter fails.
         failed_before: How often letters of this message failed before.
         due: For an overflowed nack, the due time in ms since the epoch.
         outcome: Awaited by a caller; None without one.
+        properties: Properties of the letter.
     """
 
     message: Message
     topic: str
+    kind: _Kind
     form: LetterForm = PLAIN
     cumulative: bool = False
+    keep: bool = False
     failed_before: int = 0
     due: int | None = None
     outcome: asyncio.Future[None] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 class Forwarder:
+    """Writes the letters of one consumer.
+
+    Attributes:
+        retry_letters, dead_letters, rejected: Counts of stored letters; `rejected` is a part of
+            `dead_letters`.
+    """
+
     def __init__(
         self,
         topics: LetterTopics,
@@ -85,7 +106,10 @@ class Forwarder:
         self._rng = Random()
         self._in_flight: set[_Forwarding] = set()
         self._drained: asyncio.Future[None] | None = None
-        self._logged = 0.0
+        self._log = LetterLog(self._loop, logger_of)
+        self.retry_letters: int = 0
+        self.dead_letters: int = 0
+        self.rejected: int = 0
 
     @property
     def max_redeliver_count(self) -> int:
@@ -140,7 +164,7 @@ class Forwarder:
                 custom=custom,
                 from_retry_topic=from_retry,
             )
-            topic = self._topics.dead(message)
+            topic, kind = self._topics.dead(message), _Kind.DEAD
         else:
             letter = retry_letter(
                 message,
@@ -153,10 +177,12 @@ class Forwarder:
                 custom=custom,
                 from_retry_topic=from_retry,
             )
-            topic = self._topics.retry()
+            topic, kind = self._topics.retry(), _Kind.RETRY
         outcome: asyncio.Future[None] = self._loop.create_future()
         self._settlement.begin_forwarding(message, cumulative=cumulative)
-        forwarding = _Forwarding(message, topic, form=form, cumulative=cumulative, outcome=outcome)
+        forwarding = _Forwarding(
+            message, topic, kind, form=form, cumulative=cumulative, outcome=outcome
+        )
         self._send(forwarding, letter)
         return outcome
 
@@ -180,6 +206,65 @@ class Forwarder:
         if failures:
             raise ExceptionGroup(f"{len(failures)} of {len(messages)} letters failed", failures)
 
+    def reject(
+        self, message: Message, reason: BaseException | str, *, keep: bool
+    ) -> asyncio.Future[None]:
+        """Dead-letter a held message, whatever its number of attempts is.
+
+        The future is done when the original is acked. If it raises an error, the message is
+        redelivered, or stays held with `keep`. A copy may be stored nevertheless.
+        """
+        # Every possible error is raised before any state changes.
+        form, topic = form_of(message), self._topics.dead(message)
+        from_retry = self._from_retry_topic(message)
+        held = held_of(message)
+        failures = None if held is None else _failures(held)
+        letter = dead_letter_by_nack(
+            message,
+            self._author,
+            attempt=message.attempt,
+            reason="reject",
+            wall_now=self._wall_now(),
+            evidence=evidence_of(reason, "reject"),
+            first_failed=None if held is None else _first_failed(held, failures),
+            from_retry_topic=from_retry,
+        )
+        outcome: asyncio.Future[None] = self._loop.create_future()
+        self._settlement.begin_forwarding(message, cumulative=False)
+        self._send(
+            _Forwarding(message, topic, _Kind.REJECTED, form=form, keep=keep, outcome=outcome),
+            letter,
+        )
+        return outcome
+
+    def send_to_retry_topic(
+        self, message: Message, delay_ms: int, error: BaseException | str | None, *, keep: bool
+    ) -> asyncio.Future[None]:
+        """Send a held message, whose attempt failed, to the retry letter topic.
+
+        Unlike `reconsume`, the attempts before count on. The future is as for `reject`.
+        """
+        delay_ms = min(delay_ms, _MAX_DELAY_MS)
+        form, topic, due = form_of(message), self._topics.retry(), self._due(delay_ms)
+        held = held_of(message)
+        assert held is not None  # the caller has checked it
+        letter = overflowed_nack(
+            message,
+            self._author,
+            attempt=held.failed + 1,
+            delay_ms=delay_ms,
+            deliver_at=due,
+            evidence=None if error is None else evidence_of(error, "nack"),
+            first_failed=_first_failed(held, _failures(held)),
+            from_retry_topic=self._from_retry_topic(message),
+        )
+        outcome: asyncio.Future[None] = self._loop.create_future()
+        self._settlement.begin_forwarding(message, cumulative=False)
+        self._send(
+            _Forwarding(message, topic, _Kind.RETRY, form=form, keep=keep, outcome=outcome), letter
+        )
+        return outcome
+
     def dead_letter(
         self, message: Message, held: Held, evidence: Evidence | None, reason: str
     ) -> None:
@@ -187,12 +272,13 @@ class Forwarder:
 
         Without evidence of the last attempt, the letter has that of an earlier one.
         """
+        topic = self._topics.dead(message)
         if not _begin_forwarding(held):
             return
         # Every failed letter costs a redelivery, so the excess over the limit counts earlier
         # failures.
         failed_before = held.failed - self.max_redeliver_count
-        forwarding = _Forwarding(message, self._topics.dead(message), failed_before=failed_before)
+        forwarding = _Forwarding(message, topic, _Kind.DEAD, failed_before=failed_before)
 
         def write() -> OutgoingMessage:
             failures = _failures(held)
@@ -216,8 +302,8 @@ class Forwarder:
         if not _begin_forwarding(held):
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
-        due = wall_due_in_ms(self._loop, delay_ms)
-        forwarding = _Forwarding(message, self._topics.retry(), due=due)
+        due = self._due(delay_ms)
+        forwarding = _Forwarding(message, self._topics.retry(), _Kind.RETRY, due=due)
 
         def write() -> OutgoingMessage:
             failures = _failures(held)
@@ -249,7 +335,11 @@ class Forwarder:
             return
         self._send(forwarding, letter)
 
+    def _due(self, delay_ms: int) -> int:
+        return wall_due_in_ms(self._loop, delay_ms)
+
     def _send(self, forwarding: _Forwarding, letter: OutgoingMessage) -> None:
+        forwarding.properties = letter.properties or {}
         self._in_flight.add(forwarding)
         producer = self._topics.producer(forwarding.topic, forwarding.form)
         producer.post(letter, partial(self._sent, forwarding))
@@ -263,6 +353,7 @@ class Forwarder:
         if error is not None:
             self._failed(forwarding, error)
             return
+        self._count(forwarding)
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
@@ -273,10 +364,20 @@ class Forwarder:
         if forwarding.outcome is not None and not forwarding.outcome.done():
             forwarding.outcome.set_result(None)
 
+    def _count(self, forwarding: _Forwarding) -> None:
+        if forwarding.kind is _Kind.RETRY:
+            self.retry_letters += 1
+            return
+        self.dead_letters += 1
+        self.rejected += forwarding.kind is _Kind.REJECTED
+        self._log.stored(forwarding.message, forwarding.topic, forwarding.properties)
+
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         wall_now = self._wall_now()
+        if forwarding.keep:
+            self._settlement.keep_held(forwarding.message)
         # The attempt of an overflowed nack was counted, and its delay stays.
-        if forwarding.due is not None:
+        elif forwarding.due is not None:
             self._settlement.not_forwarded(
                 forwarding.message, max(0, forwarding.due - wall_now), None
             )
@@ -284,21 +385,13 @@ class Forwarder:
             producer = self._topics.producer(forwarding.topic, forwarding.form)
             delay_ms = producer.retry_delay_ms(forwarding.failed_before)
             self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
-        if forwarding.outcome is None:
-            self._log_failure(forwarding.topic, error)
-        elif not forwarding.outcome.done():
+        if forwarding.outcome is None or forwarding.keep:
+            self._log.failed(forwarding.topic, error)
+        if forwarding.outcome is not None and not forwarding.outcome.done():
             forwarding.outcome.set_exception(error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
-
-    def _log_failure(self, topic: str, error: Exception) -> None:
-        now = self._loop.time()
-        if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
-            self._logged = now
-            self._logger.warning(
-                "cannot send letters to %s; the original messages are redelivered: %s", topic, error
-            )
 
     async def close(self) -> None:
         """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
@@ -313,6 +406,7 @@ class Forwarder:
                     ClosedError("closed before the letter was sent; its message is redelivered"),
                 )
         finally:
+            self._log.close()
             await self._topics.close()
 
 

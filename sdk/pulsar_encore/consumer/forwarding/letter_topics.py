@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import SystemRandom
 from typing import Any
 
-from ...errors import EncoreError
+from ...errors import ConfigurationError, EncoreError, UnreadableError
 from ...letters.letter_form import LetterForm
+from ...letters.property_names import REAL_TOPIC
 from ...message import Message
 from ...options import ConsumerOptions
+from ...options.checks import topic_name
 from ...options.dead_letter_policy import DeadLetterPolicy
 from ...transport.interface import Transport, TransportProducer
-from ...values.letter_topic_names import dead_topic_of, dead_topic_of_one
-from ...values.topic_names import full_name
+from ...values.letter_topic_names import dead_topic_of, dead_topic_of_one, shared_dead_topic_of
+from ...values.topic_names import base_name, full_name
 from ..event_publisher import ProducerEventPublisher
 from .copy_options import Destination, ensure_subscription, producer_options
 from .letter_producer import LetterProducer
 
 _MAX_IN_FLIGHT = 500  # in the transport; larger bursts contend with its threads
+_MAX_SUBSCRIBING = 16
 _TAIL = string.ascii_letters + string.digits
 
 
@@ -48,8 +51,11 @@ class LetterTopics:
         self._schemas: dict[tuple[str, int], Any] = {}
         self._producers: dict[tuple[str, LetterForm], LetterProducer] = {}
         self._retry = options.retry_letter_topic
-        self._dead = policy.dead_letter_topic
-        if self._dead is None and options.retry_enable and options.topics:
+        named = policy.dead_letter_topic
+        self._dead: str | None = named if isinstance(named, str) else None
+        self._dead_of = named if callable(named) else None
+        self._named: dict[str, str] = {}  # results of that function, by topic
+        if named is None and options.retry_enable and options.topics:
             self._dead = dead_topic_of(options.topics, self.subscription)
         self._origins: dict[str, str] = {}  # a topic of the originals, by dead letter topic
         self._closed = False
@@ -59,9 +65,70 @@ class LetterTopics:
         return self._retry
 
     def dead(self, message: Message) -> str:
-        topic = self._dead or dead_topic_of_one(message.topic_name(), self.subscription)
-        self._origins.setdefault(topic, message.topic_name())
+        """Return the name of the dead letter topic of a message. Never fails."""
+        read_from = message.topic_name()
+        origin = read_from if self._dead_of is None else self._origin(message)
+        topic = self._named.get(origin)
+        if topic is None:
+            try:
+                topic = self._dead_topic(origin)
+            except Exception:  # of the application's function
+                topic = self._named[origin] = shared_dead_topic_of(origin, self.subscription)
+                self.logger_of(__name__).exception(
+                    "the function dead_letter_topic of the DeadLetterPolicy failed for %s: its "
+                    "dead letters go to %s",
+                    origin,
+                    topic,
+                )
+        self._origins.setdefault(topic, read_from)
         return topic
+
+    def _origin(self, message: Message) -> str:
+        """Return the topic, without partition, that a message was published to."""
+        topic = message.topic_name()
+        if self.reads_letters(topic):
+            try:
+                topic = full_name(message.properties().get(REAL_TOPIC) or topic)
+            except UnreadableError:  # a letter of another client, with raw bytes
+                pass
+        return base_name(topic)
+
+    def _dead_topic(self, topic: str) -> str:
+        """Return the name of the dead letter topic of a topic or partition."""
+        if self._dead_of is None:
+            return self._dead or dead_topic_of_one(topic, self.subscription)
+        topic = base_name(topic)
+        if topic not in self._named:
+            name = full_name(topic_name(self._dead_of(topic), f"dead_letter_topic({topic!r})"))
+            if name == topic or self._options.reads_letters(name):
+                raise ConfigurationError(
+                    f"dead_letter_topic({topic!r}) returned {name!r}, which the consumer reads: "
+                    "that is a loop. Return another name"
+                )
+            self._named[topic] = name
+        return self._named[topic]
+
+    async def create_subscriptions(self, topics: Iterable[str]) -> list[str]:
+        """Create the first subscription of the dead letter topics of these topics or partitions.
+
+        Returns:
+            Names of the dead letter topics.
+        """
+        name = self.policy.initial_subscription_name
+        if name is None:
+            raise ConfigurationError(
+                "the DeadLetterPolicy names no initial_subscription_name: name one, such as "
+                '"inspect", so that the dead letters are kept until they are read'
+            )
+        letters = sorted({self._dead_topic(each) for each in topics})
+        slots = asyncio.Semaphore(_MAX_SUBSCRIBING)
+
+        async def ensure(topic: str) -> None:
+            async with slots:
+                await ensure_subscription(self._transport, topic, name)
+
+        await asyncio.gather(*map(ensure, letters))
+        return letters
 
     @property
     def refuse_bytes(self) -> bool:

@@ -38,6 +38,8 @@ class NackHandler:
         self._topic_states = topic_states
         self._loop = loop
         self._forwarder = forwarder
+        #: Number of nacks by the application.
+        self.nacked: int = 0
 
     def nack(
         self,
@@ -49,6 +51,15 @@ class NackHandler:
 
         A `delay` of None stands for the delay of the policy.
         """
+        self._nack(item, delay, error)
+        self.nacked += 1
+
+    def _nack(
+        self,
+        item: Settleable,
+        delay: float | timedelta | None,
+        error: BaseException | str | None = None,
+    ) -> None:
         delay_ms = None if delay is None else to_ms(delay, "delay")
         if type(item) is not Message:
             self._nack_named(item, delay_ms)
@@ -70,7 +81,7 @@ class NackHandler:
         waiting time.
         """
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
-        self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
+        self._nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
 
     def redeliver_expired(self, state: TopicState, held: Sequence[Held]) -> bool:
         """Redeliver the messages of expired leases at once, in one step.
@@ -81,6 +92,7 @@ class NackHandler:
             self._forwarder is not None
             or self._verdicts.revive_delay is not None
             or state.durable is not None
+            or state.attempts.failures
             or state.in_order
             or state.volatile
             or not state.shared

@@ -85,6 +85,8 @@ class LeaseTable:
         #: Requeues the message of an expired lease if its attempt has not failed.
         self.requeue_early: Callable[[LeaseRecord], bool] = _never
         self.most: int = most
+        #: Number of leases that were lost.
+        self.lost: int = 0
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
 
@@ -243,6 +245,7 @@ class LeaseTable:
             self._lose(record, why)
 
     def _lose(self, record: LeaseRecord, why: str) -> None:
+        self.lost += 1
         self._end(record, why)
         if record.keeper is not None and not self._affinity.loop_is_closed:
             record.keeper.lost()

@@ -33,3 +33,12 @@ class AckTimeouts:
         for index in indexes:
             state.timeouts.move(entry.due_key(index), due_ms, self._bits)
         self._alarm.at(state.next_due())
+
+    def extend(self, entry: Entry, index: int, length_ms: int) -> None:
+        """End the timeout of a held message this long from now, unless a lease has replaced it."""
+        state: TopicState = entry.topic_state
+        key = entry.due_key(index)
+        if key in state.timeouts:
+            due_ms = due_in_ms(self._loop, length_ms)
+            state.timeouts.move(key, due_ms, precision_bits(length_ms))
+            self._alarm.at(state.next_due())

@@ -157,7 +157,7 @@ class Redelivery:
             due = _dead_letter_last(self.last, state, due)
         if not due:
             return
-        if state.attempts.remembers:
+        if state.attempts.remembers or state.attempts.failures:
             # The broker may forget its count (see `core.attempts`), and on Exclusive and Failover
             # it counts nothing.
             evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)

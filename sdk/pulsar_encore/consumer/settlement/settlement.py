@@ -184,6 +184,12 @@ class Settlement:
             self._redelivery.schedule(entry, index, delay_ms)
         self.forwarding_ended(entry, index)
 
+    def keep_held(self, message: Message) -> None:
+        """Leave a message to the application after its forwarding failed."""
+        held: Held = self._ownership.held(message)
+        held.entry.forward_failed(held.batch_index)
+        self.forwarding_ended(held.entry, held.batch_index)
+
     def forwarded(self, message: Message, *, cumulative: bool) -> None:
         try:
             if cumulative:

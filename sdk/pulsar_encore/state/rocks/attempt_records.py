@@ -189,6 +189,21 @@ class AttemptRecords:
         record, mask = self._record_and_mask(key, size, fingerprint)
         self._write(entry, entry_record.with_attempt_ended(record, mask, attempts, edge))
 
+    def record_failure(
+        self,
+        key: MessageKey,
+        attempts: int,
+        wall_now_ms: int,
+        *,
+        size: int = 1,
+        fingerprint: int = NO_FINGERPRINT,
+    ) -> None:
+        """Record an attempt that failed, without a due time. Writes at once."""
+        self._now_ms = wall_now_ms
+        record, mask = self._record_and_mask(key, size, fingerprint)
+        record = entry_record.without_due(record, mask)
+        self._write(key[:2], entry_record.with_attempt_ended(record, mask, attempts))
+
     def record_lease(
         self,
         key: MessageKey,

@@ -1,0 +1,149 @@
+"""What an application can do with a message that it holds, besides acks and nacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ..core.entry import Entry
+from ..errors import ConfigurationError, MessageNotHeldError, UnreadableError
+from ..eventloop.alarm import wall_now_ms
+from ..letters.evidence import evidence_of
+from ..letters.reconsume_counts import reconsume_attempt
+from ..message import Held, Message, next_attempt_of, raw_of
+from ..options import ConsumerOptions
+from .consumer_status import ConsumerStatus
+from .delivery.receive_queue import ReceiveQueue
+from .forwarding.last_attempts import LastAttempts
+from .leases.lease_record import LeaseRecord
+from .leases.lease_table import LeaseTable
+from .settlement.ack_timeouts import AckTimeouts
+from .settlement.ownership import Ownership
+
+
+class HeldMessages:
+    """The held messages of one consumer.
+
+    Args:
+        begin: Called with (entry, indexes) when the application begins an attempt at messages that
+            it holds. None without durable state.
+    """
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        ownership: Ownership,
+        queue: ReceiveQueue,
+        leases: LeaseTable,
+        status: ConsumerStatus,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        timeouts: AckTimeouts | None = None,
+        last: LastAttempts | None = None,
+        begin: Callable[[Entry, Sequence[int]], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._ownership = ownership
+        self._queue = queue
+        self._leases = leases
+        self._status = status
+        self._loop = loop
+        self._timeouts = timeouts
+        self._last = last
+        self._begin = begin
+
+    def holds(self, message: Message) -> bool:
+        entry, index, _, number = self._own(message)
+        return bool(entry.topic_state.holds(entry, index, number))
+
+    def release(self, message: Message) -> None:
+        self._check_unordered("release")
+        entry, index, _, number = self._own(message)
+        state = entry.topic_state
+        if not state.holds(entry, index, number):
+            return
+        state.requeue_unfailed(entry, index)
+        if self._status.refusal is None:  # otherwise nobody can receive it
+            self._queue.put_back(entry, index, raw_of(message))
+            self._queue.wake(1)
+
+    def fail_in_place(self, message: Message, error: BaseException | str | None) -> Message:
+        self._check_unordered("fail_in_place")
+        held = self._need_held(message)
+        entry, index = held.entry, held.batch_index
+        evidence = None if error is None else evidence_of(error, "failed in place")
+        state = entry.topic_state
+        state.fail_in_place(entry, index, wall_now_ms(self._loop), evidence)
+        again = next_attempt_of(message)
+        if self._timeouts is not None:
+            self._timeouts.begin(entry, (index,))
+        if self._last is not None:
+            self._last.keep(entry, index, raw_of(message), state.attempts.count(entry, index))
+        return again
+
+    def begin_attempt(self, message: Message) -> None:
+        held = self._need_held(message)
+        if self._begin is not None:
+            self._begin(held.entry, (held.batch_index,))
+
+    def detach(self, message: Message, length_ms: int) -> LeaseRecord:
+        if not self._options.shared:
+            raise ConfigurationError(
+                "detach needs a Shared or Key_Shared consumer, where one message can be "
+                f"redelivered alone; this one is {self._options.consumer_type.name}: subscribe "
+                "with consumer_type=ConsumerType.Shared, or keep the message and extend its time"
+            )
+        self._check_unordered("detach")
+        self._need_held(message)
+        self._leases.check_open()
+        if self._leases.free <= 0:
+            raise ConfigurationError(
+                f"all {self._leases.most} leases of this consumer are active: settle some first, "
+                "or subscribe with a higher max_leases"
+            )
+        return self._leases.add(message, length_ms)
+
+    def extend(self, message: Message, length_ms: int) -> None:
+        held = self._need_held(message)
+        if self._timeouts is not None:
+            self._timeouts.extend(held.entry, held.batch_index, length_ms)
+
+    def attempts_by_letters(self, message: Message) -> int:
+        """Return the attempts before the last `reconsume_later` of a message, 0 for no letter."""
+        state = self._own(message).entry.topic_state
+        try:
+            attempt = reconsume_attempt(
+                message, self._options.subscription_name, from_retry_topic=state.letters
+            )
+        except UnreadableError:  # properties of another client, with raw bytes
+            return 0
+        return attempt - 1
+
+    def check(self, message: Message) -> None:
+        """Raise if a message is not held."""
+        self._need_held(message)
+
+    def _own(self, message: Message) -> Held:
+        if not isinstance(message, Message):
+            raise ConfigurationError(
+                f"expected a received Message, got {type(message).__name__}: an id does not say "
+                "which delivery is meant"
+            )
+        return self._ownership.held(message)
+
+    def _need_held(self, message: Message) -> Held:
+        held = self._own(message)
+        state = held.entry.topic_state
+        if not state.holds(held.entry, held.batch_index, held.delivery_number):
+            raise MessageNotHeldError(
+                f"{message.message_id()!r} is not held any more: it was settled, is being "
+                "forwarded, or was redelivered since. Stop work on it"
+            )
+        return held
+
+    def _check_unordered(self, call: str) -> None:
+        if self._options.ordered_leases:
+            raise ConfigurationError(
+                f"{call} and ordered_leases contradict each other, because leases keep the order "
+                "of their keys. Use Lease.nack, or subscribe without ordered_leases"
+            )
