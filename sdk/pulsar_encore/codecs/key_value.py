@@ -11,7 +11,7 @@ from ..errors import ConfigurationError, DecodeError
 from ..values.type_variables import T
 from .bound_codec import Payload, bind
 from .codec import Codec, SchemaInfo
-from .decode_errors import decode_error
+from .decode_errors import codec_name, decode_error
 from .generic_values import normalized
 from .pair_payload import INLINE, SEPARATED, infos_of, joined, pair_info, parts_of, split
 
@@ -212,4 +212,4 @@ def _info(codec: Any) -> SchemaInfo:
 
 
 def _name(codec: Any) -> str:
-    return type(codec).__name__ if hasattr(codec, "decode_message") else repr(codec)
+    return type(codec).__name__ if hasattr(codec, "decode_message") else codec_name(codec)
