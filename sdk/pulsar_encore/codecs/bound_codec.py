@@ -66,7 +66,7 @@ class BoundCodec:
             if self._decode_payload is not None:
                 return self._decode_payload(raw)
             return self._codec.decode(raw.data())
-        except DecodeError:
+        except (DecodeError, MemoryError):
             raise
         except Exception as error:
             raise self._error(raw, error) from error
@@ -108,7 +108,7 @@ class BoundCodec:
         def decode_written(raw: Payload) -> Any:
             try:
                 return decode(raw)
-            except DecodeError:
+            except (DecodeError, MemoryError):
                 raise
             except Exception as error:
                 raise self._error(raw, error) from error

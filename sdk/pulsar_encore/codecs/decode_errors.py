@@ -13,7 +13,8 @@ _SHOWN_BYTES: Final = 64
 def codec_name(codec: Any) -> str:
     """Return the name of a codec in messages, also of one without a `__repr__`."""
     kind = type(codec)
-    return kind.__name__ if kind.__repr__ is object.__repr__ else repr(codec)
+    has_repr: Any = kind.__repr__ is not object.__repr__  # type: ignore[comparison-overlap]
+    return repr(codec) if has_repr else kind.__name__
 
 
 def decode_error(codec: Any, data: bytes, reason: str, field: str = "") -> DecodeError:

@@ -161,6 +161,8 @@ class KeyValue(Generic[T]):
         except DecodeError as error:
             field = f"{name}.{error.field}" if error.field else name
             raise decode_error(self, part, error.reason, field) from error
+        except MemoryError:
+            raise
         except Exception as error:
             raise decode_error(self, part, str(error) or type(error).__name__, name) from error
 
