@@ -250,6 +250,8 @@ class Client:
         limit is sent when no other message is pending. New in this package:
 
         Args:
+            schema: A codec, such as `Json(Order)`, which also says to type checkers what `send`
+                takes; or a schema class of `pulsar-client`. A producer registers its schema.
             event_listener: Called on the event loop with each `ProducerEvent` (`Disconnected`,
                 `Retrying`, `Connected`, `Failed`) until `close`. Its exceptions are logged.
 
@@ -378,6 +380,8 @@ class Client:
         package:
 
         Args:
+            schema: A codec, such as `Json(Order)`, which also says to type checkers what
+                `Message.value` returns; or a schema class of `pulsar-client`.
             negative_ack_redelivery_backoff: Delay of a nack by the delivery attempts of the
                 message, in place of `negative_ack_redelivery_delay_ms`. A `Backoff`, or a list of
                 delays by attempt in s or timedeltas, such as `[10, 60, 600]`; the last delay
@@ -535,6 +539,7 @@ class Client:
         Keywords, units and defaults are those of `pulsar.asyncio`. New in this package:
 
         Args:
+            schema: As in `subscribe`.
             event_listener: Called on the event loop with each `ReaderEvent` (`Disconnected`,
                 `Retrying`, `Connected`, `Failed`) until `close`. Its exceptions are logged. The
                 stock transport reports `Failed` only.

@@ -307,6 +307,15 @@ class Odd:
     value: complex
 
 
+def test_an_annotation_that_cannot_be_found_is_refused() -> None:
+    @dataclass
+    class Outer:
+        inner: Inner  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(encore.ConfigurationError, match="at the top level of a module"):
+        encore.Json(Outer)
+
+
 def test_a_record_of_pulsar_client_is_refused() -> None:
     class Old(encore.schema.Record):  # type: ignore[misc]
         id = encore.schema.Integer()

@@ -369,7 +369,10 @@ def _float(value: Any) -> float:
     if type(value) is float:
         return value
     if type(value) is int or type(value) is Decimal:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise Mismatch("it is out of the range of float") from error
     raise Mismatch(f"it must be a number, not {_kind(value)}")
 
 
@@ -425,7 +428,14 @@ def _base64(text: str) -> bytes:
         raise ValueError(str(error)) from error
 
 
-_decimal_text: Final = _text(Decimal, "a decimal number")
+def _finite(text: str) -> Decimal:
+    found = Decimal(text)
+    if not found.is_finite():
+        raise ValueError("it is no number")
+    return found
+
+
+_decimal_text: Final = _text(_finite, "a decimal number")
 _datetime_text: Final = _text(dt.datetime.fromisoformat, "a time in ISO 8601")
 _int: Final = _exact(int, "an integer")
 _bool: Final = _exact(bool, "a boolean")

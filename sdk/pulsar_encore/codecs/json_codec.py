@@ -142,6 +142,10 @@ class Json(Generic[T]):
             raise decode_error(self, data, "it is nested too deeply") from error
         except ValueError as error:
             raise decode_error(self, data, f"it is not JSON: {error}") from error
+        except MemoryError:  # the payload is not to blame
+            raise
+        except Exception as error:  # of a validator of the application
+            raise decode_error(self, data, f"{type(error).__name__}: {error}") from error
         return value
 
     def schema_info(self) -> SchemaInfo:

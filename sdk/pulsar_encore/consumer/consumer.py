@@ -616,7 +616,8 @@ class Consumer(Generic[T_co]):
         False after an ack, a nack, `release`, `fail_in_place` or a seek, when the message was
         redelivered, and while it is copied to a letter topic.
         """
-        self.affinity.check()
+        if self.affinity.thread != get_ident():
+            self.affinity.check()
         return self._held.holds(message)
 
     def release(self, message: Message) -> None:
@@ -663,7 +664,8 @@ class Consumer(Generic[T_co]):
         """Write the present attempt at a held message to the `state`, before it is made.
 
         `receive` does so with `count_attempts="before"`. Call it for the message that
-        `fail_in_place` returned, so that an attempt that kills the process is counted.
+        `fail_in_place` returned, and for each message with `count_attempts="explicit"`, so that an
+        attempt that kills the process is counted. Without `state=` it does nothing.
 
         Raises:
             MessageNotHeldError: if the message is not held.
@@ -707,7 +709,10 @@ class Consumer(Generic[T_co]):
             self._held.extend(message, length)
 
     def attempts_by_letters(self, message: Message) -> int:
-        """Return how often `reconsume_later` sent a message before; 0 if it is no letter."""
+        """Return how often `reconsume_later` sent a message of the retry letter topic before.
+
+        `Message.attempt` includes this number.
+        """
         return self._held.attempts_by_letters(message)
 
     async def flush(self) -> None:

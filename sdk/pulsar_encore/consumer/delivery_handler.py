@@ -180,9 +180,17 @@ class DeliveryHandler:
     def on_disconnected(self, topics: Container[int] | None = None) -> None:
         states = self._topic_states.record_change("disconnected", topics)
         self._acks.disconnected(states)
+        # On Exclusive and Failover, messages that the application gave back survive, as messages
+        # that it holds do. Otherwise one that it gives back later could be received before them.
+        returned = self._queue.returned([state for state in states if not state.shared])
+        for entry, index, _ in returned:
+            entry.deliver(index)
         for state in states:
             state.disconnected()
         self._queue.drop(states)
+        for entry, index, message in returned:
+            entry.requeue(index)
+            self._queue.put_back(entry, index, message)
         self._event_publisher.disconnected(topics)
 
     def on_uncertain(self, topics: Container[int] | None = None) -> None:

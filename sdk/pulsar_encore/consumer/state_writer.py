@@ -63,6 +63,8 @@ class StateWriter:
         self.writes_before_delivery: bool = options.dead_letter_policy is not None
         if state.count_attempts is not None:
             self.writes_before_delivery = state.count_attempts == "before"
+        # "lazy": deliveries that are held for long are written at a poll.
+        self._writes_held = not self.writes_before_delivery and state.count_attempts != "explicit"
         self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
         self._writers: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
@@ -170,7 +172,7 @@ class StateWriter:
     # Deliveries
 
     def on_delivery_before(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Write a delivery before it happens (`count_attempts="before"`)."""
+        """Write a delivery before it happens (`count_attempts="before"`), or begins."""
         state: TopicState = entry.topic_state
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
@@ -206,7 +208,7 @@ class StateWriter:
             durable.write_buffered()
         for state in self._states:
             state.clear_special()
-        sweeps = not (self.writes_before_delivery or self._sweeping)
+        sweeps = self._writes_held and not self._sweeping
         if sweeps and self._loop.time() - self._swept_at >= self._buffer_s:
             self._swept_at = self._loop.time()
             self._sweeping = True
@@ -222,11 +224,7 @@ class StateWriter:
     def _pause(self, store: RocksStore) -> float | None:
         if store.failure is not None or any(each.unwritten for each in self._writers.values()):
             return _POLL_S
-        return (
-            _POLL_S
-            if not self.writes_before_delivery and any(each.unacked for each in self._states)
-            else None
-        )
+        return _POLL_S if self._writes_held and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
         """Write the attempts at messages that were held at two polls, in steps."""
@@ -328,7 +326,7 @@ class StateWriter:
 
     def _write_all_held(self) -> Iterator[None]:
         """Count the attempts of held messages, which "lazy" has not written yet, in steps."""
-        if self._store is None or self.writes_before_delivery:
+        if self._store is None or not self._writes_held:
             return
         entries = ((state, entry) for state in self._states for entry in state.held())
         while burst := list(islice(entries, _BURST)):

@@ -18,19 +18,19 @@ from ..errors import (
     ConfigurationError,
     EncoreError,
     MessageNotHeldError,
-    SchemaVersionError,
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
 from ..message import Message, set_handler_context, size_of
 from ..values.topic_names import base_name
+from .decoding import Undecodable, decoded
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
 from .outbox import Outbox
-from .retry_policy import Reject
+from .outcome import Outcome, outcome_of
 from .scheduler import Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
@@ -132,6 +132,8 @@ class Session:
         self._detached: set[Job] = set()
         self._given_back = 0
         self._abandoned = 0
+        #: Called with the outcome of each handler call, for tests.
+        self.on_outcome: Callable[[Outcome], None] | None = None
 
     # Taking messages
 
@@ -235,7 +237,7 @@ class Session:
         message: Message = job.message
         context = HandlerContext(self, job)
         set_handler_context(message, context)
-        result = await self._handler.call(_decoded(message), message, context.add_result)
+        result = await self._handler.call(decoded(message), message, context.add_result)
         # A task that the handler left behind can publish nothing from here on.
         set_handler_context(message, None)
         if result is not None:
@@ -290,13 +292,27 @@ class Session:
                     outcome.error,
                 )
         self._count(outcome)
+        message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
+        if self.on_outcome is not None:
+            self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
             self._act(job, action)
         if not self._room.is_set() and core.demand() > 0:
             self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
+
+    def _outcome(
+        self,
+        message: Message,
+        attempt: int,
+        action: Any,
+        result: Succeeded | Failed | Lost,
+        now: int,
+    ) -> Outcome:
+        error = result.error if type(result) is Failed else None
+        return outcome_of(message, attempt, action, error, (), now)
 
     def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
         match result:
@@ -393,10 +409,11 @@ class Session:
         self.update()
 
     async def _dead_letter(self, job: Job, action: DeadLetter) -> None:
+        evidence: BaseException | str = action.reason if action.error is None else action.error
+        if isinstance(evidence, Undecodable):
+            evidence = evidence.__cause__ or evidence
         try:
-            await self.consumer.reject(
-                job.message, action.reason if action.error is None else action.error, keep=True
-            )
+            await self.consumer.reject(job.message, evidence, keep=True)
         except MessageNotHeldError:
             self._lose(job)
         except EncoreError:
@@ -537,16 +554,6 @@ class Session:
             given_back=self._given_back,
             abandoned=self._abandoned,
         )
-
-
-def _decoded(message: Message) -> Any:
-    """Return the value of a message; raise `Reject` if it can never be decoded."""
-    try:
-        return message.value()
-    except SchemaVersionError:  # the broker could not be asked; the next attempt may succeed
-        raise
-    except Exception as error:
-        raise Reject(f"the payload cannot be decoded: {error}") from error
 
 
 def _reasons(snapshot: CoreSnapshot) -> list[str]:

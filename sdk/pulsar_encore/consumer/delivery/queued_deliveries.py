@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
@@ -156,6 +156,13 @@ class QueuedReturns(QueuedDelivery):
             else:
                 self.weights = None
                 self.weigh()
+
+    def left(self) -> Iterator[Queued]:
+        """Yield the messages that are still queued."""
+        for at in range(self.at, self.end):
+            entry, index = self.entry_at(at)
+            if entry.live and entry.state[index] == QUEUED:
+                yield entry, index, self.messages[at]
 
     def entry_at(self, at: int) -> tuple[Entry, int]:
         return self.entries[at], self.indexes[at]
