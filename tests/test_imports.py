@@ -120,11 +120,18 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ),
     ("worker/breaker.py", "worker/scheduler.py", "worker/handler_call.py", "worker/slots.py"),
     ("worker/worker_core.py", "worker/outbox.py"),
-    ("worker/handler_context.py", "worker/worker_options.py", "worker/worker_start.py"),
+    (
+        "worker/handler_context.py",
+        "worker/worker_options.py",
+        "worker/worker_start.py",
+        "worker/outcome.py",
+        "worker/decoding.py",
+    ),
     ("worker/drain_deadline.py", "worker/drain_signals.py"),
-    ("worker/worker_session.py", "worker/run.py"),
+    ("worker/worker_session.py", "worker/run.py", "worker/single_call.py"),
     ("worker/worker.py",),
     ("worker/",),
+    ("testing/worker_drain.py", "testing/__init__.py"),
     ("asyncio.py",),
     ("__init__.py",),
     # Spark, bottom-up
@@ -177,6 +184,7 @@ NATIVE_ALLOWED = ("transport/stock/", "cli/demo/")
 # expensive; private names of asyncio, the C++ client and Spark; and names of the same class.
 PRIVATE_ALLOWED = {
     ("client.py", "client._transport"),
+    ("codecs/key_value.py", "codec._decode_bytes"),
     ("values/message_id.py", "ours._identity"),
     ("values/message_id.py", "ours._order"),
     ("message.py", "message._call"),

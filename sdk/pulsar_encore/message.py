@@ -57,8 +57,14 @@ class DetachedMessage(Protocol):
 
 
 class HandlerContext(Protocol):
-    """One call of a worker's handler, which serves some methods of its message."""
+    """One call of a worker's handler, which serves some methods of its message.
 
+    Attributes:
+        consumer: Settles a message that no consumer holds, in tests; None otherwise.
+    """
+
+    @property
+    def consumer(self) -> MessageConsumer | None: ...
     @property
     def stopping(self) -> asyncio.Event: ...
     def extend(self, seconds: float | timedelta) -> None: ...
@@ -405,6 +411,9 @@ class Message(Generic[T_co]):
     def _consumer(self, call: str) -> MessageConsumer:
         entry = self._entry
         if entry is None:
+            context = self._handler_context()
+            if context is not None and context.consumer is not None:
+                return context.consumer
             raise NotSupportedError(
                 f"message.{call} needs a message of a consumer: a reader's message has nothing to "
                 "settle. Use Client.subscribe to receive messages that are acked"
@@ -529,6 +538,10 @@ def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | No
         entry = message._entry
         indexes.append(message._index)
     return entry, indexes
+
+
+def has_schema(message: Message[Any]) -> bool:
+    return message._schema is not None
 
 
 def raw_of(message: Message) -> RawMessage:

@@ -12,9 +12,9 @@ Test without a network, in virtual time, where an hour's delay takes millisecond
 
     testing.run(main())
 
-`run` is `asyncio.run` on a `VirtualClockLoop`. The package's pytest plugin runs async tests that are
-marked `pulsar_virtual_time` on that loop, and has the fixtures `pulsar_memory`, `pulsar_broker` and
-`pulsar_faults`.
+`run` is `asyncio.run` on a `VirtualClockLoop`. The package's pytest plugin runs async tests that
+have the marker `pulsar_virtual_time` on that loop. Its fixtures are
+`pulsar_memory`, `pulsar_broker` and `pulsar_faults`.
 
 Code with threads or sockets, which includes the stock transport, needs real time and `broker()`::
 
@@ -35,6 +35,7 @@ from .received_message import message
 from .stored_letters import letters
 from .virtual_clock import Deadlock, run
 from .virtual_clock import VirtualClockLoop as VirtualClockLoop
+from .worker_drain import Drained, drain
 
 # `BrokerUrl` and `VirtualClockLoop` are not listed: the methods that they inherit from str and from
 # asyncio's loop would make help() of this module ten times as long.
@@ -44,12 +45,14 @@ __all__ = [
     "Command",
     "Credential",
     "Deadlock",
+    "Drained",
     "Fault",
     "FaultPlan",
     "MemoryPulsar",
     "MemoryTransport",
     "TlsSettings",
     "broker",
+    "drain",
     "letters",
     "message",
     "run",

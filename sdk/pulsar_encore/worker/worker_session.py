@@ -18,19 +18,20 @@ from ..errors import (
     ConfigurationError,
     EncoreError,
     MessageNotHeldError,
-    SchemaVersionError,
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
 from ..message import Message, set_handler_context, size_of
 from ..values.topic_names import base_name
+from .decoding import Undecodable, decoded
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
 from .outbox import Outbox
-from .retry_policy import Reject
+from .outcome import Outcome, outcome_of
+from .scheduler import Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .worker_core import (
@@ -47,7 +48,7 @@ from .worker_core import (
     Succeeded,
     WorkerCore,
 )
-from .worker_options import HELD_LIMIT, LONG_HANDLER_S, Order, WorkerOptions
+from .worker_options import HELD_LIMIT, LONG_HANDLER_S, WorkerOptions
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -60,6 +61,7 @@ _SETTLE_AGAIN_MS: Final = 5_000
 _SUCCEEDED: Final = Succeeded()
 _LOST: Final = "lost"
 _DRAIN: Final = "drain"
+_LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
 
@@ -89,15 +91,18 @@ class Session:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._priorities = options.priorities
+        self._topics: dict[str, tuple[int, bool]] = {}
+        self._order = Order(options.order)
+        self._max_age_ms = options.retry.max_age_ms
         publish = options.publish
         self.publish_topic: str | None = None if publish is None else publish.topic
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
         self.core = WorkerCore(
-            order=options.order,
+            order=self._order,
             concurrency=options.concurrency,
-            prefetch=options.prefetch,
+            prefetch=options.prefetch_messages,
             max_bytes=options.max_bytes,
             retry=options.retry,
             breaker=options.breaker,
@@ -127,6 +132,8 @@ class Session:
         self._detached: set[Job] = set()
         self._given_back = 0
         self._abandoned = 0
+        #: Called with the outcome of each handler call, for tests.
+        self.on_outcome: Callable[[Outcome], None] | None = None
 
     # Taking messages
 
@@ -150,16 +157,21 @@ class Session:
 
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), now_ms(self._loop)
-        job = Job(
-            message=message,
-            topic=topic,
-            group=self._group_of(message, topic),
-            size=size_of(message),
-            attempt=message.attempt,
+        known = self._topics.get(topic)
+        priority, may_be_letters = self._learn(topic) if known is None else known
+        published_ms = 0
+        if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
-            published_ms=message.publish_timestamp() - wall_now_ms(self._loop) + now,
-            priority=self._priority_of(topic),
-            is_attempt_exact=self._options.state is not None,
+            published_ms = message.publish_timestamp() - wall_now_ms(self._loop) + now
+        job = Job(
+            message,
+            topic,
+            None if self._order is Order.NONE else self._group_of(message, topic),
+            size_of(message),
+            message.attempt if may_be_letters else message.redelivery_count() + 1,
+            published_ms,
+            priority,
+            self._options.state is not None,
         )
         self._received += 1
         action = self.core.received(job, now)
@@ -168,10 +180,7 @@ class Session:
         self.slots.wake()
 
     def _group_of(self, message: Message, topic: str) -> Any:
-        order = self._options.order
-        if order is Order.NONE:
-            return None
-        if order is Order.PARTITION:
+        if self._order is Order.PARTITION:
             return topic
         try:
             key = message.ordering_key() or message.partition_key()
@@ -179,11 +188,13 @@ class Session:
             key = _UNREADABLE_KEY
         return (topic, key) if key else None
 
-    def _priority_of(self, topic: str) -> int:
-        if not self._priorities:
-            return 0
-        found = self._priorities.get(topic)
-        return self._priorities.get(base_name(topic), 0) if found is None else found
+    def _learn(self, topic: str) -> tuple[int, bool]:
+        """Return the priority of a topic, and True if its messages may be letters."""
+        base = base_name(topic)
+        priority = self._priorities.get(topic, self._priorities.get(base, 0))
+        # `Message.attempt` reads the properties, and only letters have attempts there.
+        self._topics[topic] = priority, base.endswith(_LETTER_SUFFIXES)
+        return self._topics[topic]
 
     def update(self) -> None:
         """Start what may start now, and set the alarm for what may start later."""
@@ -226,7 +237,7 @@ class Session:
         message: Message = job.message
         context = HandlerContext(self, job)
         set_handler_context(message, context)
-        result = await self._handler.call(_decoded(message), message, context.add_result)
+        result = await self._handler.call(decoded(message), message, context.add_result)
         # A task that the handler left behind can publish nothing from here on.
         set_handler_context(message, None)
         if result is not None:
@@ -239,7 +250,7 @@ class Session:
             log.warning("worker %s: the handler of %r has ended already", self._name, job.message)
 
     def detach(self, job: Job, lease: float) -> Lease:
-        if self._options.order is not Order.NONE:
+        if self._order is not Order.NONE:
             raise ConfigurationError(
                 'detach needs order="none": with an order, the next message of the key or '
                 "partition has to wait for this one. Keep the handler running, and give it more "
@@ -281,13 +292,27 @@ class Session:
                     outcome.error,
                 )
         self._count(outcome)
+        message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
+        if self.on_outcome is not None:
+            self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
             self._act(job, action)
         if not self._room.is_set() and core.demand() > 0:
             self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
+
+    def _outcome(
+        self,
+        message: Message,
+        attempt: int,
+        action: Any,
+        result: Succeeded | Failed | Lost,
+        now: int,
+    ) -> Outcome:
+        error = result.error if type(result) is Failed else None
+        return outcome_of(message, attempt, action, error, (), now)
 
     def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
         match result:
@@ -384,10 +409,11 @@ class Session:
         self.update()
 
     async def _dead_letter(self, job: Job, action: DeadLetter) -> None:
+        evidence: BaseException | str = action.reason if action.error is None else action.error
+        if isinstance(evidence, Undecodable):
+            evidence = evidence.__cause__ or evidence
         try:
-            await self.consumer.reject(
-                job.message, action.reason if action.error is None else action.error, keep=True
-            )
+            await self.consumer.reject(job.message, evidence, keep=True)
         except MessageNotHeldError:
             self._lose(job)
         except EncoreError:
@@ -514,6 +540,10 @@ class Session:
             stuck_handlers=self._abandoned,
         )
 
+    def unfinished(self) -> int:
+        """Return how many handlers were left behind by the drain."""
+        return self._abandoned
+
     def report(self) -> Report:
         return Report(
             name=self._name,
@@ -524,16 +554,6 @@ class Session:
             given_back=self._given_back,
             abandoned=self._abandoned,
         )
-
-
-def _decoded(message: Message) -> Any:
-    """Return the value of a message; raise `Reject` if it can never be decoded."""
-    try:
-        return message.value()
-    except SchemaVersionError:  # the broker could not be asked; the next attempt may succeed
-        raise
-    except Exception as error:
-        raise Reject(f"the payload cannot be decoded: {error}") from error
 
 
 def _reasons(snapshot: CoreSnapshot) -> list[str]:
