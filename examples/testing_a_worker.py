@@ -3,7 +3,6 @@
 pytest examples/testing_a_worker.py (the plugin of this package has the marker and the fixtures)
 """
 
-import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -21,37 +20,40 @@ class Order:
 ORDERS = encore.Json(Order)
 RETRY = encore.RetryPolicy(attempts=3, backoff=[3600])
 charged: list[str] = []
+pytestmark = pytest.mark.pulsar_virtual_time
 
 
 async def bill(order: Order, msg: encore.Message[Order]) -> None:
     """The code under test."""
     if order.total < 0:
         raise encore.Reject("negative total")
-    if order.customer == "Ada" and msg.attempt < 3:
+    if order.customer == "Grace" or msg.attempt < 3:
         raise ConnectionError("the bank is closed")
-    if order.customer == "Grace":
-        raise ConnectionError("the bank refuses")
     charged.append(order.customer)
 
 
-@pytest.mark.pulsar_virtual_time
-async def test_a_negative_total_is_rejected() -> None:
-    with pytest.raises(encore.Reject, match="negative total"):
-        await bill(Order("Ada", -1), testing.message(attempt=2))
+def make_worker(client: encore.Client) -> encore.Worker[Order]:
+    first = encore.InitialPosition.Earliest
+    return encore.Worker(
+        client, "orders", "billing", bill, schema=ORDERS, retry=RETRY, initial_position=first
+    )
 
 
-@pytest.mark.pulsar_virtual_time
-async def test_an_order_is_tried_three_times(
-    pulsar_memory: testing.MemoryPulsar,
-) -> None:
-    client, transport = pulsar_memory.client, pulsar_memory.transport
-    worker = encore.Worker(client, "orders", "billing", bill, schema=ORDERS, retry=RETRY)
-    async with worker:
-        for customer in ("Ada", "Grace"):
-            transport.put("orders", ORDERS.encode(Order(customer, 5)))
-        await asyncio.sleep(2.1 * 3600)  # takes milliseconds
+async def test_a_negative_total_is_dead_lettered(pulsar_memory: testing.MemoryPulsar) -> None:
+    """One handler, with all rules of its worker and without a connection."""
+    worker = make_worker(pulsar_memory.client)
+    outcome = await worker.handle(testing.message(Order("Ada", -1), attempt=2))
+    assert outcome.settlement == "dead letter"
+    assert "negative total" in outcome.reason
+
+
+async def test_two_hours_of_backoff(pulsar_memory: testing.MemoryPulsar) -> None:
+    """A worker, until nothing is left to do."""
+    for customer in ("Ada", "Grace"):
+        pulsar_memory.transport.put("orders", ORDERS.encode(Order(customer, 5)))
+    drained = await testing.drain(make_worker(pulsar_memory.client))
     assert charged == ["Ada"]
-    assert transport.backlog("orders", "billing") == 0
-    (letter,) = testing.letters(transport, "orders-billing-DLQ", ORDERS)
+    assert drained.elapsed >= 7200  # took milliseconds
+    (letter,) = testing.letters(pulsar_memory.transport, "orders-billing-DLQ", ORDERS)
     assert letter.message.value() == Order("Grace", 5)
-    assert letter.error_message == "the bank refuses"
+    assert letter.error_message == "the bank is closed"
