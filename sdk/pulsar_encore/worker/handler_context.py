@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..errors import ConfigurationError
 from ..options.checks import seconds, topic_name
 from .outbox import Outgoing, checked_out, out_of
+from .scheduler import Job
 
 if TYPE_CHECKING:
     from ..consumer.leases.lease import Lease
@@ -17,46 +18,56 @@ if TYPE_CHECKING:
 _MOST_S: Final = 30 * 86_400.0  # a lease lasts at most as long
 
 
-class HandlerContext:
-    """The worker's part of one handler call.
+class ContextServer(Protocol):
+    """The part of a worker that serves its handlers.
 
-    Args:
+    Attributes:
         stopping: Set when the worker begins its drain.
-        extend: Moves the deadline of the handler to so many seconds from now.
-        detach: Turns the message into a lease.
-        publish: The topic of results, or None.
+        publish_topic: The topic of results, or None.
     """
 
-    __slots__ = ("_detach", "_extend", "_publish", "outgoing", "stopping")
+    @property
+    def stopping(self) -> asyncio.Event: ...
+    @property
+    def publish_topic(self) -> str | None: ...
+    def extend(self, job: Job, seconds: float) -> None: ...
+    def detach(self, job: Job, lease: float) -> Lease: ...
 
-    def __init__(
-        self,
-        stopping: asyncio.Event,
-        extend: Callable[[float], None],
-        detach: Callable[[float], Lease],
-        publish: str | None,
-    ) -> None:
-        self.stopping: asyncio.Event = stopping
+
+class HandlerContext:
+    """One handler call.
+
+    Attributes:
+        outgoing: Messages to publish before the received message is acked, in order.
+    """
+
+    __slots__ = ("_job", "_server", "outgoing")
+
+    def __init__(self, server: ContextServer, job: Job) -> None:
+        self._server = server
+        self._job = job
         self.outgoing: list[Outgoing] = []
-        self._extend = extend
-        self._detach = detach
-        self._publish = publish
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        return self._server.stopping
 
     def extend(self, length: float | timedelta) -> None:
-        self._extend(seconds(length, "seconds", high=_MOST_S))
+        self._server.extend(self._job, seconds(length, "seconds", high=_MOST_S))
 
     def detach(self, lease: float | timedelta = 3600) -> Lease:
-        return self._detach(seconds(lease, "lease", high=_MOST_S))
+        return self._server.detach(self._job, seconds(lease, "lease", high=_MOST_S))
 
     def publish(
         self,
         value: Any,
+        *,
         topic: str | None = None,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
         if topic is None:
-            topic = self._publish
+            topic = self._server.publish_topic
         if topic is None:
             raise ConfigurationError(
                 "publish needs a topic: give topic=, or Worker(..., publish=) for all results"
@@ -67,5 +78,6 @@ class HandlerContext:
 
     def add_result(self, result: Any) -> None:
         """Add a value that the handler returned or yielded; None adds nothing."""
-        if result is not None and self._publish is not None:
-            self.outgoing.append(Outgoing(self._publish, out_of(result)))
+        topic = self._server.publish_topic
+        if result is not None and topic is not None:
+            self.outgoing.append(Outgoing(topic, out_of(result)))

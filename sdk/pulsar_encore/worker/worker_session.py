@@ -7,6 +7,7 @@ its consumer until it is settled, so a session that ends early gives all of them
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -30,7 +31,7 @@ from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
 from .outbox import Outbox
 from .retry_policy import Reject
-from .slots import Cancelled, Raised, Returned, Slots, TimedOut
+from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .worker_core import (
     Ack,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_LETTER_RETRY_MS: Final = 5_000
+_SETTLE_AGAIN_MS: Final = 5_000
 _SUCCEEDED: Final = Succeeded()
 _LOST: Final = "lost"
 _DRAIN: Final = "drain"
@@ -84,12 +85,14 @@ class Session:
         self._options = options
         self._handler = handler
         self._name = name
-        self._stopping = stopping
+        self.stopping: asyncio.Event = stopping
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._priorities = options.priorities
         publish = options.publish
-        self._publish = None if publish is None else publish.topic
+        self.publish_topic: str | None = None if publish is None else publish.topic
+        # Messages can be too old, or spent, when they would start.
+        self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
         self.core = WorkerCore(
             order=options.order,
@@ -119,9 +122,8 @@ class Session:
         self._alarm.start(self._ring)
         self._receiver: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._counts = dict.fromkeys(
-            ("received", "succeeded", "failed", "retried", "rejected", "discarded", "lost"), 0
-        )
+        self._received = self._succeeded = 0
+        self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._detached: set[Job] = set()
         self._given_back = 0
         self._abandoned = 0
@@ -141,7 +143,7 @@ class Session:
                     continue
                 self._take(await self.consumer.receive())
         except ClosedError as error:
-            if not self._stopping.is_set():
+            if not self.stopping.is_set():
                 self._failed(error)
         except Exception as error:  # nothing else would notice that the task has ended
             self._failed(error)
@@ -159,7 +161,7 @@ class Session:
             priority=self._priority_of(topic),
             is_attempt_exact=self._options.state is not None,
         )
-        self._counts["received"] += 1
+        self._received += 1
         action = self.core.received(job, now)
         if action is not None:
             self._act(job, action)
@@ -201,34 +203,62 @@ class Session:
     # Running handlers
 
     def _next_job(self) -> Job | None:
-        return None if self._stopping.is_set() else self.core.start(now_ms(self._loop))
+        if self.stopping.is_set():
+            return None
+        now = now_ms(self._loop)
+        job = self.core.start(now)
+        if self._has_early_verdicts:
+            self._alarm.at(self.core.next_wake_ms(now))
+            if job is not None and job.is_retry:
+                self._begin_attempt(job)
+        return job
+
+    def _begin_attempt(self, job: Job) -> None:
+        """Write an attempt in place to the state. The consumer wrote the first one at `receive`."""
+        try:
+            self.consumer.begin_attempt(job.message)
+        except MessageNotHeldError:
+            pass  # noticed at the end of the call
+        except EncoreError as error:
+            log.error("worker %s: the attempt at %r is not recorded: %s", self._name, job, error)
 
     async def _handle(self, job: Job) -> None:
         message: Message = job.message
-        context = HandlerContext(
-            self._stopping,
-            lambda seconds: self._extend(job, seconds),
-            lambda lease: self._detach(job, lease),
-            self._publish,
-        )
+        context = HandlerContext(self, job)
         set_handler_context(message, context)
         result = await self._handler.call(_decoded(message), message, context.add_result)
-        if result is not None and self._publish is not None:
+        # A task that the handler left behind can publish nothing from here on.
+        set_handler_context(message, None)
+        if result is not None:
             context.add_result(result)
         if context.outgoing:
             await self._outbox.store(context.outgoing)
 
-    def _extend(self, job: Job, seconds: float) -> None:
+    def extend(self, job: Job, seconds: float) -> None:
         if not self.slots.extend(job, seconds):
             log.warning("worker %s: the handler of %r has ended already", self._name, job.message)
 
-    def _detach(self, job: Job, lease: float) -> Lease:
+    def detach(self, job: Job, lease: float) -> Lease:
         if self._options.order is not Order.NONE:
             raise ConfigurationError(
                 'detach needs order="none": with an order, the next message of the key or '
                 "partition has to wait for this one. Keep the handler running, and give it more "
                 "time with msg.extend(seconds)"
             )
+        if self.consumer.affinity.is_here():
+            return self._detach(job, lease)
+        made: concurrent.futures.Future[Lease] = concurrent.futures.Future()
+
+        def detach_on_loop() -> None:
+            try:
+                made.set_result(self._detach(job, lease))
+            except BaseException as error:
+                made.set_exception(error)
+
+        self._loop.call_soon_threadsafe(detach_on_loop)  # the handler runs in a thread
+        return made.result()
+
+    def _detach(self, job: Job, lease: float) -> Lease:
         made = self.consumer.detach(job.message, lease)
         self._detached.add(job)
         self.core.remove(job)
@@ -236,7 +266,7 @@ class Session:
 
     def _finished(self, job: Job, result: SlotResult) -> None:
         core, now = self.core, now_ms(self._loop)
-        outcome = self._outcome_of(result)
+        outcome = _SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
         if job in self._detached or not self.consumer.holds(job.message):
@@ -254,22 +284,33 @@ class Session:
         action = core.finished(job, outcome, now)
         if action is not None:
             self._act(job, action)
-        self._wake_receiver()
+        if not self._room.is_set() and core.demand() > 0:
+            self._room.set()
+        if type(action) is not Ack:  # after an ack, nothing becomes due earlier
+            self._alarm.at(core.next_wake_ms(now))
 
     def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
         match result:
             case Returned():
                 return _SUCCEEDED
-            case Raised(error):
-                return Failed(error)
             case TimedOut():
-                return Failed(TimeoutError(f"the handler took over {self._options.timeout_s:g} s"))
-            case Cancelled(reason):
-                if reason == _LOST:
-                    return Lost()
-                if self._stopping.is_set():
-                    return None
-                return Failed(asyncio.CancelledError("the task of the handler was cancelled"))
+                return Failed(self._timeout_error())
+            case Cancelled(reason) | Raised(_, reason) if reason == _DRAIN:
+                return None
+            case Cancelled(reason) | Raised(_, reason) if reason == _LOST:
+                return Lost()
+            case Raised(error, reason):
+                if reason != TIMEOUT:
+                    return Failed(error)
+                timeout = self._timeout_error()
+                timeout.__cause__ = error
+                return Failed(timeout)
+        if self.stopping.is_set():
+            return None
+        return Failed(asyncio.CancelledError("the task of the handler was cancelled"))
+
+    def _timeout_error(self) -> TimeoutError:
+        return TimeoutError(f"the handler took longer than {self._options.timeout_s:g} s")
 
     def _on_stuck(self, job: Job, reason: str) -> None:
         log.error(
@@ -279,14 +320,11 @@ class Session:
             reason,
         )
 
-    def _wake_receiver(self) -> None:
-        if not self._room.is_set() and self.core.demand() > 0:
-            self._room.set()
-        self._alarm.at(self.core.next_wake_ms(now_ms(self._loop)))
-
     def _count(self, outcome: Succeeded | Failed | Lost) -> None:
-        if type(outcome) is not Lost:
-            self._counts["succeeded" if type(outcome) is Succeeded else "failed"] += 1
+        if type(outcome) is Succeeded:
+            self._succeeded += 1
+        elif type(outcome) is Failed:
+            self._counts["failed"] += 1
 
     # Settling
 
@@ -298,13 +336,20 @@ class Session:
             self._lose(job)
         except ClosedError as error:
             self._failed(error)
+        except EncoreError as error:
+            # For example, the disk of the state is full. The message stays held.
+            log.error("worker %s: %r is not settled, trying again: %s", self._name, job, error)
+            if type(action) is not Hold:
+                self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
+                self.update()
 
     def _carry_out(self, job: Job, action: Any) -> None:
         consumer, message = self.consumer, job.message
+        if type(action) is Ack:
+            consumer.acknowledge(message)
+            self.core.settled(job, now_ms(self._loop))
+            return
         match action:
-            case Ack():
-                consumer.acknowledge(message)
-                self.core.settled(job, now_ms(self._loop))
             case Hold(counted=counted, error=error):
                 self._counts["retried"] += 1
                 if counted:
@@ -332,7 +377,7 @@ class Session:
             self._lose(job)
         except EncoreError:
             # The consumer logs it. The message stays held.
-            self.core.not_settled(job, now_ms(self._loop) + _LETTER_RETRY_MS)
+            self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
         else:
             self._counts["retried"] += 1
             self.core.settled(job, now_ms(self._loop))
@@ -347,7 +392,7 @@ class Session:
             self._lose(job)
         except EncoreError:
             # The consumer logs it. The message stays held, and its group waits for it.
-            self.core.not_settled(job, now_ms(self._loop) + _LETTER_RETRY_MS)
+            self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
         else:
             self._counts["rejected"] += 1
             self.core.settled(job, now_ms(self._loop))
@@ -472,6 +517,8 @@ class Session:
     def report(self) -> Report:
         return Report(
             name=self._name,
+            received=self._received,
+            succeeded=self._succeeded,
             **self._counts,
             published=self._outbox.published,
             given_back=self._given_back,
