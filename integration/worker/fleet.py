@@ -41,6 +41,14 @@ class Exit:
     output: str
 
 
+class _ReadEvents:
+    """The part of a record that was read."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.found: list[Event] = []
+
+
 class WorkerProcess:
     """A running worker process."""
 
@@ -111,6 +119,7 @@ class Fleet:
         self.folder = folder
         self._numbers = itertools.count(1)
         self._processes: list[WorkerProcess] = []
+        self._read: dict[Path, _ReadEvents] = {}
 
     async def __aenter__(self) -> Fleet:
         return self
@@ -143,12 +152,15 @@ class Fleet:
 
     def events(self) -> list[Event]:
         """Return the events of all processes, in the order of their times."""
-        found = []
         for path in self.folder.glob("*.events"):
-            for line in path.read_text().splitlines():
-                at, what, text, attempt = line.split()
-                found.append(Event(float(at), what, text, int(attempt), path.stem))
-        return sorted(found)
+            events = self._read.setdefault(path, _ReadEvents())
+            with path.open() as file:
+                file.seek(events.offset)
+                for line in iter(file.readline, ""):
+                    at, what, text, attempt = line.split()
+                    events.found.append(Event(float(at), what, text, int(attempt), path.stem))
+                events.offset = file.tell()
+        return sorted(itertools.chain.from_iterable(each.found for each in self._read.values()))
 
     def events_of(self, process: WorkerProcess) -> list[Event]:
         return [each for each in self.events() if each.process == process.name]
@@ -167,7 +179,7 @@ class Fleet:
                 raise AssertionError(
                     f"not reached in {timeout:g} s, after {len(events)} events\n{logs}"
                 )
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
     async def until_done(self, texts: Iterable[str], timeout: float = 60) -> list[Event]:
         wanted = set(texts)
@@ -229,3 +241,13 @@ async def publish(
                 for each in texts
             )
         )
+
+
+async def letters_of(client: encore.Client, topic: str, subscription: str = "s") -> list[str]:
+    """Return the texts on the dead letter topic of a subscription."""
+    found = []
+    name = f"{topic}-{subscription}-DLQ"
+    async with await client.create_reader(name, encore.MessageId.earliest) as reader:
+        while await reader.has_message_available():
+            found.append((await reader.read_next()).data().decode())
+    return found
