@@ -33,7 +33,7 @@ test: $(STAMP)  ## the fast suite, on all cores: no Java, no Docker
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 worlds: $(STAMP)  ## small worlds, so many events deeper than `make test` walks them
-	WORLDS_DEEPER=$(or $(DEEPER),2) $(BIN)/python -m pytest tests/worlds tests/worker --timeout 0 $(PYTEST_ARGS)
+	WORLDS_DEEPER=$(or $(DEEPER),2) $(BIN)/python -m pytest tests/worlds tests/worker/test_worker_core_worlds.py --timeout 0 $(PYTEST_ARGS)
 
 CASES ?= 1-1000
 faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev broker, FAULTS_ARGS="--broker real"

@@ -35,6 +35,7 @@ _MARKER_HELP: Final = (
     "real seconds."
 )
 _LOOP_SCOPES: Final = ("function", "class", "module", "package", "session")
+_CLOSING_ANYIO: Final = "_pulsar_closing_anyio"
 _MEMORY: Final = pytest.StashKey["MemoryPulsar"]()
 
 
@@ -51,13 +52,10 @@ def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(inner)
 
 
-def _mode(config: pytest.Config, option: str) -> str | None:
-    """Return the mode of a plugin, "auto" or "strict"; None if the plugin is not loaded."""
-    # By the option, because the name under which a plugin is registered depends on how it is loaded.
-    given = config.getoption(option, default=pytest)
-    if given is pytest:
-        return None
-    return str(given or config.getini(option))
+def _is_loaded(config: pytest.Config, module: str) -> bool:
+    # By its module: the name of a registered plugin depends on how it was loaded.
+    plugins = config.pluginmanager.get_plugins()
+    return any(getattr(each, "__name__", "") == module for each in plugins)
 
 
 def _has_loop_factories(config: pytest.Config) -> bool:
@@ -72,7 +70,19 @@ def _uses_anyio(fixture_names: list[str]) -> bool:
 def _uses_pytest_asyncio(node: pytest.Item) -> bool:
     if node.get_closest_marker("asyncio") is not None:
         return True
-    return _mode(node.config, "asyncio_mode") == "auto"
+    if not _is_loaded(node.config, "pytest_asyncio.plugin"):
+        return False
+    return "auto" in (node.config.getoption("asyncio_mode"), node.config.getini("asyncio_mode"))
+
+
+def _parametrizes_backend(node: pytest.Item) -> bool:
+    for mark in node.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
+        if isinstance(names, str):
+            names = [each.strip() for each in names.split(",")]
+        if "anyio_backend" in names:
+            return True
+    return False
 
 
 def _obstacle(item: pytest.Item) -> str | None:
@@ -104,16 +114,21 @@ def _obstacle(item: pytest.Item) -> str | None:
             f"{item.name} is marked {MARKER} and asyncio(loop_factories=...): it can have one "
             "event loop. Remove one of the two"
         )
+    if _parametrizes_backend(item):
+        return (
+            f"{item.name} is marked {MARKER} and parametrizes anyio_backend, which the marker "
+            "sets: remove one of the two"
+        )
     if _uses_anyio(item.fixturenames):
         return None
-    if _uses_pytest_asyncio(item):
-        if _has_loop_factories(item.config):
-            return None
+    if _has_loop_factories(item.config):
+        return None  # pytest-asyncio runs it: see `_imply_asyncio`
+    if _is_loaded(item.config, "pytest_asyncio.plugin"):
         return (
             f"{item.name} is marked {MARKER}, and this pytest-asyncio cannot change the event loop "
             "of one test: install pytest-asyncio 1.5 or later"
         )
-    if _mode(item.config, "anyio_mode") is not None:
+    if _is_loaded(item.config, "anyio.pytest_plugin"):
         return (
             f"{item.name} is marked {MARKER}, and no plugin runs it: mark it with "
             "@pytest.mark.anyio, or install pytest-asyncio 1.5 or later"
@@ -133,9 +148,10 @@ def _deadlock_timeout(marker: pytest.Mark) -> float:
     if marker.args or unknown:
         named = ", ".join(unknown) or repr(marker.args[0])
         raise ValueError(f"{MARKER} accepts deadlock_timeout_s=, got {named}")
-    timeout: object = marker.kwargs.get("deadlock_timeout_s", 10.0)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        raise ValueError(f"deadlock_timeout_s must be 0 or more seconds, got {timeout!r}")
+    timeout: Any = marker.kwargs.get("deadlock_timeout_s", 10.0)
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not number or not 0 <= timeout <= 1e6:
+        raise ValueError(f"deadlock_timeout_s must be 0 to 1e6 seconds, got {timeout!r}")
     return float(timeout)
 
 
@@ -158,10 +174,10 @@ def _factory_of(marker: pytest.Mark) -> LoopFactory:
 
 
 class _LoopFactories:
-    """Gives pytest-asyncio the event loop of marked tests. Registered only while that is asked.
+    """Gives pytest-asyncio the event loop of marked tests.
 
-    With any implementation of this hook, pytest-asyncio wants a factory for every test, and changes
-    how it makes the loops of all of them. Tests without the marker must stay as they are.
+    It must not be registered when a test without the marker is collected: with any implementation
+    of this hook, pytest-asyncio wants a factory for every test and makes each loop in another way.
     """
 
     @pytest.hookimpl(tryfirst=True)
@@ -199,7 +215,7 @@ class _VirtualTime:
             return
         self._collected = True
         _imply_asyncio(definition, metafunc.fixturenames)
-        if _uses_anyio(metafunc.fixturenames):
+        if _uses_anyio(metafunc.fixturenames) and not _parametrizes_backend(definition):
             # As anyio documents it for one test. The scope is that of its own fixture.
             backend = ("asyncio", {"loop_factory": self._anyio_factory(marker)})
             definition.add_marker(
@@ -237,13 +253,12 @@ class _VirtualTime:
         finally:
             self._plugins.unregister(self._factories)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        # If there is a factory, pytest-asyncio closes a loop of wider scope that the next test does
-        # not use, and its fixtures, before it looks for fixtures. So tests without the marker need
-        # this, too.
-        with self._asked(self._collected and _has_loop_factories(item.config)):
-            yield
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        # While tests run, pytest-asyncio only asks whether there are factories. If so, it closes a
+        # loop of wider scope that the next test does not use, and its fixtures, before it looks for
+        # fixtures. Tests without the marker need that, too.
+        if self._collected and _has_loop_factories(session.config):
+            self._plugins.register(self._factories)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -257,7 +272,7 @@ class _VirtualTime:
                     patch.setattr(target, name, _in_virtual_time(test, item.name))
             try:
                 return (yield)
-            except Exception:
+            except (Exception, pytest.fail.Exception):
                 memory = item.stash.get(_MEMORY, None)
                 if memory is not None:
                     item.add_report_section("call", "pulsar_memory", memory.describe())
@@ -294,7 +309,7 @@ def _imply_asyncio(node: pytest.Function, fixture_names: list[str]) -> None:
 
 
 def _in_virtual_time(test: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a test that fails if its loop has no virtual clock, and in its own code if it hangs."""
+    """Return a test that fails on a loop without virtual clock, and where it waits if it hangs."""
 
     @functools.wraps(test)
     async def checked(*args: Any, **kwargs: Any) -> Any:
@@ -328,7 +343,7 @@ def _closing_fixture(decorate: Callable[..., Any], name: str, **options: Any) ->
 
 
 # Async fixtures end on the event loop of the test. Each plugin has its own way to run them.
-_closing_anyio = _closing_fixture(pytest.fixture, "_pulsar_closing_anyio")
+_closing_anyio = _closing_fixture(pytest.fixture, _CLOSING_ANYIO)
 
 
 def _asyncio_fixtures() -> ModuleType:
@@ -354,7 +369,7 @@ def _closing_name(item: pytest.Function) -> str | None:
         named = {} if asyncio_mark is None else asyncio_mark.kwargs
         scope = named.get("loop_scope") or item.config.getini("asyncio_default_test_loop_scope")
         return f"_pulsar_closing_asyncio_{scope}"
-    return "_pulsar_closing_anyio" if _uses_anyio(item.fixturenames) else None
+    return _CLOSING_ANYIO if _uses_anyio(item.fixturenames) else None
 
 
 @pytest.fixture
@@ -384,6 +399,12 @@ def pulsar_memory(
     from pulsar_encore.testing import MemoryPulsar
 
     name = _closing_name(request.node)
+    if name == _CLOSING_ANYIO and request.getfixturevalue("anyio_backend_name") != "asyncio":
+        pytest.fail(
+            f"{request.node.name} uses pulsar_memory and does not run on asyncio: let the fixture "
+            'anyio_backend return "asyncio"',
+            pytrace=False,
+        )
     stack: AsyncExitStack | None = None if name is None else request.getfixturevalue(name)
     memory = MemoryPulsar(faults=pulsar_faults)
     request.node.stash[_MEMORY] = memory
@@ -408,6 +429,15 @@ def pulsar_broker(pulsar_faults: FaultPlan) -> Iterator[BrokerUrl]:
         yield url
 
 
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    # pytest rewrites the asserts in all modules of a distribution that has a plugin. Asserts of the
+    # package belong to no test, and rewriting them takes 1.5 s in each run that cannot write
+    # bytecode. pytest has no public way to leave them out. If it renames the attribute, they are
+    # rewritten again.
+    marked: set[str] = getattr(pluginmanager.rewrite_hook, "_must_rewrite", set())
+    marked.discard("pulsar_encore")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     obstacle = _obstacle(item)
@@ -418,5 +448,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER_HELP)
     config.pluginmanager.register(_VirtualTime(config))
-    if _mode(config, "asyncio_mode") is not None:
+    if _is_loaded(config, "pytest_asyncio.plugin"):
         config.pluginmanager.register(_asyncio_fixtures())

@@ -116,9 +116,12 @@ if TYPE_CHECKING:
     from . import asyncio, deadletters, testing
     from .authentication.athenz import AuthenticationAthenz
     from .authentication.oauth2 import AuthenticationOauth2
+    from .codecs.auto_consume import AutoConsume
     from .codecs.codec import Codec, SchemaInfo
+    from .codecs.generic_values import GenericRecord
     from .codecs.json_codec import Json
     from .codecs.json_definition import Float32, Int32
+    from .codecs.key_value import KeyValue
     from .consumer.consumer import Consumer
     from .consumer.counters import Counters
     from .consumer.events import (
@@ -161,14 +164,17 @@ _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
     "Breaker": "worker.breaker",
+    "AutoConsume": "codecs.auto_consume",
     "BytesSchema": "schema",
     "Codec": "codecs.codec",
     "Consumer": "consumer.consumer",
     "ContentError": "producer",
     "Counters": "consumer.counters",
     "Float32": "codecs.json_definition",
+    "GenericRecord": "codecs.generic_values",
     "Int32": "codecs.json_definition",
     "Json": "codecs.json_codec",
+    "KeyValue": "codecs.key_value",
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
@@ -236,6 +242,7 @@ __all__ = [
     "AuthenticationToken",
     "AuthorizationError",
     "AutoClusterFailover",
+    "AutoConsume",
     "Backoff",
     "BackoffTable",
     "BatchReceivePolicy",
@@ -284,6 +291,7 @@ __all__ = [
     "FileLogger",
     "Float32",
     "ForkedError",
+    "GenericRecord",
     "Health",
     "IncompatibleSchema",
     "InitialPosition",
@@ -297,6 +305,7 @@ __all__ = [
     "Json",
     "KeySharedMode",
     "KeySharedPolicy",
+    "KeyValue",
     "Lease",
     "LeaseLostError",
     "LoggerLevel",

@@ -58,6 +58,8 @@ class Producer(Generic[T_contra]):
         self._transport_producer = transport_producer
         self._event_publisher = event_publisher
         self._schema = options.schema
+        # For key-value pairs whose key is the partition key.
+        self._encode_with_key: Any = getattr(options.schema, "encode_with_key", None)
         self._on_closed = on_closed
         self.affinity: LoopAffinity = LoopAffinity("producer")
         self._pending_sends: set[asyncio.Future[MessageId]] = set()
@@ -198,8 +200,12 @@ class Producer(Generic[T_contra]):
         deliver_after: timedelta | None,
     ) -> Awaitable[MessageId]:
         self._check_open()
+        if self._encode_with_key is None or content is None:
+            payload = self._encode(content)
+        else:
+            payload, partition_key = self._encode_pair(content, partition_key)
         message = OutgoingMessage(
-            payload=self._encode(content),
+            payload=payload,
             properties=string_map(properties, "properties") or None,
             partition_key=_checked_key(partition_key, "partition_key"),
             ordering_key=_checked_key(ordering_key, "ordering_key"),
@@ -229,6 +235,21 @@ class Producer(Generic[T_contra]):
         if not isinstance(data, bytes):
             raise ContentError(f"{self._schema} must encode to bytes, gave {type(data).__name__}")
         return data
+
+    def _encode_pair(self, pair: Any, given: Any) -> tuple[bytes | None, Any]:
+        """Return the payload of a key-value pair, and the partition key of its message."""
+        try:
+            payload, key = self._encode_with_key(pair)
+        except Exception as error:
+            raise ContentError(f"content does not fit {self._schema}: {error}") from error
+        if key is None:
+            return payload, given
+        if given is not None:
+            raise ContentError(
+                f"partition_key must be None, got {given!r}: with {self._schema} the key of the "
+                "pair is the partition key"
+            )
+        return payload, key
 
     async def flush(self) -> None:
         """Send the current batch now and wait until all pending messages are stored.

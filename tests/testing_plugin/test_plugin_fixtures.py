@@ -1,8 +1,10 @@
-"""The fixtures `pulsar_memory`, `pulsar_broker` and `pulsar_faults`, and what the plugin imports."""
+"""The fixtures `pulsar_memory`, `pulsar_broker` and `pulsar_faults`, and the plugin's imports."""
 
 from __future__ import annotations
 
+import os
 import tomllib
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,34 @@ def test_a_run_that_does_not_use_the_plugin_imports_nothing_of_the_package(inner
     result.stdout.fnmatch_lines(["imported 0 True"])
 
 
+def test_pytest_does_not_rewrite_the_asserts_of_the_package(
+    inner: Inner, pytester: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in an installed wheel, whose list of files pytest reads.
+    installed = pytester.mkdir("site") / "pulsar_encore-99.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: pulsar-encore\nVersion: 99\n")
+    (installed / "entry_points.txt").write_text(
+        "[pytest11]\npulsar_encore = pulsar_encore_pytest\n"
+    )
+    (installed / "RECORD").write_text("pulsar_encore/__init__.py,,\npulsar_encore_pytest.py,,\n")
+    monkeypatch.setenv("PYTHONPATH", f"{installed.parent}{os.pathsep}{SDK}")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    pytester.makepyfile(
+        """
+        import pulsar_encore
+        import pulsar_encore_pytest
+
+        def test_loaders(request):
+            plugin = request.config.pluginmanager.get_plugin("pulsar_encore")
+            assert plugin is pulsar_encore_pytest
+            assert "rewrite" in type(plugin.__loader__).__module__
+            assert "rewrite" not in type(pulsar_encore.__loader__).__module__
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
 def test_the_marker_and_the_fixtures_are_documented_by_pytest(inner: Inner) -> None:
     inner("--markers").stdout.fnmatch_lines(["@pytest.mark.pulsar_virtual_time(*"])
     result = inner("--fixtures", "-s", conftest=SHOWN)
@@ -52,39 +82,31 @@ def test_the_wheel_contains_every_module_and_names_the_plugin() -> None:
     assert (SDK / f"{module}.py").is_file()
 
 
-# The application's fixture acks when it ends, so the client must still be open then.
+# The application's fixture acks when it ends, so the client must still be open then. Its consumer
+# stays open: only a close on the loop of the test sends the ack.
 IN_MEMORY = """
-import asyncio, gc
+import asyncio
 import pytest
 import pulsar_encore as encore
 
 pytestmark = MARKS
-CLIENTS = []
-ENDED = []
+MEMORIES = []
 
 BACKEND
 
-@pytest.fixture(autouse=True)
-def remembered(request):
-    yield
-    assert CLIENTS and gc.collect() is not None
-
 @FIXTURE
 async def held(pulsar_memory):
-    CLIENTS.append(pulsar_memory.client)
+    MEMORIES.append(pulsar_memory)
     consumer = await pulsar_memory.client.subscribe(
         "jobs", "worker", initial_position=encore.InitialPosition.Earliest
     )
-    pulsar_memory.transport.put("jobs", b"one", b"two")
+    pulsar_memory.transport.put("jobs", b"one")
+    pulsar_memory.transport.put("jobs", b"two")
     message = await consumer.receive()
     loop = asyncio.get_running_loop()
     yield message
     assert asyncio.get_running_loop() is loop
     await consumer.acknowledge(message)
-    ENDED.append(consumer)
-
-def closed(client):
-    return repr(client).endswith("closed>")
 
 async def test_fails_with_open_objects(held, pulsar_memory):
     producer = await pulsar_memory.client.create_producer("other")
@@ -99,8 +121,10 @@ async def test_is_cancelled_inside(held):
             await asyncio.Event().wait()
 
 async def test_all_clients_before_are_closed(held):
-    assert len(CLIENTS) == 3 and len(ENDED) == 2
-    assert [closed(client) for client in CLIENTS] == [True, True, False]
+    closed = [repr(each.client).endswith("closed>") for each in MEMORIES]
+    assert closed == [True, True, False]
+    backlogs = [each.transport.backlog("jobs", "worker") for each in MEMORIES]
+    assert backlogs == [1, 1, 2]
 """
 
 
@@ -131,7 +155,7 @@ def test_the_client_in_memory_is_closed_after_the_fixtures_that_use_it(
     result = inner(*arguments, test_memory=source)
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
-        ["*AssertionError: as planned", "*Captured pulsar_memory call*", "  worker: 1 not acked"]
+        ["*AssertionError: as planned", "*Captured pulsar_memory call*", "  worker: 2 not acked"]
     )
 
 
@@ -191,6 +215,25 @@ def test_synchronous_tests_can_use_the_fixtures(inner: Inner) -> None:
     inner(*ASYNCIO, *ANYIO, "--asyncio-mode=auto", test_synchronous=SYNCHRONOUS).assert_outcomes(
         passed=5
     )
+
+
+TRIO = """
+import pytest
+
+@pytest.fixture
+def anyio_backend():
+    return "trio"
+
+@pytest.mark.anyio
+async def test_trio(pulsar_memory):
+    pass
+"""
+
+
+def test_a_client_in_memory_needs_asyncio(inner: Inner) -> None:
+    result = inner(*ANYIO, test_trio=TRIO)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["test_trio uses pulsar_memory and does not run on asyncio*"])
 
 
 FAULTS = """

@@ -75,7 +75,7 @@ ANYIO_MARKED = BESIDE.replace("@RUNNER", "@pytest.mark.anyio").replace(
         pytest.param(
             ANYIO_MARKED,
             [*ANYIO, *ASYNCIO, "--asyncio-mode=strict"],
-            id="anyio, with pytest-asyncio",
+            id="anyio beside pytest-asyncio",
         ),
     ],
 )
@@ -209,7 +209,7 @@ def test_anyio_tests_that_share_an_async_fixture_must_all_be_marked(inner: Inner
     second = ANYIO_MODULE_SCOPE.replace("@pytest.mark.pulsar_virtual_time", "").replace(
         "@SECOND", "@pytest.mark.pulsar_virtual_time"
     )
-    result = inner(*ANYIO, "test_second.py::test_second", "test_second.py", test_second=second)
+    result = inner(*ANYIO, "test_second.py", test_second=second)
     result.stdout.fnmatch_lines(["*test_second is marked pulsar_virtual_time and runs on a *"])
 
 
@@ -243,7 +243,7 @@ def test_a_marked_test_that_cannot_run_in_virtual_time_says_why(inner: Inner) ->
         [
             "test_synchronous is marked pulsar_virtual_time and is not async: *Write `async def`*",
             "pulsar_virtual_time accepts deadlock_timeout_s=, got patience",
-            "deadlock_timeout_s must be 0 or more seconds, got -1",
+            "deadlock_timeout_s must be 0 to 1e6 seconds, got -1",
             "test_unittest is marked pulsar_virtual_time, but unittest makes the event loop*",
         ]
     )
@@ -303,6 +303,23 @@ async def test_own():
     )
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["test_two is marked*asyncio(loop_factories=...)*one event loop*"])
+
+
+def test_the_marker_sets_the_backend_of_anyio(inner: Inner) -> None:
+    result = inner(
+        *ANYIO,
+        test_backend="""
+import pytest
+
+@pytest.mark.anyio
+@pytest.mark.pulsar_virtual_time
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_backend():
+    pass
+""",
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["test_backend* is marked*and parametrizes anyio_backend*"])
 
 
 DEADLOCK = """

@@ -1,4 +1,4 @@
-"""Slots with jobs that are names, and a record of what they report."""
+"""A queue of named jobs in front of `Slots`, and a record of their results."""
 
 from __future__ import annotations
 

@@ -123,3 +123,12 @@ def test_a_probe_that_fails_for_its_own_reason_allows_another_at_once() -> None:
     state.probe_started(30_000)
     state.probe_said_nothing(31_000)
     assert state.is_open and state.due_ms == 31_000
+
+
+def test_a_probe_that_says_nothing_does_not_end_the_pause_of_a_failed_probe() -> None:
+    state = opened(Breaker(on=OSError))
+    state.probe_started(30_000)
+    state.probe_started(60_000)  # the first probe hangs
+    state.failed(ERROR, 61_000, was_probe=True)
+    state.probe_said_nothing(62_000)
+    assert state.due_ms == 121_000

@@ -15,7 +15,7 @@ import pulsar_encore as encore
 from pulsar_encore.testing import run
 from pulsar_encore.worker.handler_call import HandlerCall, HandlerKind
 
-MESSAGE: Any = object()  # handlers get it as it is
+MESSAGE: Any = object()  # handlers get this object itself
 
 
 async def called(call: HandlerCall, value: Any, message: Any, emit: Any = None) -> Any:
@@ -303,3 +303,16 @@ def test_a_handler_in_a_thread_sees_its_message() -> None:
         return encore.current_message()
 
     assert run(called(HandlerCall(handler), 1, MESSAGE)) is MESSAGE
+
+
+def test_a_handler_is_called_in_one_event_loop_after_another() -> None:
+    async def handler(value: int) -> AsyncIterator[int]:
+        for each in range(value):
+            time.sleep(0.005)  # longer than a time slice
+            yield each
+
+    call = HandlerCall(handler)
+    for _ in range(2):
+        emitted: list[int] = []
+        asyncio.run(called(call, 2, MESSAGE, emitted.append))
+        assert emitted == [0, 1]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from worker_jobs import OFTEN, job
 
-from pulsar_encore.worker.scheduler import DueJobs, Job, Scheduler
+from pulsar_encore.worker.scheduler import READY, DueJobs, Job, Scheduler
 
 
 def scheduler_of(*jobs: Job) -> Scheduler:
@@ -116,6 +116,29 @@ def test_a_topic_starts_at_its_own_tenth_start_although_others_keep_coming() -> 
     assert at < 50
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_topic_waits_for_more_than_ten_starts_of_each_topic(seed: int) -> None:
+    rng = Random(seed)
+    scheduler = Scheduler()
+    topics = {f"t{at}": rng.randrange(4) for at in range(1 + seed % 6)}
+    since: dict[str, int] = {}
+    waiting = Counter[str]()
+    for start in range(OFTEN):
+        for topic in rng.choices(list(topics), k=2):
+            scheduler.add(
+                job(start, topic=topic, priority=topics[topic], attempt=rng.choice([1, 2]))
+            )
+            since.setdefault(topic, start)
+            waiting[topic] += 1
+        topic = take(scheduler).topic
+        waiting[topic] -= 1
+        since[topic] = start
+        if not waiting[topic]:
+            del since[topic]
+        for each, at in since.items():
+            assert start - at <= 10 * len(topics), f"seed {seed}: {each} starves"
+
+
 def test_priorities_that_appear_late_keep_the_order_of_earlier_messages() -> None:
     scheduler = scheduler_of(*(job(at, topic=f"t{at % 2}") for at in range(4)))
     scheduler.add(job("high", topic="h", priority=1))
@@ -129,6 +152,43 @@ def test_in_a_class_of_priority_retries_and_first_deliveries_alternate() -> None
         scheduler.add(job(("again", at), topic="h", priority=1, attempt=2))
     kinds = [take(scheduler).message[0] for _ in range(8)]
     assert all(one != other for one, other in pairwise(kinds)), kinds
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_ready_job_starts_after_at_most_twice_as_many_as_are_before_it(seed: int) -> None:
+    """First deliveries and retries starve neither each other nor a group."""
+    rng = Random(seed)
+    scheduler = Scheduler()
+    limits: dict[Job, int] = {}
+    behind: dict[Any, list[Job]] = {}
+    running: list[Job] = []
+    starts = number = 0
+
+    def note_ready(each: Job) -> None:
+        before = sum(other.is_retry == each.is_retry for other in limits)
+        limits[each] = starts + 2 * (before + 1)
+
+    for _ in range(OFTEN):
+        for _ in range(rng.randrange(3)):
+            number += 1
+            new = job(number, rng.choice([None, *"abcdefgh"]), attempt=rng.choice([1, 1, 2]))
+            if scheduler.add(new):
+                note_ready(new)
+            else:
+                behind.setdefault(new.group, []).append(new)
+        ready = scheduler.next_job()
+        if ready is not None:
+            starts += 1
+            assert limits.pop(ready) >= starts, f"seed {seed}: {ready} starts late"
+            scheduler.take(ready)
+            running.append(ready)
+        if running and rng.random() < 0.9:
+            left = running.pop(rng.randrange(len(running)))
+            scheduler.leave(left)
+            heads = [each for each in behind.get(left.group, []) if each.state == READY]
+            for head in heads:
+                behind[left.group].remove(head)
+                note_ready(head)
 
 
 @pytest.mark.parametrize("state", ["ready", "blocked", "waiting", "set aside", "running"])

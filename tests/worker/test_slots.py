@@ -223,6 +223,19 @@ def test_a_handler_is_cancelled_at_its_deadline() -> None:
     run(main())
 
 
+def test_a_handler_is_cancelled_at_its_deadline_after_an_idle_time() -> None:
+    async def main() -> None:
+        desk = Desk(timeout=60)
+        for name in ("first", "second", "third"):
+            began = asyncio.get_running_loop().time()
+            desk.add(name, lambda: asyncio.sleep(3600))
+            await asyncio.sleep(1000)
+            assert desk.results[name] == TimedOut()
+            assert desk.ended_s[name] - began == pytest.approx(60, abs=0.01)
+
+    run(main())
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_one_alarm_serves_all_timeouts_in_time(seed: int) -> None:
     async def main() -> None:
@@ -597,7 +610,7 @@ def test_a_report_that_fails_does_not_lose_the_slot() -> None:
     run(main())
 
 
-def test_a_handler_that_exits_the_program_exits_it() -> None:
+def test_a_handler_that_exits_the_program_exits_it(caplog: pytest.LogCaptureFixture) -> None:
     results: dict[str, Result] = {}
 
     async def main() -> None:
@@ -614,8 +627,13 @@ def test_a_handler_that_exits_the_program_exits_it() -> None:
     with pytest.raises(SystemExit) as caught:
         run(main())
     assert caught.value.code == 3
+    del caught
+    results["exits"], exits = Returned(None), results["exits"]
+    assert isinstance(exits, Raised)
+    del exits
+    gc.collect()
+    assert caplog.text == "", "the event loop has raised the error, and logs nothing"
     assert list(results) == ["exits"]
-    assert isinstance(results["exits"], Raised)
 
 
 def test_wake_may_be_called_from_every_callback() -> None:
@@ -676,7 +694,7 @@ def test_two_timeouts_at_the_same_moment_end_the_handler_once() -> None:
 
 
 class RandomHandlers:
-    """Handlers with random behaviour, and what `Slots` must report about each."""
+    """Handlers that return, fail, swallow cancellations or time out, at random."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from .. import stock
@@ -36,8 +37,10 @@ class BoundCodec:
         self._info: Any = None
         #: Returns payload and partition key of a value, for a codec that sets the key; else None.
         self.encode_with_key: Any = getattr(codec, "encode_with_key", None)
-        #: True if `decode_written` needs the schema that a message was written with.
+        #: True if values need the schema that they were written with (`written_decoder`).
         self.needs_writer: bool = getattr(codec, "needs_writer", False)
+        #: True if the stock transport cannot read the values.
+        self.native_only: bool = getattr(codec, "native_only", False)
         describe = getattr(codec, "schema_info", None)
         if registers and describe is not None:
             self._info = describe()
@@ -86,21 +89,31 @@ class BoundCodec:
             return None
         raise null_error(self._codec)
 
-    def decode_written(self, raw: Payload, writer: SchemaInfo | None) -> Any:
-        """Return the value of a message, also of one without a payload.
+    def written_decoder(self, writer: SchemaInfo | None) -> Callable[[Payload], Any]:
+        """Return the decoder of messages that were written with a schema, also without a value.
 
         Args:
-            writer: The schema that the message was written with; None if it has no schema.
-
-        Raises:
-            DecodeError: if the payload does not decode.
+            writer: The schema; None for messages without one.
         """
         try:
-            return self._codec.decode_written(raw, writer)
-        except DecodeError:
-            raise
+            decode: Callable[[Payload], Any] = self._codec.written_decoder(writer)
         except Exception as error:
-            raise self._error(raw, error) from error
+            cause = error
+
+            def fail(raw: Payload) -> Any:
+                raise self._error(raw, cause) from cause
+
+            return fail
+
+        def decode_written(raw: Payload) -> Any:
+            try:
+                return decode(raw)
+            except DecodeError:
+                raise
+            except Exception as error:
+                raise self._error(raw, error) from error
+
+        return decode_written
 
 
 def null_error(codec: Any) -> DecodeError:

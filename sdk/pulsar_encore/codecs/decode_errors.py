@@ -25,6 +25,7 @@ def decode_error(schema: Any, data: bytes, reason: str, field: str = "") -> Deco
     return DecodeError(
         f"the payload does not decode as {name}: {at}{reason}"
         + (f". The payload begins with '{shown}'" if data else ""),
+        reason=reason,
         schema=name,
         field=field,
         payload=start,

@@ -586,8 +586,8 @@ class Consumer(Generic[T_co]):
     ) -> None:
         """End a failed attempt: redeliver a message through the retry letter topic.
 
-        Unlike `reconsume_later`, the attempts made so far count on (`Message.attempt`,
-        `redelivery_count`), as after a nack, and no limit of attempts applies.
+        Unlike `reconsume_later`, the attempts made so far count on in `redelivery_count`, as after
+        a nack. A letter with no attempts left is dead-lettered when it arrives.
 
         Args:
             message: A message that this consumer holds.

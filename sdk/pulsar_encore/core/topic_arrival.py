@@ -82,7 +82,7 @@ class TopicArrival(TopicTracking):
         wanted: Sequence[int]
         if new and count == entry.unacked == entry.size:  # nearly always: all of it is new
             entry.queue_all()
-            self.unacked += count
+            self._entered += count
             wanted = range(count)
         else:
             wanted = self._admit(entry, indexes, now_ms)
@@ -154,7 +154,7 @@ class TopicArrival(TopicTracking):
             else:
                 highest = key
         table.highest, table.rising = highest, rising
-        self.unacked += len(arrived)
+        self._entered += len(arrived)
         if rewind is not None and arrived:
             rewind.passed(arrived[-1].key)
         return arrived
@@ -246,7 +246,7 @@ class TopicArrival(TopicTracking):
             if self._postpone_early_copy(due_key, now_ms):
                 return True
             if self.window.earliest(due_key) is not None:
-                self.unacked -= self.nacks.discard(due_key)
+                self._entered -= self.nacks.discard(due_key)
                 return False
         return len(self.nacks) > 0 and due_key in self.nacks
 
@@ -261,7 +261,7 @@ class TopicArrival(TopicTracking):
         if earliest is None or now_ms >= earliest:
             return False
         if not self.nacks.move(due_key, earliest + _ANSWER_MS + self.lead_ms, 0):
-            self.unacked += 1
+            self._entered += 1
         return True
 
     def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
@@ -275,7 +275,7 @@ class TopicArrival(TopicTracking):
             before = state[index]
             if before == AWAY or (before == NACKED and requested):
                 if not requested or self._accept_copy(entry, index, now_ms):
-                    self.unacked += 1
+                    self._entered += 1
                     entry.queue(index)
                     wanted.append(position)
             elif before == ACKED:
@@ -289,7 +289,7 @@ class TopicArrival(TopicTracking):
             if earliest is None or now_ms < earliest:
                 return False
             self.nacks.discard(due_key)  # the requested copy came after all
-            self.unacked -= 1
+            self._entered -= 1
         elif self._postpone_early_copy(due_key, now_ms):
             entry.wait_on(index)
             return False
@@ -307,10 +307,10 @@ class TopicArrival(TopicTracking):
         self.timeouts.discard_entry(*key)
         self._done(key)
         self.attempts.forget((*key, -1))
-        self.unacked -= waiting
+        self._entered -= waiting
         entry = self.table.find(key)
         if entry is not None:
-            self.unacked: int = self.unacked + entry.state.count(NACKED) - entry.active
+            self._entered += entry.state.count(NACKED) - entry.active
             self.acks.drop_part(entry)
             self._drop(entry)
 

@@ -69,7 +69,7 @@ class TopicRelease(TopicArrival):
             if entry is not None and entry.size == 1:
                 self._release_indexes(entry, 1, earliest_ms)
                 continue
-            self.unacked -= 1
+            self._entered -= 1
             self.redelivered += 1
             self.window.request((ledger, number, -1), earliest_ms)
             if entry is not None:
@@ -89,7 +89,7 @@ class TopicRelease(TopicArrival):
         self.attempts.add_failed(entry, released & ~again)
         if entry.size > 1:
             self.attempts.batch_requested(entry.key)
-        self.unacked -= released.bit_count()
+        self._entered -= released.bit_count()
         self.redelivered += released.bit_count()
         for index in set_bits(released):
             window.request(entry.due_key(index), earliest_ms)
@@ -108,7 +108,7 @@ class TopicRelease(TopicArrival):
             # The request counts as made: its attempt is counted, and no copy is too early.
             if not self.nacks.add((ledger, number, index), due_ms, 0):
                 continue
-            self.unacked += 1
+            self._entered += 1
             self.redelivered -= 1
             if entry is not None and index >= 0:
                 entry.wait_on(index)
@@ -153,7 +153,7 @@ class TopicRelease(TopicArrival):
         table.discard(ended)
         self.nacks.clear()
         self.timeouts.clear()
-        self.unacked = table.active
+        self._entered = self.acked + table.active
         self.redelivered += before - self.unacked
 
     def _ignore_copies(self, queued: list[EntryKey]) -> None:
@@ -200,10 +200,10 @@ class TopicRelease(TopicArrival):
         table = self.table
         self.window.all_requested = False
         if not self.in_order:
-            self.unacked -= table.drop_queued_singles()
+            self._entered -= table.drop_queued_singles()
         if self.in_order or not table.all_single:
             for entry in [each for each in table.entries.values() if QUEUED in each.state]:
-                self.unacked -= entry.drop_queued()
+                self._entered -= entry.drop_queued()
                 if entry.active == 0:
                     self._remember_away(entry)
         if self.rewind is not None:
@@ -245,4 +245,4 @@ class TopicRelease(TopicArrival):
         self._observer.cleared()
         if self.rewind is not None:
             self.rewind.forget()
-        self.unacked: int = 0
+        self._entered = self.acked

@@ -39,17 +39,29 @@ class TopicState(TopicRelease):
         # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
         if entry.state[index] == HELD and not self.special:
             entry.state[index] = ACKED
-            entry.unacked -= 1
-            entry.active -= 1
-            self.unacked -= 1
-            self.acked += 1
+            entry.unacked = left = entry.unacked - 1
+            entry.active = active = entry.active - 1
+            self.acked += 1  # and so one less in `unacked`
             if entry.size == 1:
-                self._end_acked_single(entry)
+                key, table = entry.key, self.table
+                entry.live = False
+                del table.entries[key]
+                if table.away:
+                    table.away.pop(key, None)
+                if self.window.unattempted:
+                    self.window.unattempted.pop(key, None)
+                self.acks.add_whole(key, copy_expected=entry.causes != 0)
+                if self.rewind is not None:
+                    self.rewind.settled(key)
                 return 1
+            if left and active and entry.unsent_part and self.rewind is None:
+                return 0  # nearly always, for a batch
         else:
             before = entry.ack(index)
-            self.acked += before not in (ACKED, FORWARDING)
-            if before == ACKED or self.volatile:
+            if before == ACKED:
+                return 0
+            if self.volatile:
+                self._count_acked_away(1)
                 return 0
             self._forget(entry, index, before)
             self._observer.acked(entry, index, before)
@@ -80,23 +92,10 @@ class TopicState(TopicRelease):
         # The last one decides once about the entry.
         others = [index for index in indexes if index != last]
         settled = entry.ack_held(others)
-        self.unacked -= settled
         self.acked += settled
         if settled == len(others):
             return self.ack(entry, last)
         return sum(self.ack(entry, index) for index in indexes)
-
-    def _end_acked_single(self, entry: Entry) -> None:
-        key, table = entry.key, self.table
-        entry.live = False
-        del table.entries[key]
-        if table.away:
-            table.away.pop(key, None)
-        if self.window.unattempted:
-            self.window.unattempted.pop(key, None)
-        self.acks.add_whole(key, copy_expected=entry.causes != 0)
-        if self.rewind is not None:
-            self.rewind.settled(key)
 
     def _forget(self, entry: Entry, index: int, before: int) -> None:
         """Drop whatever waits for an acked message, whose state was `before`."""
@@ -109,8 +108,11 @@ class TopicState(TopicRelease):
         self.attempts.forget(due_key)
         if before == AWAY:
             entry.causes |= Cause.REDELIVERY  # acked by id or by an old delivery
+            self._count_acked_away(1)
+        elif before == FORWARDING:
+            self._entered -= 1
         else:
-            self.unacked -= 1
+            self.acked += 1
 
     def ack_entry(self, key: EntryKey) -> int:
         """Ack a whole entry, seen here or not; return how many messages this settles here."""
@@ -126,11 +128,11 @@ class TopicState(TopicRelease):
             self.rewind.settled(key)
         self.attempts.forget((*key, -1))
         if entry is None:
-            self.unacked -= waiting
-            self.acked += 1
+            self.acked += waiting
+            self._count_acked_away(1 - waiting)
             return 1
         if entry.size > 1:  # a nack by id, from before the entry was known to be a batch
-            self.unacked -= waiting - entry.state.count(NACKED)
+            self._entered -= waiting - entry.state.count(NACKED)
         return self._settle_entry(entry)
 
     def ack_cumulative(self, key: EntryKey, index: int, size: int) -> int:
@@ -150,7 +152,7 @@ class TopicState(TopicRelease):
         settled = recorded = 0
         if later is not None:
             settled = len(table.entries) - len(later)
-            self.acked += settled
+            self.acked += settled  # `unacked` is set below
             table.end_all_but(later)
         else:
             covered = table.up_to(through)
@@ -163,12 +165,12 @@ class TopicState(TopicRelease):
             self.rewind.settled_through(through)
         if through[0] >= 0:
             waiting = self.nacks.discard_through(*through) - recorded
-            self.unacked -= waiting
             self.acked += waiting
             self.timeouts.discard_through(*through)
             self._observer.acked_through(through)
         if later is not None:
-            self.unacked = table.active + len(self.nacks) - table.count(NACKED)
+            waiting = len(self.nacks) - table.count(NACKED)
+            self._entered = self.acked + table.active + waiting
         rest = table.entries.get(key) if partial else None
         if rest is not None:
             was_unsent = rest.unsent_part
@@ -188,17 +190,18 @@ class TopicState(TopicRelease):
         if len(self.ordered):
             return 0, 0
         ended, recorded, active = ack_singles(covered)
-        self.unacked -= active
-        self.acked += len(ended)
+        self.acked += active
+        self._count_acked_away(len(ended) - active)
         self.table.discard(ended)
         return len(ended), recorded
 
     def _settle_entry(self, entry: Entry) -> int:
         self.acks.drop_part(entry)
-        self.unacked -= entry.active
         self._drop(entry)
+        active = entry.active
         settled = entry.ack_all()
-        self.acked += settled
+        self.acked += active
+        self._count_acked_away(settled - active)
         return settled
 
     # Nacks
@@ -232,7 +235,7 @@ class TopicState(TopicRelease):
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
         """Let an unbatched message without a record wait: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
-            self.unacked: int = self.unacked + 1
+            self._entered += 1
         self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
 
     def set_due(self, key: MessageKey, due_ms: int, bits: int) -> None:

@@ -26,7 +26,6 @@ class TopicTracking:
             non-persistent, an ack timeout runs, failures or durable state are remembered, or a
             message is held back. Read for every message.
         era: Number of seeks so far; records of an earlier era mean nothing.
-        unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or FORWARDING.
         acked, redelivered: Counts of acked messages, without the originals of letters, and of
             messages that the broker was asked for again.
         ordered: Messages that ordered leases hold back.
@@ -73,8 +72,10 @@ class TopicTracking:
         self.letters: bool = letters
         self.in_order: bool = in_order
         self.era: int = 0
-        self.unacked: int = 0
         self.acked: int = 0
+        # Messages that came into one of the states of `unacked`, less those that left it without an
+        # ack. So the ack of a message changes one number, and not two.
+        self._entered = 0
         self.redelivered: int = 0
         self._forwarded = False  # a message was forwarded once: some may be FORWARDING
         self.rewind: Rewind | None = None
@@ -90,6 +91,16 @@ class TopicTracking:
         if self.durable is not None:
             self._observer = DurableObserver(self.durable, self.attempts)
         self.special: bool = self.volatile or remembers or self._observer.has_records
+
+    @property
+    def unacked(self) -> int:
+        """Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or FORWARDING."""
+        return self._entered - self.acked
+
+    def _count_acked_away(self, messages: int) -> None:
+        """Count acks of messages that are not part of `unacked`."""
+        self.acked += messages
+        self._entered += messages
 
     def end_durability(self) -> None:
         self.durable = None

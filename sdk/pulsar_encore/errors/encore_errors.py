@@ -109,6 +109,7 @@ class DecodeError(EncoreError):
     The message can still be settled, and `Message.data` returns its payload.
 
     Attributes:
+        reason: What does not fit, without the other attributes.
         schema: The schema, such as ``Json(Order)``.
         field: Path of the field that does not fit, such as ``lines[2].price``; "" for the whole
             payload.
@@ -116,9 +117,16 @@ class DecodeError(EncoreError):
     """
 
     def __init__(
-        self, message: str = "", *, schema: str = "", field: str = "", payload: bytes = b""
+        self,
+        message: str = "",
+        *,
+        reason: str = "",
+        schema: str = "",
+        field: str = "",
+        payload: bytes = b"",
     ) -> None:
         super().__init__(message)
+        self.reason: str = reason
         self.schema: str = schema
         self.field: str = field
         self.payload: bytes = payload

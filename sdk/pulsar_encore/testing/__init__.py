@@ -12,9 +12,9 @@ Test without a network, in virtual time, where an hour's delay takes millisecond
 
     testing.run(main())
 
-`run` is `asyncio.run` on a `VirtualClockLoop`. The package's pytest plugin runs async tests that are
-marked `pulsar_virtual_time` on that loop, and has the fixtures `pulsar_memory`, `pulsar_broker` and
-`pulsar_faults`.
+`run` is `asyncio.run` on a `VirtualClockLoop`. The package's pytest plugin runs async tests that
+have the marker `pulsar_virtual_time` on that loop. Its fixtures are
+`pulsar_memory`, `pulsar_broker` and `pulsar_faults`.
 
 Code with threads or sockets, which includes the stock transport, needs real time and `broker()`::
 

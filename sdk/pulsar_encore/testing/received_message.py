@@ -92,8 +92,8 @@ class _WithoutPayload(PlainMessage):
 
     def data(self) -> bytes:
         raise ConfigurationError(
-            f"this message was made from a {type(self._value).__name__} without a schema, so it has "
-            "a value and no payload: give testing.message the schema that encodes it"
+            f"this message was made from a {type(self._value).__name__} without a schema, so it "
+            "has a value and no payload: give testing.message the schema that encodes it"
         )
 
 

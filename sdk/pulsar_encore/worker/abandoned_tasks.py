@@ -24,10 +24,10 @@ def abandon(task: asyncio.Task[Any], started_there: Callable[[Context], bool]) -
     The task runs on while the loop runs. `asyncio.all_tasks` no longer returns it.
 
     Args:
-        task: The task.
-        started_there: Returns True for the context of the tasks that `task` has started, such as
-            the one that `asyncio.wait_for` starts on Python 3.11. They are abandoned too, because
-            the task may be waiting for one of them.
+        task: A task that was cancelled and still runs.
+        started_there: Returns True for the contexts of tasks that `task` has started. These tasks
+            are abandoned too, because `task` may be waiting for them: on Python 3.11,
+            `asyncio.wait_for` starts a task.
     """
     for other in asyncio.all_tasks(task.get_loop()):
         if other is not task and started_there(_context_of(other)):
@@ -37,9 +37,9 @@ def abandon(task: asyncio.Task[Any], started_there: Callable[[Context], bool]) -
 
 def _leave(task: asyncio.Task[Any]) -> None:
     # asyncio documents this function for task implementations of third parties ("Extending
-    # asyncio"). It removes the task from `all_tasks`, which is what `asyncio.run` waits for, and
-    # nothing else. There is no other way: a task is registered when it is made, and driving the
-    # handler without a task would break `asyncio.timeout`, task groups and anyio.
+    # asyncio"). The function only removes the task from `all_tasks`, and `asyncio.run` waits for
+    # the tasks in `all_tasks`. Every task is registered when it is made, and a handler without a
+    # task could not use `asyncio.timeout`, task groups or anyio.
     asyncio._unregister_task(task)
     forget(task)
     # Without a reference, the closed loop would drop the task. Its coroutine would then get

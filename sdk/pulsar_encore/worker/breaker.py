@@ -94,7 +94,7 @@ class BreakerState:
         is_open: True if only probes may start.
         opened_ms: When it opened last; None before the first time.
         due_ms: Earliest start of the next probe, while it is open.
-        pause_ms: The pause after the next probe, if that fails.
+        pause_ms: The present pause; it doubles with each failed probe.
         error: The latest failure of the breaker's kinds.
     """
 
@@ -105,6 +105,7 @@ class BreakerState:
         self.due_ms: int = 0
         self.pause_ms: int = options.pause_ms
         self.error: BaseException | None = None
+        self._pause_end_ms = 0  # of the pause after the latest failure
         self._failed_ms: deque[int] = deque(maxlen=options.failures)
 
     @property
@@ -134,7 +135,7 @@ class BreakerState:
         if self.is_open:
             if was_probe:
                 self.pause_ms = max(self.pause_ms, min(2 * self.pause_ms, _LONGEST_PAUSE_MS))
-                self.due_ms = now_ms + self.pause_ms
+                self.due_ms = self._pause_end_ms = now_ms + self.pause_ms
             return
         failed_ms, within_ms = self._failed_ms, self.options.within_ms
         failed_ms.append(now_ms)
@@ -143,9 +144,12 @@ class BreakerState:
         ):
             self.is_open = True
             self.opened_ms = now_ms
-            self.due_ms = now_ms + self.pause_ms
+            self.due_ms = self._pause_end_ms = now_ms + self.pause_ms
 
     def probe_said_nothing(self, now_ms: int) -> None:
-        """Allow another probe at once: the last one ended for a reason of its own message."""
+        """Allow another probe at once: the last probe ended for a reason of its own message.
+
+        If a second probe has failed meanwhile, its pause goes on.
+        """
         if self.is_open:
-            self.due_ms = now_ms
+            self.due_ms = max(now_ms, self._pause_end_ms)

@@ -31,12 +31,12 @@ class _Call(NamedTuple):
 async def run_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """Run a function in a daemon thread, with a copy of the current context.
 
-    If the caller is cancelled, the function runs on to its end, and its result is discarded.
+    If the caller is cancelled, the function continues to its end and its result is discarded.
     """
     result = asyncio.get_running_loop().create_future()
     call = _Call(copy_context(), function, arguments, result)
     try:
-        thread = _idle.pop()  # the one that was used last, so that the others can end
+        thread = _idle.pop()  # the last one used, so that the other threads can end
     except IndexError:
         thread = _HandlerThread()
         thread.start()
@@ -78,7 +78,7 @@ class _HandlerThread(threading.Thread):
         try:
             call.result.get_loop().call_soon_threadsafe(_deliver, call.result, value, error)
         except RuntimeError:
-            pass  # the event loop is closed, and nobody waits for the result
+            pass  # the event loop is closed, and no task waits for the result
         del error  # its traceback refers to this frame
 
 

@@ -77,7 +77,8 @@ class LoopWatchdog:
                 target=self._watch, name="pulsar-encore-watchdog", daemon=True
             )
             self._thread.start()
-        # `_watch` sets `_sleeping` before it reads `_busy`, so that one of the two sees the other.
+        # `_watch` sets `_sleeping` before it reads `_busy`. Either this line sees that the thread
+        # sleeps, or the thread sees that a worker is busy.
         elif self._sleeping:
             self._awake.set()
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from ..options.checks import boolean, integer, topic_name
-from ..values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
+from ..options.checks import boolean, integer, seconds, topic_name
+from ..values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of
 
 _MAX_INT: Final = 2**31 - 1
 _BACKOFF: Final = Backoff(min_delay=1, max_delay=600, jitter=0.2)
@@ -23,7 +23,7 @@ class Retry(Exception):
         count: False if this call must not use up an attempt. The message then waits in the worker.
 
     Raises:
-        ConfigurationError: if `delay` is negative or not a number, or `count` is not a bool.
+        ConfigurationError: if `delay` is not from 0 to 1e9 s, or if `count` is not a bool.
 
     Example:
         ```python
@@ -36,7 +36,7 @@ class Retry(Exception):
 
     def __init__(self, delay: float | timedelta | None = None, count: bool = True) -> None:
         super().__init__(delay, count)
-        self.delay_ms: int | None = None if delay is None else to_ms(delay, "Retry.delay")
+        self.delay_ms: int | None = _optional_ms(delay, "Retry.delay")
         self.count: bool = boolean(count, "Retry.count")
 
     def __str__(self) -> str:
@@ -165,4 +165,4 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def _optional_ms(value: float | timedelta | None, name: str) -> int | None:
-    return None if value is None else to_ms(value, name)
+    return None if value is None else round(seconds(value, name, low=0) * 1000)

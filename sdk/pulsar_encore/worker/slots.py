@@ -88,7 +88,7 @@ class _Call:
         self.deadline_s = deadline_s  # of its timeout; once it is cancelled, of being stuck
 
 
-# The call in whose context a task was started.
+# The call of the current context. Tasks that a handler starts inherit it.
 _call: ContextVar[_Call | None] = ContextVar("pulsar_encore_call", default=None)
 
 
@@ -97,15 +97,15 @@ class Slots(Generic[J]):
 
     Args:
         size: The number of calls that run at a time.
-        next_job: Returns the next job, or None if there is none now. It may call `wake`.
+        next_job: Returns the next job, or None if no job is ready. It may call `wake`.
         run: Calls the handler of a job, in a context of its own.
         finished: Called with the job and its result, in the context of the call. The slot is free
             by then. The next job starts in the same step of the event loop.
         timeout: Seconds until a handler is cancelled, or None.
         cancellable: Returns False if handlers cannot be cancelled, because they run in threads.
-            They only get a `reason` then, and end when they end.
-        stuck: Called once with a job whose handler was cancelled `STUCK_AFTER_S` ago and still
-            runs, and with the reason of the cancellation.
+            A timeout or a cancellation is then only reported as the `reason` of the result.
+        stuck: Called once for each handler that still runs `STUCK_AFTER_S` after its
+            cancellation, with the job and the reason of the cancellation.
         watchdog: Told when handlers run.
         name: The name of the tasks.
     """
@@ -359,7 +359,7 @@ class Slots(Generic[J]):
         Handlers that still run are abandoned then, also if this call is cancelled.
 
         Returns:
-            The jobs whose handlers were abandoned.
+            The jobs of the abandoned handlers.
         """
         self.stop()
         for call in list(self._running.values()):

@@ -196,6 +196,8 @@ class CoreSnapshot:
 class WorkerCore:
     """Decides which message of a worker starts, and how the result of its call is settled.
 
+    All times are in ms since the epoch, and do not go back.
+
     Args:
         order: Groups of jobs start one job at a time; with `Order.NONE`, jobs have no group.
         concurrency: Slots of the worker.
@@ -433,11 +435,8 @@ class WorkerCore:
                     times.append(due_ms)
                 elif now_ms < due_ms + _NEW_MESSAGE_WAIT_MS:
                     times.append(due_ms + _NEW_MESSAGE_WAIT_MS)
-        return (
-            max(now_ms, min(found))
-            if (found := [each for each in times if each is not None])
-            else None
-        )
+        later = [each for each in times if each is not None]
+        return max(now_ms, min(later)) if later else None
 
     def pause(self) -> None:
         """Start no more jobs and take no more messages. Running jobs end, actions stay due."""

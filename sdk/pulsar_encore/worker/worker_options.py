@@ -95,9 +95,8 @@ class WorkerOptions:
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds(self.timeout, "timeout"))
         object.__setattr__(self, "drain", seconds(self.drain, "drain", low=0.0))
-        if self.prefetch is None:
-            object.__setattr__(self, "prefetch", 2 * self.concurrency)
-        integer(self.prefetch, "prefetch", low=1)
+        if self.prefetch is not None:
+            integer(self.prefetch, "prefetch", low=1)
         if not isinstance(self.retry, RetryPolicy):
             raise ConfigurationError(
                 f"retry must be a RetryPolicy, got {type(self.retry).__name__}: for example "
@@ -182,6 +181,10 @@ class WorkerOptions:
         return None if self.timeout is None else seconds(self.timeout, "timeout")
 
     @property
+    def prefetch_messages(self) -> int:
+        return 2 * self.concurrency if self.prefetch is None else self.prefetch
+
+    @property
     def drain_s(self) -> float:
         return seconds(self.drain, "drain", low=0.0)
 
@@ -214,7 +217,7 @@ class WorkerOptions:
             "consumer_type": self.consumer_type,
             "schema": self.schema,
             "initial_position": self.initial_position,
-            "receiver_queue_size": self.prefetch,
+            "receiver_queue_size": self.prefetch_messages,
             "dead_letter_policy": self.dead_letter_policy(),
             "retry_enable": self.uses_retry_letters,
             "state": self.state,

@@ -31,6 +31,7 @@ from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
 from .outbox import Outbox
 from .retry_policy import Reject
+from .scheduler import Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .worker_core import (
@@ -47,7 +48,7 @@ from .worker_core import (
     Succeeded,
     WorkerCore,
 )
-from .worker_options import HELD_LIMIT, LONG_HANDLER_S, Order, WorkerOptions
+from .worker_options import HELD_LIMIT, LONG_HANDLER_S, WorkerOptions
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -60,6 +61,7 @@ _SETTLE_AGAIN_MS: Final = 5_000
 _SUCCEEDED: Final = Succeeded()
 _LOST: Final = "lost"
 _DRAIN: Final = "drain"
+_LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
 
@@ -89,15 +91,18 @@ class Session:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._priorities = options.priorities
+        self._topics: dict[str, tuple[int, bool]] = {}
+        self._order = Order(options.order)
+        self._max_age_ms = options.retry.max_age_ms
         publish = options.publish
         self.publish_topic: str | None = None if publish is None else publish.topic
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
         self.core = WorkerCore(
-            order=options.order,
+            order=self._order,
             concurrency=options.concurrency,
-            prefetch=options.prefetch,
+            prefetch=options.prefetch_messages,
             max_bytes=options.max_bytes,
             retry=options.retry,
             breaker=options.breaker,
@@ -150,16 +155,21 @@ class Session:
 
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), now_ms(self._loop)
-        job = Job(
-            message=message,
-            topic=topic,
-            group=self._group_of(message, topic),
-            size=size_of(message),
-            attempt=message.attempt,
+        known = self._topics.get(topic)
+        priority, may_be_letters = self._learn(topic) if known is None else known
+        published_ms = 0
+        if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
-            published_ms=message.publish_timestamp() - wall_now_ms(self._loop) + now,
-            priority=self._priority_of(topic),
-            is_attempt_exact=self._options.state is not None,
+            published_ms = message.publish_timestamp() - wall_now_ms(self._loop) + now
+        job = Job(
+            message,
+            topic,
+            None if self._order is Order.NONE else self._group_of(message, topic),
+            size_of(message),
+            message.attempt if may_be_letters else message.redelivery_count() + 1,
+            published_ms,
+            priority,
+            self._options.state is not None,
         )
         self._received += 1
         action = self.core.received(job, now)
@@ -168,10 +178,7 @@ class Session:
         self.slots.wake()
 
     def _group_of(self, message: Message, topic: str) -> Any:
-        order = self._options.order
-        if order is Order.NONE:
-            return None
-        if order is Order.PARTITION:
+        if self._order is Order.PARTITION:
             return topic
         try:
             key = message.ordering_key() or message.partition_key()
@@ -179,11 +186,13 @@ class Session:
             key = _UNREADABLE_KEY
         return (topic, key) if key else None
 
-    def _priority_of(self, topic: str) -> int:
-        if not self._priorities:
-            return 0
-        found = self._priorities.get(topic)
-        return self._priorities.get(base_name(topic), 0) if found is None else found
+    def _learn(self, topic: str) -> tuple[int, bool]:
+        """Return the priority of a topic, and True if its messages may be letters."""
+        base = base_name(topic)
+        priority = self._priorities.get(topic, self._priorities.get(base, 0))
+        # `Message.attempt` reads the properties, and only letters have attempts there.
+        self._topics[topic] = priority, base.endswith(_LETTER_SUFFIXES)
+        return self._topics[topic]
 
     def update(self) -> None:
         """Start what may start now, and set the alarm for what may start later."""
@@ -239,7 +248,7 @@ class Session:
             log.warning("worker %s: the handler of %r has ended already", self._name, job.message)
 
     def detach(self, job: Job, lease: float) -> Lease:
-        if self._options.order is not Order.NONE:
+        if self._order is not Order.NONE:
             raise ConfigurationError(
                 'detach needs order="none": with an order, the next message of the key or '
                 "partition has to wait for this one. Keep the handler running, and give it more "
@@ -513,6 +522,10 @@ class Session:
             long_handlers=self.long_handlers(),
             stuck_handlers=self._abandoned,
         )
+
+    def unfinished(self) -> int:
+        """Return how many handlers were left behind by the drain."""
+        return self._abandoned
 
     def report(self) -> Report:
         return Report(

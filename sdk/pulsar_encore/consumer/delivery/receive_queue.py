@@ -61,7 +61,6 @@ class ReceiveQueue:
     Attributes:
         taken: Number of messages in deliveries that were used up, since the start. `drop` does not
             count.
-        received: Number of deliveries to the application, since the start.
 
     Args:
         consumed: Called with (topic number, messages) to return that many permits.
@@ -99,7 +98,10 @@ class ReceiveQueue:
         self._head: Iterator[Message] = _NOTHING
         self._topics: TopicIndex | None = None  # made when a caller names topics
         self.taken: int = 0
-        self.received: int = 0
+        # Messages in `taken` and before the position in the first delivery that were not delivered,
+        # less those that were delivered and are in neither: see `received`.
+        self._not_received = 0
+        self._received_in_order = 0  # with `dequeue` and `deliver`
         self._count = 0  # messages of all deliveries, taken ones of the first included
         self._bytes: int | None = None  # the bytes of these messages, once needed
         self._collecting = 0
@@ -118,6 +120,17 @@ class ReceiveQueue:
         Includes settled messages and messages that were taken out of order.
         """
         return self._count - self._deliveries[0].at if self._deliveries else 0
+
+    @property
+    def received(self) -> int:
+        """Return the number of deliveries to the application, since the start.
+
+        It is derived, because an addition for each message would cost a hundredth of everything.
+        """
+        if self._received_in_order:
+            return self._received_in_order
+        head = self._deliveries[0].at if self._deliveries else 0
+        return self.taken + head - self._not_received
 
     def push(
         self,
@@ -208,6 +221,7 @@ class ReceiveQueue:
         entry = delivery.entry
         for index, raw in zip(delivery.indexes, delivery.messages, strict=True):
             if entry.deliver(index):
+                self._not_received -= 1
                 yield self._delivered(entry, index, raw)
 
     def take(self) -> Message | None:
@@ -233,6 +247,7 @@ class ReceiveQueue:
         self._head = _NOTHING
         over: deque[QueuedDelivery] = deque()
         while self._deliveries and (head := self._deliveries[0]).is_over:
+            self._not_received += head.end - head.at
             over.append(head)
             self._finish_first(head)
         if self._dispose is not None:
@@ -247,7 +262,6 @@ class ReceiveQueue:
             delivery.at += 1
             if entry.state[index] == QUEUED and entry.live:
                 entry.state[index] = HELD  # `Entry.deliver` inlined, to save a call per message
-                self.received += 1
                 if on_delivery is not None:
                     on_delivery(entry, (index,))
                 # The first branch is taken nearly always.
@@ -257,6 +271,8 @@ class ReceiveQueue:
                     failed_attempts = attempts.count(entry, index)
                     number = entry.delivery_number(index)
                     yield Message(raw, schema, entry, index, failed_attempts, number)
+            else:
+                self._not_received += 1
         self._finish_first(delivery)
 
     def _walk_run(self, delivery: QueuedRun) -> Iterator[Message]:
@@ -268,7 +284,6 @@ class ReceiveQueue:
             state = entry.state
             if state[0] == QUEUED and entry.live:
                 state[0] = HELD
-                self.received += 1
                 if on_delivery is not None:
                     on_delivery(entry, SINGLE_INDEX)
                 if entry.failed is None and entry.delivery_numbers is None and not failures:
@@ -276,6 +291,8 @@ class ReceiveQueue:
                 else:
                     failed_attempts, number = attempts.count(entry, 0), entry.delivery_number(0)
                     yield Message(raw, schema, entry, 0, failed_attempts, number)
+            else:
+                self._not_received += 1
         self._finish_first(delivery)
 
     def _walk_returns(self, delivery: QueuedReturns) -> Iterator[Message]:
@@ -285,6 +302,8 @@ class ReceiveQueue:
             entry, index = delivery.entry_at(at)
             if entry.deliver(index):
                 yield self._delivered(entry, index, delivery.messages[at])
+            else:
+                self._not_received += 1
         self._finish_first(delivery)
 
     def dequeue(self) -> Queued | None:
@@ -307,11 +326,11 @@ class ReceiveQueue:
             for entry, index, raw in dequeued:
                 entry.deliver(index)
                 messages.append(self._delivered(entry, index, raw))
+        self._received_in_order += len(messages)
         return messages
 
     def _delivered(self, entry: Entry, index: int, raw: RawMessage) -> Message:
         """Report the delivery of a message, and make its object."""
-        self.received += 1
         if self._on_delivery is not None:
             self._on_delivery(entry, (index,))
         failed_attempts = entry.topic_state.attempts.count(entry, index)
@@ -353,6 +372,7 @@ class ReceiveQueue:
                 left = True
                 break
             if entry.deliver(index):
+                self._not_received -= 1
                 taken.append(self._delivered(entry, index, delivery.messages[at]))
         remaining = delivery.permits - (len(taken) - before) if left else 0
         self._return_permits(delivery, max(remaining, 0))
@@ -393,6 +413,7 @@ class ReceiveQueue:
         for delivery in done:
             self._count -= delivery.end
             self.taken += delivery.end
+            self._not_received += delivery.end - delivery.at
             if self._bytes is not None:
                 self._bytes -= delivery.weigh()
 
@@ -526,12 +547,12 @@ class ReceiveQueue:
                 or entry.delivery_numbers is not None
                 or entry.redelivered
             ):
-                self.received += at
-                return made[:at] + self._deliver_rest(run, at)
+                rest = self._deliver_rest(run, at)
+                self._not_received += run.end - at - len(rest)
+                return made[:at] + rest
             state[0] = HELD
             if on_delivery is not None:
                 on_delivery(entry, SINGLE_INDEX)
-        self.received += run.end
         return made
 
     def _deliver_rest(self, run: QueuedRun, at: int) -> list[Message]:
@@ -555,7 +576,6 @@ class ReceiveQueue:
             )
         ):
             return False
-        self.received += len(indexes)
         if self._on_delivery is not None:
             self._on_delivery(entry, indexes)
         return True
@@ -730,6 +750,7 @@ class ReceiveQueue:
                 permits[topic_number] = permits.get(topic_number, 0) + delivery.permits
         if self._deliveries and not (kept and kept[0] is self._deliveries[0]):
             self._head = _NOTHING
+            self._not_received -= self._deliveries[0].at
         if self._dispose is not None:
             each = max((delivery.end for delivery in islice(self._deliveries, _GROUP)), default=1)
             self._dispose(self._deliveries, each)

@@ -238,8 +238,7 @@ class Forwarder:
     ) -> asyncio.Future[None]:
         """Send a held message, whose attempt failed, to the retry letter topic.
 
-        Unlike `reconsume`, the attempts before count on, and there is no limit. The future is as
-        for `reject`.
+        Unlike `reconsume`, the attempts before count on. The future is as for `reject`.
         """
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
         form, topic, due = form_of(message), self._topics.retry(), self._due(delay_ms)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ...codecs.codec import SchemaInfo
 from ...errors import ConfigurationError
 from ...wire import pulsar_pb2 as pb
 
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Types that are sent without a schema.
 _WITHOUT_SCHEMA = ("BYTES", "NONE", "AUTO_CONSUME", "AUTO_PUBLISH")
 
@@ -40,12 +42,14 @@ def wire_schema(schema: Any) -> pb.Schema | None:
 def known_info(schema: pb.Schema) -> SchemaInfo:
     """Return a schema of the protocol as a `SchemaInfo`."""
     properties = {each.key: each.value for each in schema.properties}
-    kind = pb.Schema.Type.Name(schema.type)
+    # "KeyValue" is KEY_VALUE in the other interfaces of Pulsar, and "Bool" is BOOLEAN.
+    kind = _CAPITAL.sub("_", pb.Schema.Type.Name(schema.type)).upper()
+    kind = {"BOOL": "BOOLEAN"}.get(kind, kind)
     return SchemaInfo(kind, schema.schema_data, schema.name, properties)
 
 
 def _normalized(label: str) -> str:
-    return label.replace("_", "").lower()
+    return label.replace("_", "").lower().replace("boolean", "bool")
 
 
 _NUMBERS = {
