@@ -230,9 +230,7 @@ async def publish(
         "batching_max_publish_delay_ms": 100,
         "batching_type": encore.BatchingType.KeyBased if keyed else encore.BatchingType.Default,
     }
-    async with await client.create_producer(
-        topic, block_if_queue_full=True, **batches
-    ) as producer:
+    async with await client.create_producer(topic, block_if_queue_full=True, **batches) as producer:
         await asyncio.gather(
             *(
                 producer.send(

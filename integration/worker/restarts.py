@@ -1,6 +1,6 @@
 """A handler that takes longer than its process lives: each drain gives its message back, uncounted.
 
-    python -m integration.worker.restarts [--restarts 10] [--url URL]
+python -m integration.worker.restarts [--restarts 10] [--url URL]
 """
 
 from __future__ import annotations

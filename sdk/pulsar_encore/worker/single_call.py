@@ -33,9 +33,7 @@ async def call_once(options: WorkerOptions, handler: HandlerCall, message: Messa
 class _SingleCall:
     """The server of the message's verbs during the call, and its consumer."""
 
-    def __init__(
-        self, options: WorkerOptions, handler: HandlerCall, message: Message[Any]
-    ) -> None:
+    def __init__(self, options: WorkerOptions, handler: HandlerCall, message: Message[Any]) -> None:
         if not isinstance(message, Message):
             raise ConfigurationError(
                 f"handle needs a Message, got {type(message).__name__}: make one with "
