@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from datetime import timedelta
 from random import Random
 from typing import Any, cast
 
-from ..eventloop.alarm import now_ms, wall_now_ms
-from ..eventloop.awaitables import settles
 from ..errors import ConfigurationError
-from ..message import Message, set_handler_context, size_of
+from ..eventloop.alarm import now_ms, wall_now_ms
+from ..eventloop.awaitables import Done, Settling
+from ..message import (
+    DetachedMessage,
+    Message,
+    handler_context_of,
+    set_handler_context,
+    size_of,
+)
+from .decoding import decoded_with
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .outcome import Outcome, outcome_of
-from .payload import decoded
 from .scheduler import Job, Order
 from .slots import Raised, Returned, Slots, TimedOut
-from .worker_core import DeadLetter, Discard, Failed, Succeeded, WorkerCore
+from .worker_core import Failed, Succeeded, WorkerCore
 from .worker_options import WorkerOptions
 
 
@@ -116,24 +122,76 @@ class _SingleCall:
     async def _handle(self, job: Job) -> None:
         message = self._message
         self._context = context = HandlerContext(self, job)
-        context.consumer = self
+        context.consumer = _RecordingConsumer(self)
         set_handler_context(message, context)
         try:
-            value = decoded(message, self._options.schema)
+            value = decoded_with(message, self._options.schema)
             result = await self._handler.call(value, message, context.add_result)
         finally:
             set_handler_context(message, None)
         context.add_result(result)
 
-    # The verbs that a worker serves
+    # The verbs of the message
 
-    def extend(self, job: Any, seconds: Any) -> Any:
-        if isinstance(job, Job):
-            assert self._slots is not None
-            self._slots.extend(job, seconds)
-            return None
-        return _done(lambda: self.extend(*self._slots.running(), seconds))  # type: ignore[union-attr]
-
-    def detach(self, job: Job, lease: float) -> Any:
+    def settled(self) -> None:
         self._is_settled = True
-        return _Detached(f"test-lease-of-{lease:g}-s")
+
+    def extend(self, job: Job, seconds: float) -> None:
+        if self._slots is not None:
+            self._slots.extend(job, seconds)
+
+    def detach(self, job: Job, lease: float) -> DetachedMessage:
+        self._is_settled = True
+        return _DetachedMessage(f"{job.message.message_id()!r} for {lease:g} s")
+
+
+class _RecordingConsumer:
+    """Stands for the consumer of the message: it notes that the handler settled the message."""
+
+    def __init__(self, call: _SingleCall) -> None:
+        self._call = call
+        self._done = cast("Settling", Done(asyncio.get_running_loop()))
+
+    def acknowledge(self, message: Message[Any]) -> Settling:
+        self._call.settled()
+        return self._done
+
+    def negative_acknowledge(
+        self,
+        message: Message[Any],
+        delay: float | timedelta | None = None,
+        *,
+        error: BaseException | str | None = None,
+    ) -> Settling:
+        self._call.settled()
+        return self._done
+
+    async def reject(
+        self, message: Message[Any], reason: BaseException | str, *, keep: bool = False
+    ) -> None:
+        self._call.settled()
+
+    def extend(self, message: Message[Any], seconds: float | timedelta) -> Settling:
+        context = handler_context_of(message)
+        if context is not None:
+            context.extend(seconds)
+        return self._done
+
+    def attempts_by_letters(self, message: Message[Any]) -> int:
+        return 0
+
+
+class _DetachedMessage:
+    def __init__(self, handle: str) -> None:
+        self.handle: str = handle
+
+    async def ack(self) -> None:
+        """Do nothing."""
+
+    async def nack(
+        self, delay: float | timedelta | None = None, *, error: BaseException | str | None = None
+    ) -> None:
+        """Do nothing."""
+
+    async def extend(self, seconds: float | timedelta) -> None:
+        """Do nothing."""
