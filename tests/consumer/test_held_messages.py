@@ -418,6 +418,8 @@ async def test_what_a_worker_serves_names_the_way_out_elsewhere(
 class Call:
     """The call of a worker's handler, as the worker gives it to its message."""
 
+    consumer = None
+
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
         self.calls: list[object] = []
@@ -500,7 +502,11 @@ async def test_a_cumulative_ack_counts_each_message(
     await consumer.acknowledge_cumulative(messages[19])
     assert consumer.counters().acked == 20
     assert consumer.statistics().unacked == 0
+
+
 async def test_a_topic_is_redelivered_even_before_its_first_message(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
     """A Failover consumer that becomes inactive may not have received any message."""
     consumer = await subscribe(consumer_type=ConsumerType.Failover)
     consumer.redeliver_topic(TOPIC)
