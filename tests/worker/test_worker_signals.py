@@ -70,7 +70,7 @@ def filled(broker: BrokerThread) -> BrokerThread:
     async def fill() -> None:
         async with (
             encore.Client(broker.url) as client,
-            client.create_producer("orders") as producer,
+            client.create_producer("orders", batching_enabled=False) as producer,
         ):
             await asyncio.gather(*(producer.send(b"%d" % number) for number in range(COUNT)))
 
@@ -161,6 +161,4 @@ def test_a_process_whose_broker_is_away_is_gone_within_the_budget(
         filled.outage()
         running.send(signal.SIGTERM)
         running.end()
-    assert running.took_s < DRAIN_S + 2 + SLACK_S, running.errors
-    print(running.took_s, running.process.returncode, running.errors)
-    assert 0
+    assert running.took_s < DRAIN_S + 3.5, running.errors  # a close may wait 5 s for the broker
