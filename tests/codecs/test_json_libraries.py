@@ -101,9 +101,7 @@ def test_a_model_of_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) 
     old = SimpleNamespace(BaseModel=pydantic.BaseModel, VERSION="1.10.24")
     monkeypatch.setitem(sys.modules, "pydantic", old)
     for kind in (Model, list[Model]):
-        with pytest.raises(
-            encore.ConfigurationError, match=r"pydantic 1\.10\.24: install pydantic 2"
-        ):
+        with pytest.raises(encore.ConfigurationError, match=r"pydantic 1\.10\.24"):
             encore.Json(kind)
 
 
