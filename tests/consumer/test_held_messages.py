@@ -418,6 +418,8 @@ async def test_what_a_worker_serves_names_the_way_out_elsewhere(
 class Call:
     """The call of a worker's handler, as the worker gives it to its message."""
 
+    consumer = None
+
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
         self.calls: list[object] = []
@@ -500,3 +502,19 @@ async def test_a_cumulative_ack_counts_each_message(
     await consumer.acknowledge_cumulative(messages[19])
     assert consumer.counters().acked == 20
     assert consumer.statistics().unacked == 0
+
+
+async def test_a_topic_is_redelivered_even_before_its_first_message(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """A Failover consumer that becomes inactive may not have received any message."""
+    consumer = await subscribe(consumer_type=ConsumerType.Failover)
+    consumer.redeliver_topic(TOPIC)
+    put_numbers(transport, 3)
+    messages = await receive_n(consumer, 2)
+    consumer.redeliver_topic(TOPIC)
+    assert not consumer.holds(messages[0])
+    again = await receive_all(consumer)
+    assert [(each.data(), each.attempt) for each in again] == [(b"0", 1), (b"1", 1), (b"2", 1)]
+    with pytest.raises(ConfigurationError, match="does not read"):
+        consumer.redeliver_topic("another")

@@ -31,7 +31,7 @@ from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
 from ..message import Message, handler_context_of
 from ..options import ConsumerOptions
-from ..options.checks import integer
+from ..options.checks import integer, topic_name
 from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
@@ -772,15 +772,20 @@ class Consumer(Generic[T_co]):
             ConfigurationError: on Shared and Key_Shared, or for another topic.
         """
         self._check_open()
-        for state in self._topic_states:
-            if state.topic == topic:
-                if not self._parts.rewinds.begin_if_unshared(state):
-                    raise ConfigurationError(
-                        "redeliver_topic needs an Exclusive or Failover consumer; this one is "
-                        f"{self._options.consumer_type.name}: nack the messages one by one"
-                    )
-                return
-        raise ConfigurationError(f"this consumer does not read the topic {topic!r}")
+        topic_name(topic, "topic")
+        name = full_name(topic)
+        consumer = self._transport_consumer
+        number = next(
+            (each for each in consumer.topic_numbers() if consumer.topic_of(each)[0] == name), None
+        )
+        if number is None:
+            raise ConfigurationError(f"this consumer does not read the topic {topic!r}")
+        # A topic of which nothing was delivered yet gets its state here.
+        if not self._parts.rewinds.begin_if_unshared(self._topic_states.by_number[number]):
+            raise ConfigurationError(
+                "redeliver_topic needs an Exclusive or Failover consumer; this one is "
+                f"{self._options.consumer_type.name}: nack the messages one by one"
+            )
 
     # Position, state and close
 
