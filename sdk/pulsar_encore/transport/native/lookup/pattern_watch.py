@@ -9,7 +9,6 @@ the watch is requested again: `docs/notes/wire-protocol.md#topic-lists`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from ....errors import NotConnected, NotSupportedError, PulsarException
@@ -24,7 +23,7 @@ from ..connection.session import Session
 from .lookup import Lookup
 from .lookup_interface import NamePattern
 
-log: Final = logging.getLogger("pulsar_encore.lookup")
+LOG_NAME: Final = "pulsar_encore.lookup"
 
 _MAX_PATTERN_CHARS: Final = 50  # `subscriptionPatternMaxLength`
 
@@ -42,6 +41,7 @@ class PatternWatch:
         excluded: tuple[str, ...] = (),
     ) -> None:
         self._lookup = lookup
+        self._log = lookup.pool.settings.logger_of(LOG_NAME)
         self._pattern = NamePattern(pattern, excluded)
         self._mode = mode
         self._period_s = period_s
@@ -209,7 +209,9 @@ class PatternWatch:
             try:
                 await self._watch(self._session)
             except PulsarException as error:
-                log.info("%s: the watch of topics starts again: %s", self._pattern.path, error)
+                self._log.info(
+                    "%s: the watch of topics starts again: %s", self._pattern.path, error
+                )
                 self._attachment.again()
 
     def _update(self, reported: set[str]) -> None:
@@ -228,4 +230,4 @@ class PatternWatch:
             self._attachment.again()
 
     def _on_refused(self, error: Exception) -> None:
-        log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)
+        self._log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)
