@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from ..codecs.bound_codec import bind
 from ..consumer.events import ConsumerEvent
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
 from ..errors import ConfigurationError
@@ -125,6 +126,16 @@ class WorkerOptions:
             raise ConfigurationError(
                 f"options must be SubscribeOptions(...), got {type(self.options).__name__}"
             )
+        if not isinstance(self.initial_position, InitialPosition):
+            raise ConfigurationError(
+                "initial_position must be InitialPosition.Latest or InitialPosition.Earliest, got "
+                f"{self.initial_position!r}"
+            )
+        if not isinstance(self.state, RocksState | None):
+            raise ConfigurationError(
+                f"state must be a RocksState(path) or None, got {type(self.state).__name__}"
+            )
+        bind(self.schema, reads=True)  # raises if it is no schema
         self._check_loops()
         self._check_combinations()
 
