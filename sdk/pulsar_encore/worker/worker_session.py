@@ -296,9 +296,9 @@ class Session:
         self._count(outcome)
         message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
-        if type(outcome) is Failed and type(action) in (Hold, Nack, RetryLetter):
-            delay_ms = action.due_ms - now if type(action) is Hold else action.delay_ms
-            self._failures.retried(message, attempt, outcome.error, delay_ms, now)
+        if isinstance(action, Hold | Nack | RetryLetter):
+            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
+            self._failures.retried(message, attempt, action.error, delay_ms, now)
         if self.on_outcome is not None:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
