@@ -266,7 +266,8 @@ class Worker(Generic[T]):
         async def subscribe() -> Consumer:
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
-                await consumer.create_letter_subscriptions()
+                if options.retry.dead_letters:
+                    await consumer.create_letter_subscriptions()
             except BaseException:
                 await consumer.close()
                 raise

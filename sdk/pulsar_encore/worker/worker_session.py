@@ -62,6 +62,8 @@ _SETTLE_AGAIN_MS: Final = 5_000
 _SUCCEEDED: Final = Succeeded()
 _LOST: Final = "lost"
 _DRAIN: Final = "drain"
+_LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
+_LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
@@ -132,6 +134,8 @@ class Session:
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._failures = FailureLog(name)
         self._detached: set[Job] = set()
+        self._limits: set[str] = set()  # that are in force
+        self._has_logged_long_wait = False
         self._given_back = 0
         self._abandoned = 0
         #: Called with the outcome of each handler call, for tests.
@@ -307,6 +311,38 @@ class Session:
             self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
+            self._note_limits()
+        elif self._limits:
+            self._note_limits()
+
+    def _note_limits(self) -> None:
+        """Log when the breaker opens or closes, and when the reject limit is reached or left."""
+        core, limits = self.core, set[str]()
+        if core.is_breaker_open:
+            limits.add("breaker")
+        if core.is_reject_limit_reached:
+            limits.add("rejections")
+        if limits == self._limits:
+            return
+        began, ended = limits - self._limits, self._limits - limits
+        self._limits = limits
+        snapshot = core.snapshot()
+        if "breaker" in began:
+            log.warning(
+                "worker %s: the breaker is open and only probes start: %r",
+                self._name,
+                snapshot.breaker_error,
+            )
+        if "rejections" in began:
+            log.error(
+                "worker %s: %d messages in a row were rejected. It takes one message each 30 s "
+                "until one is processed, and dead-letters none. Last error: %r",
+                self._name,
+                snapshot.rejects_in_row,
+                snapshot.reject_error,
+            )
+        for each in sorted(ended):
+            log.warning("worker %s goes on: the %s ended", self._name, _LIMITS[each])
 
     def _outcome(
         self,
@@ -380,8 +416,9 @@ class Session:
             self.core.settled(job, now_ms(self._loop))
             return
         match action:
-            case Hold(counted=counted, error=error):
+            case Hold(due_ms=due_ms, counted=counted, error=error):
                 self._counts["retried"] += 1
+                self._log_long_wait(due_ms - now_ms(self._loop))
                 if counted:
                     job.message = consumer.fail_in_place(message, error=error)
             case Nack(delay_ms=delay_ms, error=error):
@@ -397,6 +434,17 @@ class Session:
                 self._in_background(self._send_retry_letter(job, delay_ms, error))
             case DeadLetter():
                 self._in_background(self._dead_letter(job, action))
+
+    def _log_long_wait(self, delay_ms: int) -> None:
+        if delay_ms > _LONG_WAIT_MS and not self._has_logged_long_wait:
+            self._has_logged_long_wait = True
+            log.warning(
+                "worker %s: a message waits here for %.0f s%s. It fills the unacked window of the "
+                "subscription meanwhile",
+                self._name,
+                delay_ms / 1000,
+                "" if self._order is Order.NONE else ", and its key or partition waits behind it",
+            )
 
     async def _send_retry_letter(self, job: Job, delay_ms: int, error: BaseException) -> None:
         try:
@@ -491,6 +539,7 @@ class Session:
         """Close the consumer and the producers, within the budget."""
         self._end_receiving()
         await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        self._give_back()
         self._watchdog.release()
         self._alarm.close()
         for task in self._background:
