@@ -112,6 +112,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "worker/__init__.py",
         "worker/retry_policy.py",
         "worker/reject_streak.py",
+        "worker/failure_log.py",
         "worker/handler_threads.py",
         "worker/abandoned_tasks.py",
         "worker/loop_watchdog.py",

@@ -126,6 +126,11 @@ class Worker(Generic[T]):
         start_retry: bool = True,
         options: SubscribeOptions | None = None,
     ) -> None:
+        if not callable(getattr(client, "subscribe", None)):
+            raise ConfigurationError(
+                f"client must be a Client, got {type(client).__name__}: write "
+                'Worker(Client("pulsar://localhost:6650"), ...)'
+            )
         self._options = WorkerOptions(
             topics=topics,
             subscription=subscription,
@@ -197,7 +202,7 @@ class Worker(Generic[T]):
             EncoreError: if the subscription is refused or ends for good.
         """
         if self._state != "new":
-            raise ConfigurationError(f"worker {self.name} has already run: make a new one")
+            raise self._used_error()
         loop = asyncio.get_running_loop()
         if deadline is None:
             deadline = DrainDeadline(self.drain, loop.time)
@@ -308,6 +313,11 @@ class Worker(Generic[T]):
         """
         self._on_outcome = on_outcome
 
+    def _used_error(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"worker {self.name} is {self._state}, and a worker runs once: make a new one"
+        )
+
     # Control
 
     def stop(self) -> None:
@@ -363,7 +373,12 @@ class Worker(Generic[T]):
 
         If the worker fails later, the task that entered the context is cancelled, and the `async
         with` statement raises the worker's error.
+
+        Raises:
+            ConfigurationError: if the worker has already run. Make a new one.
         """
+        if self._state != "new" or self._background is not None:
+            raise self._used_error()
         self._parent = asyncio.current_task()
         self._started = asyncio.Event()
         self._background = asyncio.ensure_future(self.serve())

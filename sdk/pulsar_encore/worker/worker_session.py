@@ -25,6 +25,7 @@ from ..message import Message, set_handler_context, size_of
 from ..values.topic_names import base_name
 from .decoding import Undecodable, decoded
 from .drain_deadline import DrainDeadline
+from .failure_log import FailureLog
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
@@ -130,6 +131,7 @@ class Session:
         self._background: set[asyncio.Task[None]] = set()
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
+        self._failures = FailureLog(name)
         self._detached: set[Job] = set()
         self._limits: set[str] = set()  # that are in force
         self._has_logged_long_wait = False
@@ -301,6 +303,9 @@ class Session:
         self._count(outcome)
         message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
+        if isinstance(action, Hold | Nack | RetryLetter):
+            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
+            self._failures.retried(message, attempt, action.error, delay_ms, now)
         if self.on_outcome is not None:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
