@@ -23,13 +23,13 @@ from ..errors import (
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
 from ..message import Message, set_handler_context, size_of
 from ..values.topic_names import base_name
-from .decoding import Undecodable, decoded
 from .drain_deadline import DrainDeadline
 from .failure_log import FailureLog
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
+from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .scheduler import Order
@@ -600,8 +600,8 @@ class Session:
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain."""
-        return self._abandoned
+        """Return how many handlers were left behind by the drain and still run."""
+        return self.slots.left_behind()
 
     def report(self) -> Report:
         return Report(
