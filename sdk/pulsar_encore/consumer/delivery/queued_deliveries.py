@@ -107,7 +107,7 @@ class QueuedRun(QueuedDelivery):
 
     def trim(self) -> int:
         self.entries = self.entries[self.at :]
-        self.entry = self.entries[0]
+        self.entry: Entry = self.entries[0]
         return super().trim()
 
     @property
@@ -149,12 +149,12 @@ class QueuedReturns(QueuedDelivery):
         self.entries.insert(at, entry)
         self.indexes.insert(at, index)
         self.messages.insert(at, message)
-        self.end += 1
+        self.end: int = self.end + 1
         if self.weights is not None:
             if at == self.end - 1:
                 self.weights.append(self.weights[-1] + message.length())
             else:
-                self.weights = None
+                self.weights: list[int] | None = None
                 self.weigh()
 
     def left(self) -> Iterator[Queued]:
@@ -169,7 +169,7 @@ class QueuedReturns(QueuedDelivery):
 
     def trim(self) -> int:
         del self.entries[: self.at], self._positions[: self.at]
-        self.entry = self.entries[0]
+        self.entry: Entry = self.entries[0]
         return super().trim()
 
     @property
