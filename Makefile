@@ -33,7 +33,7 @@ test: $(STAMP)  ## the fast suite, on all cores: no Java, no Docker
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 worlds: $(STAMP)  ## small worlds, so many events deeper than `make test` walks them
-	WORLDS_DEEPER=$(or $(DEEPER),2) $(BIN)/python -m pytest tests/worlds --timeout 0 $(PYTEST_ARGS)
+	WORLDS_DEEPER=$(or $(DEEPER),2) $(BIN)/python -m pytest tests/worlds tests/worker/test_worker_core_worlds.py --timeout 0 $(PYTEST_ARGS)
 
 CASES ?= 1-1000
 faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev broker, FAULTS_ARGS="--broker real"
@@ -90,7 +90,8 @@ lint: $(STAMP)
 types: $(STAMP)  ## this code, what a user sees of it, and a user's program
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes pulsar_encore --ignoreexternal
-	PATH="$(abspath $(BIN)):$$PATH" pyright tests/type_checkers/programs/service.py
+	PATH="$(abspath $(BIN)):$$PATH" pyright tests/type_checkers/programs/service.py \
+	    tests/type_checkers/programs/typed_messages.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

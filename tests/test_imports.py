@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "eventloop/process.py",
         "eventloop/__init__.py",
     ),
+    ("codecs/",),
     ("options/", "eventloop/awaitables.py"),
     ("authentication/", "values/crypto_keys.py"),
     ("values/service_info.py",),
@@ -106,6 +107,31 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("devbroker/",),
     # Programs on top of the API
     ("testing/", "deadletters/", "evacuation/"),
+    # Workers, bottom-up
+    (
+        "worker/__init__.py",
+        "worker/retry_policy.py",
+        "worker/reject_streak.py",
+        "worker/handler_threads.py",
+        "worker/abandoned_tasks.py",
+        "worker/loop_watchdog.py",
+        "worker/subscribe_options.py",
+        "worker/health.py",
+    ),
+    ("worker/breaker.py", "worker/scheduler.py", "worker/handler_call.py", "worker/slots.py"),
+    ("worker/worker_core.py", "worker/outbox.py"),
+    (
+        "worker/handler_context.py",
+        "worker/worker_options.py",
+        "worker/worker_start.py",
+        "worker/outcome.py",
+        "worker/decoding.py",
+    ),
+    ("worker/drain_deadline.py", "worker/drain_signals.py"),
+    ("worker/worker_session.py", "worker/run.py", "worker/single_call.py"),
+    ("worker/worker.py",),
+    ("worker/",),
+    ("testing/worker_drain.py", "testing/__init__.py"),
     ("asyncio.py",),
     ("__init__.py",),
     # Spark, bottom-up
@@ -135,8 +161,21 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli/", "__main__.py"),
 )
 
-PURE = ("core/", "letters/", "wire/", "devbroker/rules/", "devbroker/handlers/")
+PURE = (
+    "core/",
+    "letters/",
+    "wire/",
+    "worker/breaker.py",
+    "worker/reject_streak.py",
+    "worker/retry_policy.py",
+    "worker/scheduler.py",
+    "worker/worker_core.py",
+    "devbroker/rules/",
+    "devbroker/handlers/",
+)
 IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
+# For the type of an argument: the caller seeds the source of random numbers.
+IMPURE_ALLOWED = {("worker/worker_core.py", "random")}
 # The stock transport imports the C++ client, and so does the demo that compares both clients.
 # (`stock.library` imports it by its name, for code of pulsar-client.)
 NATIVE = {"pulsar", "_pulsar"}
@@ -145,6 +184,7 @@ NATIVE_ALLOWED = ("transport/stock/", "cli/demo/")
 # expensive; private names of asyncio, the C++ client and Spark; and names of the same class.
 PRIVATE_ALLOWED = {
     ("client.py", "client._transport"),
+    ("codecs/key_value.py", "codec._decode_bytes"),
     ("values/message_id.py", "ours._identity"),
     ("values/message_id.py", "ours._order"),
     ("message.py", "message._call"),
@@ -156,6 +196,8 @@ PRIVATE_ALLOWED = {
     ("consumer/consumer.py", "message._entry"),
     ("consumer/consumer.py", "message._index"),
     ("eventloop/process.py", "task._log_destroy_pending"),
+    ("worker/abandoned_tasks.py", "asyncio._unregister_task"),
+    ("worker/loop_watchdog.py", "sys._current_frames"),
     ("eventloop/awaitables.py", "function._is_coroutine"),
     ("eventloop/awaitables.py", "asyncio.coroutines._is_coroutine"),
     ("transport/stock/cpp_calls.py", "asyncio._get_running_loop"),
@@ -166,6 +208,8 @@ PRIVATE_ALLOWED = {
     ("transport/stock/stock_transport.py", "client._client"),
     ("spark/triage/output_files.py", "spark.sparkContext._jsc"),
     ("spark/triage/output_files.py", "spark.sparkContext._jvm"),
+    ("worker/drain_signals.py", "os._exit"),
+    ("worker/drain_signals.py", "sys._current_frames"),
     ("cli/demo/killed_nack.py", "os._exit"),
     ("cli/demo/stock_side.py", "pulsar.MessageId(-1, ledger + 1, entry, -1)._msg_id"),
 }
@@ -243,7 +287,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(PURE)])
 def test_the_pure_parts_are_pure(name: str) -> None:
     for module, line in imports(name):
-        assert module.split(".")[0] not in IMPURE, f"line {line} imports {module}"
+        if (name, module) not in IMPURE_ALLOWED:
+            assert module.split(".")[0] not in IMPURE, f"line {line} imports {module}"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(NATIVE_ALLOWED)])

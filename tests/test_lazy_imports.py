@@ -40,6 +40,7 @@ LATER = (
     "transport.native",
     "transport.stock",
     "wire",
+    "worker",
 )
 #: Libraries and slow modules of Python that it leaves out.
 LIBRARIES = (

@@ -1,6 +1,7 @@
 """Every test of the contract suite, against a real Pulsar."""
 
 from tests.harness.contract.test_acks import *  # noqa: F403
+from tests.harness.contract.test_codecs import *  # noqa: F403
 from tests.harness.contract.test_counts import *  # noqa: F403
 from tests.harness.contract.test_delays import *  # noqa: F403
 from tests.harness.contract.test_delivery import *  # noqa: F403

@@ -27,6 +27,7 @@ from .errors import (
     ConsumerNotInitialized,
     CryptoError,
     CumulativeAcknowledgementNotAllowedError,
+    DecodeError,
     EncoreError,
     ErrorGettingAuthenticationData,
     ForkedError,
@@ -115,6 +116,12 @@ if TYPE_CHECKING:
     from . import asyncio, deadletters, testing
     from .authentication.athenz import AuthenticationAthenz
     from .authentication.oauth2 import AuthenticationOauth2
+    from .codecs.auto_consume import AutoConsume
+    from .codecs.codec import Codec, SchemaInfo
+    from .codecs.generic_values import GenericRecord
+    from .codecs.json_codec import Json
+    from .codecs.json_definition import Float32, Int32
+    from .codecs.key_value import KeyValue
     from .consumer.consumer import Consumer
     from .consumer.counters import Counters
     from .consumer.events import (
@@ -140,6 +147,15 @@ if TYPE_CHECKING:
     from .schema import BytesSchema
     from .state import MetricSample
     from .state.rocks import StoreStatistics
+    from .worker.breaker import Breaker
+    from .worker.handler_call import current_message
+    from .worker.health import Health, LongHandler, Report
+    from .worker.outbox import Out, PublishTo
+    from .worker.retry_policy import Reject, Retry, RetryPolicy
+    from .worker.run import run
+    from .worker.scheduler import Order
+    from .worker.subscribe_options import SubscribeOptions
+    from .worker.worker import Worker
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
 # Importing them here would double the time of `import pulsar_encore`.
@@ -147,18 +163,40 @@ _LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
+    "Breaker": "worker.breaker",
+    "AutoConsume": "codecs.auto_consume",
     "BytesSchema": "schema",
+    "Codec": "codecs.codec",
     "Consumer": "consumer.consumer",
     "ContentError": "producer",
     "Counters": "consumer.counters",
+    "Float32": "codecs.json_definition",
+    "GenericRecord": "codecs.generic_values",
+    "Int32": "codecs.json_definition",
+    "Json": "codecs.json_codec",
+    "KeyValue": "codecs.key_value",
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
     "NackIndexStatistics": "consumer.nack_disk_index",
     "Producer": "producer",
     "Reader": "reader",
+    "Reject": "worker.retry_policy",
+    "Retry": "worker.retry_policy",
+    "RetryPolicy": "worker.retry_policy",
+    "SchemaInfo": "codecs.codec",
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
+    "current_message": "worker.handler_call",
+    "Health": "worker.health",
+    "LongHandler": "worker.health",
+    "Order": "worker.scheduler",
+    "Out": "worker.outbox",
+    "PublishTo": "worker.outbox",
+    "Report": "worker.health",
+    "SubscribeOptions": "worker.subscribe_options",
+    "Worker": "worker.worker",
+    "run": "worker.run",
     **dict.fromkeys(
         (
             "BecameActive",
@@ -204,18 +242,21 @@ __all__ = [
     "AuthenticationToken",
     "AuthorizationError",
     "AutoClusterFailover",
+    "AutoConsume",
     "Backoff",
     "BackoffTable",
     "BatchReceivePolicy",
     "BatchingType",
     "BecameActive",
     "BecameInactive",
+    "Breaker",
     "BrokerMetadataError",
     "BrokerPersistenceError",
     "BytesSchema",
     "ChecksumError",
     "Client",
     "ClosedError",
+    "Codec",
     "CompressionType",
     "ConfigurationError",
     "ConnectError",
@@ -239,6 +280,7 @@ __all__ = [
     "CumulativeAcknowledgementNotAllowedError",
     "DeadLetterPolicy",
     "DeadLetterPolicyBuilder",
+    "DecodeError",
     "Disconnected",
     "EncoreError",
     "EncryptionContext",
@@ -247,20 +289,27 @@ __all__ = [
     "ErrorGettingAuthenticationData",
     "Failed",
     "FileLogger",
+    "Float32",
     "ForkedError",
+    "GenericRecord",
+    "Health",
     "IncompatibleSchema",
     "InitialPosition",
+    "Int32",
     "Interrupted",
     "InvalidConfiguration",
     "InvalidMessage",
     "InvalidTopicName",
     "InvalidTxnStatusError",
     "InvalidUrl",
+    "Json",
     "KeySharedMode",
     "KeySharedPolicy",
+    "KeyValue",
     "Lease",
     "LeaseLostError",
     "LoggerLevel",
+    "LongHandler",
     "LookupError",
     "MemoryBufferIsFull",
     "Message",
@@ -274,6 +323,8 @@ __all__ = [
     "NotConnected",
     "NotSupportedError",
     "OperationNotSupported",
+    "Order",
+    "Out",
     "PartitionsRoutingMode",
     "Producer",
     "ProducerAccessMode",
@@ -285,15 +336,21 @@ __all__ = [
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
     "ProtocolError",
+    "PublishTo",
     "PulsarException",
     "ReadError",
     "Reader",
     "ReaderEvent",
     "ReceiveTimeout",
     "RegexSubscriptionMode",
+    "Reject",
+    "Report",
     "Result",
+    "Retry",
+    "RetryPolicy",
     "Retrying",
     "RocksState",
+    "SchemaInfo",
     "SchemaVersionError",
     "ServiceInfo",
     "ServiceInfoProvider",
@@ -306,6 +363,7 @@ __all__ = [
     "Statistics",
     "StoreError",
     "StoreStatistics",
+    "SubscribeOptions",
     "SubscriptionNotFound",
     "Timeout",
     "TooManyLookupRequestException",
@@ -321,11 +379,14 @@ __all__ = [
     "UnknownError",
     "UnreadableError",
     "UnsupportedVersionError",
+    "Worker",
     "WrongLoopError",
     "__version__",
     "asyncio",
+    "current_message",
     "deadletters",
     "exceptions",
+    "run",
     "schema",
     "testing",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol
 
 from .errors import ConfigurationError, NotSupportedError
 from .eventloop.awaitables import Settling, settles
 from .values.crypto_keys import ContextFields, EncryptionContext
 from .values.message_id import MessageId
+from .values.type_variables import T_co
 
 if TYPE_CHECKING:
     from .core.entry import Entry
@@ -56,8 +57,14 @@ class DetachedMessage(Protocol):
 
 
 class HandlerContext(Protocol):
-    """One call of a worker's handler, which serves some methods of its message."""
+    """One call of a worker's handler, which serves some methods of its message.
 
+    Attributes:
+        consumer: Settles a message that no consumer holds, in tests; None otherwise.
+    """
+
+    @property
+    def consumer(self) -> MessageConsumer | None: ...
     @property
     def stopping(self) -> asyncio.Event: ...
     def extend(self, seconds: float | timedelta) -> None: ...
@@ -108,8 +115,10 @@ class Held(NamedTuple):
     delivery_number: int
 
 
-class Message:
+class Message(Generic[T_co]):
     """One message, received by a consumer or a reader.
+
+    The type parameter is the type of its value: `Order` with ``schema=Json(Order)``.
 
     The methods are those of `pulsar-client`. `redelivery_count` differs: it counts the attempts of
     this message, also in a batch, plus redeliveries of the batch that other consumers requested.
@@ -177,28 +186,32 @@ class Message:
         """Return the payload; b"" if the message has no value."""
         return self._raw.data()
 
-    def value(self) -> Any:
+    def value(self) -> T_co:
         """Decode the payload with the schema of the subscription.
 
         Returns:
-            None if the message has no value (`has_null_value`); bytes if there is no schema; else
-            the decoded object. An empty payload is not null: the schema decodes it, as in Java.
+            Bytes if there is no schema, else the decoded object. None if the message has no value
+            (`has_null_value`) and the schema is a class of `pulsar-client` or a codec with
+            ``null=True``. An empty payload is not null: the schema decodes it, as in Java.
             `StringSchema` gives "", and a record schema raises its own error, such as
             `JSONDecodeError`.
 
         Raises:
+            DecodeError: if a codec such as `Json` does not decode the payload, or the message has
+                no value and the codec does not have ``null=True``.
             SchemaVersionError: if the schema version of the message could not be fetched. Nack the
                 message to try again at its redelivery.
         """
         raw, schema = self._raw, self._schema
         # The metadata decides, not the size of the payload, as in Java's `getValue`.
         if raw.has_null_value():
-            return None
+            decode_null = getattr(schema, "decode_null", None)
+            return None if decode_null is None else decode_null(raw)  # type: ignore[return-value]
         if schema is None:
-            return raw.data()
+            return raw.data()  # type: ignore[return-value]
         # If the transport knows the schema version that wrote the message, it decodes the payload.
         decode = getattr(raw, "value", None)
-        return schema.decode_message(raw) if decode is None else decode()
+        return schema.decode_message(raw) if decode is None else decode()  # type: ignore[no-any-return]
 
     def properties(self) -> dict[str, str]:
         """Return the application properties.
@@ -402,6 +415,9 @@ class Message:
     def _consumer(self, call: str) -> MessageConsumer:
         entry = self._entry
         if entry is None:
+            context = self._handler_context()
+            if context is not None and context.consumer is not None:
+                return context.consumer
             raise NotSupportedError(
                 f"message.{call} needs a message of a consumer: a reader's message has nothing to "
                 "settle. Use Client.subscribe to receive messages that are acked"
@@ -526,6 +542,10 @@ def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | No
         entry = message._entry
         indexes.append(message._index)
     return entry, indexes
+
+
+def has_schema(message: Message[Any]) -> bool:
+    return message._schema is not None
 
 
 def raw_of(message: Message) -> RawMessage:

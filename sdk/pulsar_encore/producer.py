@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self
 
 from .consumer.event_publisher import ProducerEventPublisher
 from .errors import ClosedError, ConfigurationError, PulsarException, Result
@@ -20,8 +20,7 @@ from .options.checks import boolean, integer, string_map
 from .transport.interface import TransportProducer
 from .values.message_id import MessageId
 from .values.outgoing_message import OutgoingMessage
-
-logger: logging.Logger = logging.getLogger(__name__)
+from .values.type_variables import T_contra
 
 _MAX_MS: Final = 2**63 - 1
 
@@ -30,8 +29,10 @@ class ContentError(ConfigurationError, TypeError):
     """The content does not fit the producer's schema (also a TypeError, as in `pulsar-client`)."""
 
 
-class Producer:
+class Producer(Generic[T_contra]):
     """Publishes to one topic. `Client.create_producer` creates it.
+
+    The type parameter is the type of the values that its schema encodes.
 
     A producer belongs to the event loop that created it. When that loop is closed, the next loop
     that uses the producer takes it over. A call from another loop raises `WrongLoopError`, a call
@@ -51,10 +52,14 @@ class Producer:
         *,
         on_closed: Callable[[Producer], None] | None = None,
         event_publisher: ProducerEventPublisher | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._transport_producer = transport_producer
         self._event_publisher = event_publisher
         self._schema = options.schema
+        # For key-value pairs whose key is the partition key.
+        self._encode_with_key: Any = getattr(options.schema, "encode_with_key", None)
         self._on_closed = on_closed
         self.affinity: LoopAffinity = LoopAffinity("producer")
         self._pending_sends: set[asyncio.Future[MessageId]] = set()
@@ -69,7 +74,7 @@ class Producer:
 
     async def send(
         self,
-        content: Any,
+        content: T_contra | None,
         properties: dict[str, str] | None = None,
         partition_key: str | bytes | None = None,
         ordering_key: str | bytes | None = None,
@@ -124,7 +129,7 @@ class Producer:
 
     def send_async(
         self,
-        content: Any,
+        content: T_contra | None,
         callback: Callable[[Any, MessageId | None], Any] | None,
         properties: dict[str, str] | None = None,
         partition_key: str | bytes | None = None,
@@ -173,7 +178,7 @@ class Producer:
         error = sending.exception()
         if callback is None:
             if error is not None:
-                logger.warning("send_async to %s failed: %s", self.topic(), error)
+                self._logger.warning("send_async to %s failed: %s", self.topic(), error)
         elif error is None:
             callback(Result.Ok, sending.result())
         elif isinstance(error, PulsarException):
@@ -195,8 +200,12 @@ class Producer:
         deliver_after: timedelta | None,
     ) -> Awaitable[MessageId]:
         self._check_open()
+        if self._encode_with_key is None or content is None:
+            payload = self._encode(content)
+        else:
+            payload, partition_key = self._encode_pair(content, partition_key)
         message = OutgoingMessage(
-            payload=self._encode(content),
+            payload=payload,
             properties=string_map(properties, "properties") or None,
             partition_key=_checked_key(partition_key, "partition_key"),
             ordering_key=_checked_key(ordering_key, "ordering_key"),
@@ -226,6 +235,21 @@ class Producer:
         if not isinstance(data, bytes):
             raise ContentError(f"{self._schema} must encode to bytes, gave {type(data).__name__}")
         return data
+
+    def _encode_pair(self, pair: Any, given: Any) -> tuple[bytes | None, Any]:
+        """Return the payload of a key-value pair, and the partition key of its message."""
+        try:
+            payload, key = self._encode_with_key(pair)
+        except Exception as error:
+            raise ContentError(f"content does not fit {self._schema}: {error}") from error
+        if key is None:
+            return payload, given
+        if given is not None:
+            raise ContentError(
+                f"partition_key must be None, got {given!r}: with {self._schema} the key of the "
+                "pair is the partition key"
+            )
+        return payload, key
 
     async def flush(self) -> None:
         """Send the current batch now and wait until all pending messages are stored.

@@ -17,6 +17,13 @@ def is_one(value: object, *names: str) -> TypeGuard[Any]:
     return False
 
 
+def is_subclass(value: object, name: str) -> bool:
+    """Return True if a value is a class derived from the class with this full name."""
+    module, _, attribute = name.rpartition(".")
+    kind = getattr(sys.modules.get(module), attribute, None)
+    return isinstance(kind, type) and isinstance(value, type) and issubclass(value, kind)
+
+
 def library() -> Any:
     """Import and return the C++ client (`_pulsar`)."""
     return importlib.import_module("_pulsar")

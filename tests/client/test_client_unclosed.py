@@ -26,10 +26,12 @@ CREATE: dict[str, Callable[[encore.Client, str], Awaitable[Any]]] = {
 }
 
 
-async def resource_warnings(deadline_s: float = 3) -> list[str]:
-    """Return the texts of the warnings after a garbage collection."""
+async def resource_warnings(use: Callable[[], Awaitable[None]], deadline_s: float = 3) -> list[str]:
+    """Call `use`, and return the texts of the warnings up to the garbage collection after it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        # Within this context, because Python may collect garbage at any time.
+        await use()
         for _ in range(int(deadline_s / 0.05)):
             gc.collect()
             if caught:
@@ -73,8 +75,7 @@ async def test_a_warning_names_an_unclosed_object_when_it_is_collected(
     async def forget() -> None:
         await CREATE[kind](make_client(), topic)
 
-    await forget()
-    client, made = await resource_warnings()
+    client, made = await resource_warnings(forget)
     assert client.startswith("the client of pulsar://127.0.0.1")
     assert made.startswith(f"the {kind} of ") and topic in made
     assert "audit" in made or kind != "consumer"
@@ -98,8 +99,7 @@ async def test_closed_objects_cause_no_warning(
         else:
             await client.close()
 
-    await use()
-    assert await resource_warnings(0.2) == []
+    assert await resource_warnings(use, 0.2) == []
 
 
 LEFT_OPEN = """
@@ -107,7 +107,8 @@ import asyncio, sys
 import pulsar_encore as encore
 
 async def main():
-    client = encore.Client(sys.argv[1], logger=encore.ConsoleLogger(encore.LoggerLevel.Error))
+    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    client = encore.Client(sys.argv[1], transport="stock", logger=quiet)
     made = [
         await client.create_producer("left"),
         await client.subscribe("left", "audit"),

@@ -13,6 +13,7 @@ import pulsar_encore as encore
 from pulsar_encore import schema
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import BrokerSettings, Deadlock, Fault, FaultPlan, MemoryTransport, run
+from pulsar_encore.transport.interface import Transport
 
 VOLATILE = "non-persistent://public/default/t"
 
@@ -51,6 +52,19 @@ def test_a_memory_transport_keeps_its_messages_across_several_loops() -> None:
     assert transport.backlog(TOPIC, "s") == 1
     assert run(read(transport, 2)) == [b"1", b"2"]
     assert asyncio.run(read(transport, 3, "other")) == [b"0", b"1", b"2"]
+
+
+def test_the_topics_that_match_a_pattern_are_listed() -> None:
+    transport: Transport = MemoryTransport()  # a type checker compares both
+
+    async def main() -> list[str]:
+        async with encore.Client("memory://", transport=transport) as client:
+            for topic in ("orders-1", "orders-2", "bills"):
+                await client.subscribe(topic, "s")
+            return await transport.topics_matching("persistent://public/default/orders-.*")
+
+    prefix = "persistent://public/default/orders"
+    assert run(main()) == [f"{prefix}-1", f"{prefix}-2"]
 
 
 def test_a_delayed_message_of_a_loop_that_ended_is_delivered_on_the_next() -> None:

@@ -11,12 +11,12 @@ import pytest
 from native_kit import Collector
 
 import pulsar_encore as encore
+from pulsar_encore.codecs.codec import SchemaInfo
 from pulsar_encore.errors import SchemaVersionError
 from pulsar_encore.exceptions import TopicNotFound
 from pulsar_encore.schema import AvroSchema
 from pulsar_encore.transport.interface import Delivery, RetryNotice
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage
-from pulsar_encore.transport.versioned.known_schema import SchemaDefinition
 from pulsar_encore.transport.versioned.schema_gate import SchemaGate
 from pulsar_encore.transport.versioned.versioned_messages import SchemaVersions
 from pulsar_encore.transport.versioned.writer_schemas import WriterSchemas
@@ -24,8 +24,8 @@ from pulsar_encore.wire import pb
 
 ANY_ID = encore.MessageId(-1, 3, 4)
 SCHEMA = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}
-WRITTEN = SchemaDefinition(
-    "Avro", '{"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}'
+WRITTEN = SchemaInfo(
+    "Avro", b'{"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}'
 )
 
 
@@ -36,9 +36,7 @@ class Rig:
         credits: (topic, messages) for which permits were returned.
     """
 
-    def __init__(
-        self, *, durable: bool = True, answer: SchemaDefinition | Exception = WRITTEN
-    ) -> None:
+    def __init__(self, *, durable: bool = True, answer: SchemaInfo | Exception = WRITTEN) -> None:
         self.listener: Any = Collector()
         self.credits: list[tuple[int, int]] = []
         self.answered = asyncio.Event()
@@ -50,7 +48,7 @@ class Rig:
         versions = SchemaVersions(AvroSchema(None, SCHEMA), WriterSchemas(self._fetch))
         self.gate = SchemaGate(transport_consumer, versions, self.listener, durable=durable)
 
-    async def _fetch(self, topic: str, version: int) -> SchemaDefinition:
+    async def _fetch(self, topic: str, version: int) -> SchemaInfo:
         await self.answered.wait()
         if isinstance(self._answer, Exception):
             raise self._answer
@@ -134,7 +132,7 @@ async def test_a_seek_also_drops_the_waiting_messages_of_a_reader() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(SchemaDefinition("Json", "{}"), "of type Json, not AVRO"), (OSError("away"), "away")],
+    [(SchemaInfo("Json", b"{}"), "of type Json, not AVRO"), (OSError("away"), "away")],
 )
 async def test_a_message_with_an_unknown_version_is_delivered_and_its_value_raises(
     answer: Any, why: str
@@ -159,8 +157,8 @@ async def test_versions_of_a_recreated_topic_are_fetched_again() -> None:
     rig.arrive(1)
     assert await rig.values() == [1]
     other = {"name": "m", "type": "int", "default": 0}
-    rig._answer = SchemaDefinition(
-        "Avro", json.dumps({**SCHEMA, "fields": [other, {"name": "n", "type": "int"}]})
+    rig._answer = SchemaInfo(
+        "Avro", json.dumps({**SCHEMA, "fields": [other, {"name": "n", "type": "int"}]}).encode()
     )
     gone = RetryNotice("t-partition-1", TopicNotFound("deleted"), 1, 0.1)
     rig.gate.on_retrying(1, gone)

@@ -76,8 +76,9 @@ def marked(name: str) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_a_correct_program_passes_strict(reported: set[tuple[str, int]]) -> None:
-    assert [line for name, line in sorted(reported) if name == "service.py"] == []
+@pytest.mark.parametrize("program", ["service.py", "typed_messages.py"])
+def test_a_correct_program_passes_strict(reported: set[tuple[str, int]], program: str) -> None:
+    assert [line for name, line in sorted(reported) if name == program] == []
 
 
 @pytest.mark.timeout(LONGEST_S)
@@ -89,9 +90,10 @@ def test_the_notebooks_pass_strict(reported: set[tuple[str, int]]) -> None:
 
 @pytest.mark.timeout(LONGEST_S)
 def test_each_mistake_is_reported(reported: set[tuple[str, int]]) -> None:
-    expected = set(marked("mistakes.py"))
-    assert len(expected) > 20
-    assert {each for each in reported if each[0] == "mistakes.py"} == expected
+    for program, least in (("mistakes.py", 20), ("typed_mistakes.py", 8)):
+        expected = set(marked(program))
+        assert len(expected) > least
+        assert {each for each in reported if each[0] == program} == expected
 
 
 async def test_the_program_runs() -> None:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from ..core.message_states import QUEUED
 from ..core.topic_state import TopicState
@@ -36,6 +36,7 @@ from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
+from ..values.type_variables import T_co
 from .consumer_status import ConsumerStatus
 from .counters import Counters
 from .delivery.batch_receiver import BatchReceiver
@@ -70,7 +71,6 @@ if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .nack_disk_index import NackSpilling
     from .state_writer import StateWriter
 
-logger: logging.Logger = logging.getLogger(__name__)
 
 # Longest time that `close` waits for a connection that acks need, and how often it checks.
 _CLOSE_S: Final = 5.0
@@ -107,10 +107,13 @@ class ConsumerParts:
     held_messages: HeldMessages
     state_writer: StateWriter | None = None
     spilling: NackSpilling | None = None
+    logger_of: Callable[[str], logging.Logger] = logging.getLogger
 
 
-class Consumer:
+class Consumer(Generic[T_co]):
     """A subscription, made by `Client.subscribe`.
+
+    The type parameter is the type of the values, as of `Message`.
 
     Every await can be cancelled or timed out at any point without losing a message. `async with`
     closes the consumer. `async for` receives messages until it is closed. A consumer belongs to the
@@ -134,6 +137,7 @@ class Consumer:
         self, parts: ConsumerParts, *, on_closed: Callable[[Consumer], None] | None = None
     ) -> None:
         self._parts = parts
+        self._logger = parts.logger_of(__name__)
         self._transport_consumer = parts.transport_consumer
         self._options = parts.options
         self._on_closed = on_closed
@@ -168,7 +172,9 @@ class Consumer:
         self._cannot_send = False
         parts.transport_consumer.start(parts.delivery_handler)
         if callback is not None:
-            self._listener = Listener(self, parts.queue, callback, parts.fair_yield)
+            self._listener = Listener(
+                self, parts.queue, callback, parts.fair_yield, parts.logger_of
+            )
             parts.status.on_failure(self._listener.failed)
             if parts.status.refusal is not None:  # the transport failed before the listener existed
                 self._listener.failed(parts.status.refusal)
@@ -190,7 +196,7 @@ class Consumer:
 
     async def receive(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
-    ) -> Message:
+    ) -> Message[T_co]:
         """Wait for the next message and return it.
 
         Args:
@@ -221,7 +227,7 @@ class Consumer:
             raise ConfigurationError("give timeout or timeout_millis, not both")
         return await self._queue.get(wait_ms / 1000)
 
-    async def batch_receive(self) -> list[Message]:
+    async def batch_receive(self) -> list[Message[T_co]]:
         """Return several messages at once, within the limits of `batch_receive_policy`.
 
         Returns:
@@ -240,7 +246,7 @@ class Consumer:
         wait: float | timedelta = 20,
         topic: str | None = None,
         max_per_key: int | None = None,
-    ) -> list[Lease]:
+    ) -> list[Lease[T_co]]:
         """Lease messages for a time; a message that is not settled in that time has failed.
 
         A message whose lease expires is redelivered after the backoff of its attempt if the
@@ -294,7 +300,7 @@ class Consumer:
         records = await self._parts.popping.pop(most, length, longest_ms, only, max_per_key)
         return [Lease(record, self._leases, self._fair_yield, self._loop) for record in records]
 
-    async def lease(self, handle: str) -> Lease:
+    async def lease(self, handle: str) -> Lease[T_co]:
         """Return the lease that a handle names, to settle it in another part of the program.
 
         With `state=`, handles of leases from before a restart work until the lease ends. Such a
@@ -326,10 +332,10 @@ class Consumer:
                 "overtake a failed one of its key: use pop, or subscribe without ordered_leases"
             )
 
-    def __aiter__(self) -> Consumer:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         try:
             return await self.receive()
         except ClosedError:
@@ -757,6 +763,26 @@ class Consumer:
         self._parts.redelivery.redeliver_all()
         self._leases.sweep()
 
+    def redeliver_topic(self, topic: str) -> None:
+        """Redeliver every unacked message of one topic or partition (Exclusive and Failover).
+
+        No attempt is counted. If another consumer of a Failover subscription is active for the
+        topic, the broker delivers the messages to that consumer.
+
+        Raises:
+            ConfigurationError: on Shared and Key_Shared, or for another topic.
+        """
+        self._check_open()
+        for state in self._topic_states:
+            if state.topic == topic:
+                if not self._parts.rewinds.begin_if_unshared(state):
+                    raise ConfigurationError(
+                        "redeliver_topic needs an Exclusive or Failover consumer; this one is "
+                        f"{self._options.consumer_type.name}: nack the messages one by one"
+                    )
+                return
+        raise ConfigurationError(f"this consumer does not read the topic {topic!r}")
+
     # Position, state and close
 
     async def seek(self, messageid: Settleable | int) -> None:
@@ -977,7 +1003,7 @@ class Consumer:
         while not ((self._acks.flush() and not self._topic_states.lost_acks) or self._cannot_send):
             if self._status.dead or self._loop.time() >= deadline:
                 ended = "after its subscription had ended for good"
-                logger.warning(
+                self._logger.warning(
                     "%s/%s was closed %s: acks of %d entries were not sent, those of %d may be "
                     "lost with the connection, and their messages are redelivered",
                     self.topic(),
@@ -1011,7 +1037,7 @@ class Consumer:
         if on_closed is not None:
             on_closed(self)
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -1027,13 +1053,12 @@ class Consumer:
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(self._retrieve)
         return await asyncio.shield(task)
 
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        logger.debug("background call failed: %r", task.exception())
+    def _retrieve(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.debug("background call failed: %r", task.exception())
 
 
 def _position(messageid: Any) -> MessageId:

@@ -8,6 +8,7 @@
         WrongLoopError *
         ForkedError *
       LeaseLostError
+      DecodeError
       PulsarException           errors with a `Result`
         ClosedError *
         Timeout
@@ -45,6 +46,7 @@ from .result import Result
 __all__ = [
     "ClosedError",
     "ConfigurationError",
+    "DecodeError",
     "EncoreError",
     "ForkedError",
     "LeaseLostError",
@@ -99,6 +101,35 @@ class LeaseLostError(EncoreError):
 
     The message is redelivered unless it was acked.
     """
+
+
+class DecodeError(EncoreError):
+    """The payload of a message does not decode with the schema of its consumer or reader.
+
+    The message can still be settled, and `Message.data` returns its payload.
+
+    Attributes:
+        reason: What does not fit, without the other attributes.
+        schema: The schema, such as ``Json(Order)``.
+        field: Path of the field that does not fit, such as ``lines[2].price``; "" for the whole
+            payload.
+        payload: The first bytes of the payload.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        reason: str = "",
+        schema: str = "",
+        field: str = "",
+        payload: bytes = b"",
+    ) -> None:
+        super().__init__(message)
+        self.reason: str = reason
+        self.schema: str = schema
+        self.field: str = field
+        self.payload: bytes = payload
 
 
 class WrongLoopError(ConfigurationError):

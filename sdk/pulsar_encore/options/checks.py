@@ -150,28 +150,6 @@ def directory(value: Any, owner: str) -> Path:
     return Path(path)
 
 
-def check_schema(schema: Any) -> None:
-    """Check that a value is a schema object, by its methods, or None."""
-    if schema is None:
-        return
-    methods = ("encode", "decode_message", "schema_info")
-    if isinstance(schema, type):
-        if all(hasattr(schema, each) for each in methods):
-            raise ConfigurationError(
-                f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
-            )
-        raise ConfigurationError(
-            "schema must be a schema object such as StringSchema() or JsonSchema(Order), "
-            f"got the class {schema.__name__}, which is no schema"
-        )
-    for method in methods:
-        if not callable(getattr(schema, method, None)):
-            raise ConfigurationError(
-                "schema must be a schema object such as StringSchema() or JsonSchema(Order); "
-                f"{type(schema).__name__} has no {method}()"
-            )
-
-
 def check_crypto_key_reader(reader: Any) -> None:
     # `cryptoKeyReader` last: on our own class, reading that attribute loads the C++ client.
     attributes = ("private_key", "cryptoKeyReader")

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from ..codecs.bound_codec import bind
 from ..errors import ConfigurationError, InvalidConfiguration, InvalidTopicName
 from ..values.backoff import BackoffLike, backoff_of, to_ms
 from ..values.letter_topic_names import retry_topic_of
@@ -17,7 +18,6 @@ from .checks import (
     check_booleans,
     check_crypto_key_reader,
     check_event_listener,
-    check_schema,
     integer,
     optional_text,
     string_map,
@@ -149,7 +149,7 @@ class ConsumerOptions:
         ):
             integer(getattr(self, name), name, low=low)
         check_booleans(self)
-        check_schema(self.schema)
+        object.__setattr__(self, "schema", bind(self.schema, reads=True))
         check_crypto_key_reader(self.crypto_key_reader)
         object.__setattr__(self, "properties", string_map(self.properties, "properties"))
         if self.unacked_messages_timeout_ms in (None, 0):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..codecs.bound_codec import bind
 from ..errors import ConfigurationError
 from .checks import (
     check_booleans,
     check_crypto_key_reader,
     check_event_listener,
-    check_schema,
     integer,
     optional_text,
     string_map,
@@ -62,7 +62,7 @@ class ProducerOptions:
         keys = self.encryption_key
         for key in keys if isinstance(keys, tuple) else (keys,):
             optional_text(key, "encryption_key")
-        check_schema(self.schema)
+        object.__setattr__(self, "schema", bind(self.schema, reads=False))
         coerce_fields(
             self,
             compression_type=CompressionType,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..codecs.bound_codec import bind
 from ..errors import ConfigurationError
 from ..values.message_id import MessageId
 from .checks import (
     check_booleans,
     check_crypto_key_reader,
     check_event_listener,
-    check_schema,
     integer,
     optional_text,
     topic_name,
@@ -46,7 +46,7 @@ class ReaderOptions:
                 f"MessageId.latest, got {type(self.start_message_id).__name__}"
             ) from error
         object.__setattr__(self, "start_message_id", start)
-        check_schema(self.schema)
+        object.__setattr__(self, "schema", bind(self.schema, reads=True))
         integer(self.receiver_queue_size, "receiver_queue_size", low=0, high=2**31 - 1)
         optional_text(self.reader_name, "reader_name")
         optional_text(self.subscription_role_prefix, "subscription_role_prefix")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from ..consumer.event_publisher import EventPublisher
 from ..errors import ClosedError, ConfigurationError, ReceiveTimeout
@@ -21,6 +22,7 @@ from ..transport.interface import TransportConsumer
 from ..values.backoff import to_ms
 from ..values.message_id import MessageId
 from ..values.topic_names import full_name
+from ..values.type_variables import T_co
 from .read_queue import Part, ReadQueue
 
 _NAME_DIGITS: Final = 10  # as in the other clients
@@ -44,8 +46,10 @@ def subscription_of(options: ReaderOptions) -> Subscription:
     )
 
 
-class Reader:
+class Reader(Generic[T_co]):
     """Reads one topic from a chosen position. `Client.create_reader` creates it.
+
+    The type parameter is the type of the values, as of `Message`.
 
     A cancelled read loses no message. A reader belongs to the event loop that created it: a call
     from another loop raises `WrongLoopError`, a call in a forked child `ForkedError`.
@@ -64,6 +68,7 @@ class Reader:
         options: ReaderOptions,
         *,
         on_closed: Callable[[Reader], None] | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
         self._transport_consumer = transport_consumer
         self._schema = options.schema
@@ -76,6 +81,7 @@ class Reader:
             self.affinity.loop,
             "reader",
             named=(full_name(options.topic),),
+            logger_of=logger_of,
         )
         self._queue = ReadQueue(transport_consumer, self._event_publisher)
         self._closed = False
@@ -88,7 +94,7 @@ class Reader:
 
     async def read_next(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
-    ) -> Message:
+    ) -> Message[T_co]:
         """Return the next message.
 
         Args:
@@ -105,7 +111,7 @@ class Reader:
 
     async def read_entry(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
-    ) -> list[Message]:
+    ) -> list[Message[T_co]]:
         """Return the unread messages of the next entry, at least one.
 
         An entry is one message or a producer's batch. This is faster than `read_next` for each
@@ -129,7 +135,7 @@ class Reader:
         take: Callable[[], Part],
         timeout_millis: int | None,
         timeout: float | timedelta | None,
-    ) -> list[Message]:
+    ) -> list[Message[T_co]]:
         self._check_open()
         if timeout is not None:
             if timeout_millis is not None:
@@ -147,7 +153,7 @@ class Reader:
             )
         return self._messages(part)
 
-    def _messages(self, part: Part) -> list[Message]:
+    def _messages(self, part: Part) -> list[Message[T_co]]:
         delivery, at, count = part
         topic, partition = self._transport_consumer.topic_of(delivery.topic_number)
         chunk = delivery.first_chunk
@@ -269,7 +275,7 @@ class Reader:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         """Return the next message. The iteration ends when the reader is closed."""
         try:
             return await self.read_next()

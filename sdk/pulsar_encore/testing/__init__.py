@@ -12,7 +12,9 @@ Test without a network, in virtual time, where an hour's delay takes millisecond
 
     testing.run(main())
 
-`run` is `asyncio.run` on a `VirtualClockLoop`. A pytest plug-in can use that loop too.
+`run` is `asyncio.run` on a `VirtualClockLoop`. The package's pytest plugin runs async tests that
+have the marker `pulsar_virtual_time` on that loop. Its fixtures are
+`pulsar_memory`, `pulsar_broker` and `pulsar_faults`.
 
 Code with threads or sockets, which includes the stock transport, needs real time and `broker()`::
 
@@ -27,9 +29,13 @@ from ..devbroker import BrokerSettings, BrokerThread, Credential, Fault, FaultPl
 from .broker_context import BrokerUrl as BrokerUrl
 from .broker_context import broker
 from .command_log import Command
+from .memory_pulsar import MemoryPulsar
 from .memory_transport import MemoryTransport
+from .received_message import message
+from .stored_letters import letters
 from .virtual_clock import Deadlock, run
 from .virtual_clock import VirtualClockLoop as VirtualClockLoop
+from .worker_drain import Drained, drain
 
 # `BrokerUrl` and `VirtualClockLoop` are not listed: the methods that they inherit from str and from
 # asyncio's loop would make help() of this module ten times as long.
@@ -39,10 +45,15 @@ __all__ = [
     "Command",
     "Credential",
     "Deadlock",
+    "Drained",
     "Fault",
     "FaultPlan",
+    "MemoryPulsar",
     "MemoryTransport",
     "TlsSettings",
     "broker",
+    "drain",
+    "letters",
+    "message",
     "run",
 ]

@@ -311,6 +311,9 @@ class MemoryTransport:
     ) -> TransportProducer:
         return await self._native_transport().create_producer(options, listener)
 
+    async def topics_matching(self, pattern: str) -> list[str]:
+        return await self._native_transport().topics_matching(pattern)
+
     async def schema_of(self, topic: str, version: int) -> Any:
         return await self._native_transport().schema_of(topic, version)
 

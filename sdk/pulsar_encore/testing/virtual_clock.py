@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from ..errors import EncoreError
 
 T = TypeVar("T")
+
+_DEADLOCK: Final = (
+    "every task waits and no timer is set; give what is awaited a timeout to see which it is"
+)
 
 
 class Deadlock(EncoreError):
@@ -26,16 +30,17 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self, deadlock_timeout_s: float) -> None:
         super().__init__()
         self.now_s = 0.0
+        self.interrupt: Callable[[], object] | None = None
         self._patience_s = deadlock_timeout_s
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             events = super().select(self._patience_s)
             if not events:
-                raise Deadlock(
-                    "every task waits and no timer is set; give what is awaited a timeout to see "
-                    "which it is"
-                )
+                interrupt, self.interrupt = self.interrupt, None
+                if interrupt is None:
+                    raise Deadlock(_DEADLOCK)
+                interrupt()
             return events
         events = super().select(0)
         if not events and timeout > 0:
@@ -69,6 +74,36 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         if seconds < 0:
             raise ValueError(f"time only goes forward, not {seconds} s")
         self._jumping.now_s += seconds
+
+    async def interrupt_deadlock(self, call: Awaitable[T]) -> T:
+        """Await a call in the current task. A deadlock then raises in the code that awaits.
+
+        Otherwise `Deadlock` ends the run of the loop, where no traceback shows what is awaited, and
+        the task waits on. A second deadlock during the call does so.
+
+        Raises:
+            Deadlock: from `CancelledError`, if every task waits and no timer is set.
+        """
+        __tracebackhide__ = True  # pytest then shows the code that awaits
+        task = asyncio.current_task(self)
+        assert task is not None  # a coroutine runs in a task
+        cancelling = task.cancelling()
+        deadlocked = False
+
+        def interrupt() -> None:
+            nonlocal deadlocked
+            deadlocked = True
+            task.cancel()
+
+        outer, self._jumping.interrupt = self._jumping.interrupt, interrupt
+        try:
+            return await call
+        except asyncio.CancelledError as error:
+            if deadlocked and task.uncancel() <= cancelling:
+                raise Deadlock(_DEADLOCK) from error
+            raise
+        finally:
+            self._jumping.interrupt = outer
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait in real time for the threads of `asyncio.to_thread`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from ...errors import ConfigurationError, LeaseLostError
 from ...eventloop.alarm import due_in_ms, now_ms, wall_now_ms
@@ -14,6 +14,7 @@ from ...eventloop.fair_yield import FairYield
 from ...letters.evidence import check_error
 from ...message import Message
 from ...values.message_id import MessageId
+from ...values.type_variables import T_co
 from .lease_length import length_ms
 from .lease_record import LeasedMessage, LeaseGranter, lost
 
@@ -22,7 +23,7 @@ _LATE_MS: Final = 100  # delay after the end at which the lease is checked
 _SHARE: Final = 3  # renewed after each third of its length, so that one renewal may be late
 
 
-class Lease:
+class Lease(Generic[T_co]):
     """The exclusive claim on a message until `expires_at`, made by `Consumer.pop`.
 
     If the message is not settled by then, the attempt counts as failed. The message is redelivered
@@ -58,7 +59,7 @@ class Lease:
         return f"<Lease on {self.message_id!r}, {state}>"
 
     @property
-    def message(self) -> Message:
+    def message(self) -> Message[T_co]:
         """The leased message.
 
         Raises:

@@ -11,13 +11,14 @@ from random import Random
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from ...codecs.codec import SchemaInfo
 from ...errors import ClosedError, TopicNotFound
 from ...eventloop.affinity import LoopEnd, end_all, running_loop
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...values.topic_names import full_name
 from ...wire import pulsar_pb2 as pb
 from ..interface import ProducerListener, TransportConsumer, TransportProducer
-from ..versioned.known_schema import KnownSchema, SchemaDefinition
+from ..versioned.known_schema import KnownSchema
 from ..versioned.versioned_consumer import VersionedConsumer
 from ..versioned.versioned_messages import SchemaVersions, has_versions
 from ..versioned.writer_schemas import WriterSchemas
@@ -33,6 +34,7 @@ from .lookup.lookup import Lookup
 from .lookup.lookup_interface import NamePattern
 from .lookup.refresh_schedule import RefreshSchedule, TimedSchedule
 from .producer.native_producer import NativeProducer, open_producer
+from .wire_schema import known_info
 
 _NAME_DIGITS: Final = 5  # as many as in Java
 
@@ -192,10 +194,8 @@ class NativeTransport:
         for scope in list(self._scopes.values()):
             scope.lookup.pool.retry_now()
 
-    async def _definition(self, topic: str, version: int) -> SchemaDefinition:
-        schema = await self._scope().lookup.schema(full_name(topic), version)
-        kind = pb.Schema.Type.Name(schema.type)
-        return SchemaDefinition(kind, schema.schema_data.decode(errors="replace"))
+    async def _definition(self, topic: str, version: int) -> SchemaInfo:
+        return known_info(await self._scope().lookup.schema(full_name(topic), version))
 
     def shutdown(self) -> None:
         self._closed = True

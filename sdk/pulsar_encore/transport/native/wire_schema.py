@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from ...codecs.codec import SchemaInfo
 from ...errors import ConfigurationError
 from ...wire import pulsar_pb2 as pb
 
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Types that are sent without a schema.
 _WITHOUT_SCHEMA = ("BYTES", "NONE", "AUTO_CONSUME", "AUTO_PUBLISH")
 
@@ -16,24 +19,37 @@ def wire_schema(schema: Any) -> pb.Schema | None:
 
     Args:
         schema: An object with the `schema_info()` of `pulsar-client`, or with one that returns a
-            `pb.Schema`.
+            `SchemaInfo`, a `pb.Schema`, or None for no schema.
     """
     if schema is None:
         return None
     info = schema.schema_info()
-    if isinstance(info, pb.Schema):
+    if info is None or isinstance(info, pb.Schema):
         return info
-    label = str(info.schema_type().name)
-    if label in _WITHOUT_SCHEMA:
+    if not isinstance(info, SchemaInfo):
+        info = SchemaInfo(info.schema_type().name, info.schema().encode(), info.name())
+    if info.kind in _WITHOUT_SCHEMA:
         return None
-    number = _NUMBERS.get(_normalized(label))
+    number = _NUMBERS.get(_normalized(info.kind))
     if number is None:
-        raise ConfigurationError(f"schema of type {label}: the protocol has no such type")
-    return pb.Schema(name=info.name(), type=number, schema_data=info.schema().encode())
+        raise ConfigurationError(f"schema of type {info.kind}: the protocol has no such type")
+    wire = pb.Schema(name=info.name, type=number, schema_data=info.definition)
+    for key, value in info.properties.items():
+        wire.properties.add(key=key, value=value)
+    return wire
+
+
+def known_info(schema: pb.Schema) -> SchemaInfo:
+    """Return a schema of the protocol as a `SchemaInfo`."""
+    properties = {each.key: each.value for each in schema.properties}
+    # "KeyValue" is KEY_VALUE in the other interfaces of Pulsar, and "Bool" is BOOLEAN.
+    kind = _CAPITAL.sub("_", pb.Schema.Type.Name(schema.type)).upper()
+    kind = {"BOOL": "BOOLEAN"}.get(kind, kind)
+    return SchemaInfo(kind, schema.schema_data, schema.name, properties)
 
 
 def _normalized(label: str) -> str:
-    return label.replace("_", "").lower()
+    return label.replace("_", "").lower().replace("boolean", "bool")
 
 
 _NUMBERS = {

@@ -12,6 +12,7 @@ from weakref import WeakSet
 import _pulsar
 import pulsar
 
+from ...codecs.codec import SchemaInfo
 from ...errors import (
     ClosedError,
     ConfigurationError,
@@ -23,7 +24,7 @@ from ...eventloop.close_once import CloseOnce
 from ...options import ClientOptions, ProducerOptions, Subscription
 from ...values.topic_names import full_name
 from ..interface import ProducerListener, TransportConsumer, TransportProducer
-from ..versioned.known_schema import KnownSchema, SchemaDefinition
+from ..versioned.known_schema import KnownSchema
 from ..versioned.versioned_consumer import VersionedConsumer
 from ..versioned.versioned_messages import SchemaVersions, has_versions
 from ..versioned.writer_schemas import WriterSchemas
@@ -39,7 +40,7 @@ from .producer_config import producer_configuration
 from .stock_consumer import STOCK, StockConsumer
 from .stock_producer import StockProducer
 from .stock_reader import StockReader
-from .stock_schemas import attach
+from .stock_schemas import attach, check_readable, known_info
 
 # Longest wait for pending creations in `close`: an unreachable broker would keep the caller for
 # operation_timeout_seconds.
@@ -79,6 +80,7 @@ class StockTransport:
         return self._native
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
+        check_readable(subscription.schema)
         child: StockConsumer | StockReader | VersionedConsumer
         if subscription.durable:
             child = await self._consumer(subscription)
@@ -195,9 +197,8 @@ class StockTransport:
         self._creations.then(partial(end_open, self._native))
 
 
-async def _definition(native: Any, topic: str, version: int) -> SchemaDefinition:
-    info = await _schema_info(native, topic, version)
-    return SchemaDefinition(info.schema_type().name, info.schema())
+async def _definition(native: Any, topic: str, version: int) -> SchemaInfo:
+    return known_info(await _schema_info(native, topic, version))
 
 
 async def _schema_info(native: Any, topic: str, version: int) -> Any:

@@ -1,19 +1,8 @@
-"""Schemas as brokers store them."""
+"""A schema that a broker has already."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-
-class SchemaDefinition(NamedTuple):
-    """A version of a topic's schema.
-
-    Attributes:
-        kind: The schema type, in the spelling of the protocol or of `pulsar-client`.
-    """
-
-    kind: str
-    text: str
+from typing import Any
 
 
 class KnownSchema:

@@ -1,15 +1,18 @@
 """Messages that decode their value with the schema they were written with.
 
-This works for the Avro schemas of `pulsar-client`, which accept a writer's schema.
+This is for codecs that need it, and for the Avro schemas of `pulsar-client`, which accept a
+writer's schema.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ... import stock
+from ...codecs.bound_codec import BoundCodec
+from ...errors import SchemaVersionError
 from ...message import RawMessage
 from ...values.crypto_keys import ContextFields
 from ...values.message_id import MessageId
@@ -22,10 +25,14 @@ def has_versions(schema: Any) -> bool:
 
     False for a subclass with its own `decode_message`, which finds the schema itself.
     """
-    return (
+    return needs_writer(schema) or (
         stock.is_one(schema, "pulsar.schema.AvroSchema")
         and type(schema).decode_message.__qualname__ == "AvroSchema.decode_message"
     )
+
+
+def needs_writer(schema: Any) -> TypeGuard[BoundCodec]:
+    return isinstance(schema, BoundCodec) and schema.needs_writer
 
 
 class SchemaVersions:
@@ -33,8 +40,10 @@ class SchemaVersions:
 
     def __init__(self, schema: Any, writers: WriterSchemas) -> None:
         self._schema = schema
+        self._codec: BoundCodec | None = schema if needs_writer(schema) else None
         self._writers = writers
         self._parsed: dict[Version, dict[str, Any]] = {}
+        self._decoders: dict[Version | None, Callable[[RawMessage], Any]] = {}
         self.lacks: Callable[[Version | None], bool] = writers.lacks
         self.deleted: Callable[[str], None] = writers.deleted
         self.fetch: Callable[[Version], Coroutine[Any, Any, None]] = writers.fetch
@@ -44,21 +53,40 @@ class SchemaVersions:
     ) -> tuple[Version | None, list[RawMessage]]:
         """Return the version to fetch first, or None, and the messages of an entry bound to it.
 
-        An entry without values does not wait for a schema.
+        An entry without values does not wait for a schema, except that keys may need it.
         """
         number = messages[0].int_schema_version()
         version = self._writers.version(base_name(topic), number) if number >= 0 else None
-        if version is not None and all(each.has_null_value() for each in messages):
-            version = None
+        if version is not None and self._codec is None:
+            if all(each.has_null_value() for each in messages):
+                version = None
         return version, [VersionedMessage(each, self, version) for each in messages]
 
     def decode(self, message: RawMessage, version: Version | None) -> Any:
+        if self._codec is not None:
+            decode = self._decoders.get(version)
+            if decode is None:
+                written = None if version is None else self._writers.definition(version)
+                decode = self._decoders[version] = self._codec.written_decoder(written)
+            return decode(message)
         if version is None:  # written as bytes
             return self._schema.decode(message.data())
         writer = self._parsed.get(version)
         if writer is None:
-            writer = self._parsed[version] = json.loads(self._writers.definition(version))
+            writer = self._parsed[version] = self._avro(version)
         return self._schema._decode_bytes(message.data(), writer)
+
+    def _avro(self, version: Version) -> dict[str, Any]:
+        schema = self._writers.definition(version)
+        if schema.kind.upper() != "AVRO":
+            topic, number, _ = version
+            raise SchemaVersionError(
+                f"schema version {number} of {topic}, with which the message was written, is of "
+                f"type {schema.kind}, not AVRO: data() has the bytes",
+                result="IncompatibleSchema",
+            )
+        definition: dict[str, Any] = json.loads(schema.definition)
+        return definition
 
 
 class VersionedMessage:

@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ...errors import IncompatibleSchema, SchemaVersionError, TransportTimeout
-from .known_schema import SchemaDefinition
+from ...codecs.codec import SchemaInfo
+from ...errors import SchemaVersionError, TransportTimeout
 
 #: A topic without its partition, a version of its schema, and how often the topic was deleted. A
 #: topic that is created again numbers its versions from 0.
 Version = tuple[str, int, int]
 
-Fetch = Callable[[str, int], Awaitable[SchemaDefinition]]
+Fetch = Callable[[str, int], Awaitable[SchemaInfo]]
 
 #: Longest wait of messages for their schema, in s. They are then delivered without it.
 WAIT_S: Final = 15.0
@@ -30,7 +30,7 @@ class WriterSchemas:
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch_definition = fetch
-        self._known: dict[Version, str] = {}
+        self._known: dict[Version, SchemaInfo] = {}
         self._deletions: dict[str, int] = {}  # how often each topic was deleted
         self._failed: dict[Version, tuple[float, Exception]] = {}
         # An event loop waits for its own tasks only.
@@ -69,10 +69,7 @@ class WriterSchemas:
 
     async def _fetch(self, version: Version) -> None:
         try:
-            found = await self._fetch_definition(*version[:2])
-            if found.kind.upper() != "AVRO":
-                raise IncompatibleSchema(f"it is of type {found.kind}, not AVRO")
-            self._known[version] = found.text
+            self._known[version] = await self._fetch_definition(*version[:2])
             self._failed.pop(version, None)
         except Exception as error:
             self._fail(version, error)
@@ -80,8 +77,8 @@ class WriterSchemas:
     def _fail(self, version: Version, error: Exception) -> None:
         self._failed[version] = (asyncio.get_running_loop().time(), error)
 
-    def definition(self, version: Version) -> str:
-        """Return a version as JSON, or raise SchemaVersionError if it is not known."""
+    def definition(self, version: Version) -> SchemaInfo:
+        """Return a version, or raise SchemaVersionError if it is not known."""
         known = self._known.get(version)
         if known is not None:
             return known

@@ -1,0 +1,1 @@
+"""A worker: it receives messages, calls a handler for each, and settles them."""

@@ -1,0 +1,85 @@
+"""The verbs of a message that only its worker can serve, during one handler call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ..errors import ConfigurationError
+from ..options.checks import seconds, topic_name
+from .outbox import Outgoing, checked_out, out_of
+from .scheduler import Job
+
+if TYPE_CHECKING:
+    from ..message import DetachedMessage, MessageConsumer
+
+_MOST_S: Final = 30 * 86_400.0  # a lease lasts at most as long
+
+
+class ContextServer(Protocol):
+    """The part of a worker that serves its handlers.
+
+    Attributes:
+        stopping: Set when the worker begins its drain.
+        publish_topic: The topic of results, or None.
+    """
+
+    @property
+    def stopping(self) -> asyncio.Event: ...
+    @property
+    def publish_topic(self) -> str | None: ...
+    def extend(self, job: Job, seconds: float) -> None: ...
+    def detach(self, job: Job, lease: float) -> DetachedMessage: ...
+
+
+class HandlerContext:
+    """One handler call.
+
+    Attributes:
+        outgoing: Messages to publish before the received message is acked, in order.
+        consumer: Settles a message that no consumer holds, in tests; None otherwise.
+    """
+
+    __slots__ = ("_job", "_server", "consumer", "outgoing")
+
+    def __init__(self, server: ContextServer, job: Job) -> None:
+        self._server = server
+        self._job = job
+        self.outgoing: list[Outgoing] = []
+        self.consumer: MessageConsumer | None = None
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        return self._server.stopping
+
+    def extend(self, length: float | timedelta) -> None:
+        self._server.extend(self._job, seconds(length, "seconds", high=_MOST_S))
+
+    def detach(self, lease: float | timedelta = 3600) -> DetachedMessage:
+        return self._server.detach(self._job, seconds(lease, "lease", high=_MOST_S))
+
+    def publish(
+        self,
+        value: Any,
+        *,
+        topic: str | None = None,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        if topic is None:
+            topic = self._server.publish_topic
+        if topic is None:
+            raise ConfigurationError(
+                "publish needs a topic: give topic=, or Worker(..., publish=) for all results"
+            )
+        self.outgoing.append(
+            Outgoing(topic_name(topic, "topic"), checked_out(value, key, properties))
+        )
+
+    def add_result(self, result: Any) -> None:
+        """Add a value that the handler returned or yielded; None adds nothing."""
+        topic = self._server.publish_topic
+        if result is not None and topic is not None:
+            self.outgoing.append(Outgoing(topic, out_of(result)))

@@ -1,0 +1,434 @@
+"""The public `Worker`: a subscription, its handler, and everything between them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+
+from typing_extensions import TypeVar
+
+from ..consumer.events import BecameInactive, ConsumerEvent, Failed
+from ..errors import ConfigurationError
+from ..message import Message
+from ..options import InitialPosition, RocksState
+from .breaker import Breaker
+from .drain_deadline import DrainDeadline
+from .handler_call import HandlerCall, HandlerKind
+from .health import Health, Report
+from .outbox import PublishTo
+from .outcome import Outcome
+from .retry_policy import RetryPolicy
+from .scheduler import Order
+from .single_call import call_once
+from .subscribe_options import SubscribeOptions
+from .worker_options import DEFAULT_MAX_BYTES, WorkerOptions
+from .worker_session import Session
+from .worker_start import wait_until_made
+
+if TYPE_CHECKING:
+    from ..client import Client
+    from ..consumer.consumer import Consumer
+
+log: logging.Logger = logging.getLogger(__name__)
+
+T = TypeVar("T", default=Any)
+
+
+class Worker(Generic[T]):
+    """A handler that processes the messages of a subscription, until it is stopped.
+
+    The worker subscribes, runs up to `concurrency` handlers at once, and settles every message by
+    the result of its handler: a return acks the message, `Reject` dead-letters it, and any other
+    error is retried after a backoff, until the attempts of `retry` are used up. `encore.run` runs
+    workers and drains them at SIGTERM and SIGINT. `async with worker:` runs one in the background.
+
+    Args:
+        client: The client that subscribes and publishes. The worker does not close it.
+        topics: A topic, a list of topics, an `re.Pattern`, or a dict of topic to priority, where
+            messages of a higher number start first. One start in ten goes to the topic that waited
+            longest.
+        subscription: Name of the subscription.
+        handler: An `async def`, an async generator function or a plain function with one or two
+            required parameters: the value, and the `Message`. A plain function runs in a thread.
+        schema: As for `Client.subscribe`, such as `Json(Order)`.
+        concurrency: Most handlers at once.
+        max_bytes: Most payload bytes of messages in this process. One larger message runs alone.
+        order: "none" (Shared), "key" (Key_Shared: one message of a key at a time) or "partition"
+            (Failover: one message of a partition at a time). With an order, a failed message waits
+            here and is tried again before the messages behind it.
+        timeout: Longest run of a handler, in seconds or as a timedelta. Then it is cancelled, which
+            is a failed attempt. None for no limit. A plain function cannot be interrupted.
+        drain: Seconds from the signal to the return of `run`. Handlers get 3 s less.
+        prefetch: Most messages that wait here for a free slot; None for twice `concurrency`.
+        retry: Attempts, backoff and dead letters.
+        breaker: Pauses the worker while a dependency is away, without using up attempts.
+        reject_limit: After so many rejections in a row the worker takes one message each 30 s,
+            because one bad deployment could dead-letter a whole backlog. None for no limit.
+        initial_position: Where a new subscription begins.
+        state: A `RocksState`, so that attempts survive a process that a message kills.
+        publish: The topic of results, or a `PublishTo` with a schema. Results are stored before the
+            message is acked; an error is a failed attempt. Without it, results are ignored.
+        name: Name in logs and reports; None for "topics/subscription".
+        on_failure: "raise", or "terminate" to also send SIGTERM to this process if the worker
+            fails. An ASGI server needs that: it goes on serving after its lifespan task has ended.
+        start_retry: Wait for a broker that is away, and for a subscription that another process
+            still holds. False to fail at once.
+        options: Further options of `Client.subscribe`.
+
+    Raises:
+        ConfigurationError: if a parameter is wrong, or if two of them contradict each other.
+
+    Example:
+        ```python
+        async def bill(order: Order) -> None:
+            if order.total < 0:
+                raise pulsar_encore.Reject("negative total")
+            await gateway.charge(order)
+
+
+        async with pulsar_encore.Client("pulsar://localhost:6650") as client:
+            worker = pulsar_encore.Worker(
+                client, "orders", "billing", bill, schema=pulsar_encore.Json(Order), order="key"
+            )
+            await pulsar_encore.run(worker)
+        ```
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topics: str | Sequence[str] | re.Pattern[str] | Mapping[str, int],
+        subscription: str,
+        handler: Callable[..., Any],
+        *,
+        schema: Any = None,
+        concurrency: int = 16,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        order: Order | Literal["none", "key", "partition"] = Order.NONE,
+        timeout: float | timedelta | None = None,
+        drain: float | timedelta = 20.0,
+        prefetch: int | None = None,
+        retry: RetryPolicy | None = None,
+        breaker: Breaker | None = None,
+        reject_limit: int | None = 20,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        state: RocksState | None = None,
+        publish: str | PublishTo | None = None,
+        name: str | None = None,
+        on_failure: Literal["raise", "terminate"] = "raise",
+        start_retry: bool = True,
+        options: SubscribeOptions | None = None,
+    ) -> None:
+        self._options = WorkerOptions(
+            topics=topics,
+            subscription=subscription,
+            schema=schema,
+            concurrency=concurrency,
+            max_bytes=max_bytes,
+            order=order,
+            timeout=timeout,
+            drain=drain,
+            prefetch=prefetch,
+            retry=RetryPolicy() if retry is None else retry,
+            breaker=breaker,
+            reject_limit=reject_limit,
+            initial_position=initial_position,
+            state=state,
+            publish=PublishTo(publish) if isinstance(publish, str) else publish,
+            name=name,
+            on_failure=on_failure,
+            start_retry=start_retry,
+            options=options,
+        )
+        self.client: Client = client
+        self._handler = HandlerCall(handler)
+        if self._handler.kind is HandlerKind.GENERATOR and publish is None:
+            raise ConfigurationError(
+                "the handler is an async generator, and nothing is done with its values: give the "
+                'topic of its results, as in Worker(..., publish="invoices")'
+            )
+        self.name: str = name or f"{self._topics_text()}/{subscription}"
+        self.drain: float = self._options.drain_s
+        self.on_failure: Literal["raise", "terminate"] = on_failure
+        self._on_outcome: Callable[[Outcome], None] | None = None
+        self._state = "new"
+        self._error: BaseException | None = None
+        self._paused = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_requested = False
+        self._deadline: DrainDeadline | None = None
+        self._stopping: asyncio.Event | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._started: asyncio.Event | None = None
+        self._session: Session | None = None
+        self._background: asyncio.Task[Report] | None = None
+        self._parent: asyncio.Task[Any] | None = None
+
+    def _topics_text(self) -> str:
+        pattern = self._options.pattern
+        return ",".join(self._options.topic_names) if pattern is None else pattern.pattern
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name}, {self._state}>"
+
+    # Running
+
+    async def run(self, *, drain: float | timedelta | None = None) -> Report:
+        """Call `pulsar_encore.run` with this worker."""
+        from .run import run  # lazy: `run` is above this file
+
+        return await run(self, drain=drain)
+
+    async def serve(self, deadline: DrainDeadline | None = None) -> Report:
+        """Process messages until `stop` is called, and drain. Installs no signal handlers.
+
+        Cancelling the call closes the worker at once; its unfinished messages are redelivered.
+
+        Raises:
+            ConfigurationError: if the worker has already run. Make a new one.
+            EncoreError: if the subscription is refused or ends for good.
+        """
+        if self._state != "new":
+            raise ConfigurationError(f"worker {self.name} has already run: make a new one")
+        loop = asyncio.get_running_loop()
+        if deadline is None:
+            deadline = DrainDeadline(self.drain, loop.time)
+        self._loop, self._deadline = loop, deadline
+        self._stopping = asyncio.Event()
+        if self._started is None:
+            self._started = asyncio.Event()
+        self._ended = loop.create_future()
+        self._state = "starting"
+        if self._stop_requested:
+            self._begin_stop()
+        try:
+            await self._serve(deadline)
+        except BaseException as error:
+            self._state = "failed"
+            self._error = error
+            raise
+        finally:
+            self._started.set()
+        self._state = "ended"
+        return self.report()
+
+    async def _serve(self, deadline: DrainDeadline) -> None:
+        assert self._stopping is not None
+        assert self._ended is not None
+        assert self._started is not None
+        consumer = await self._subscribe(self._stopping)
+        if consumer is None:
+            return
+        self._session = session = Session(
+            self.client,
+            consumer,
+            self._options,
+            self._handler,
+            self.name,
+            self._stopping,
+            self._fail,
+        )
+        session.on_outcome = self._on_outcome
+        try:
+            if self._paused:
+                session.core.pause()
+            session.start()
+            self._state = "running"
+            self._started.set()
+            await self._ended
+        finally:
+            self._state = "draining"
+            self._stopping.set()
+            deadline.begin()
+            try:
+                if not _is_cancelled():
+                    await session.drain(deadline)
+            finally:
+                await session.close(deadline)
+
+    async def _subscribe(self, stopping: asyncio.Event) -> Consumer | None:
+        options = self._options
+
+        async def subscribe() -> Consumer:
+            consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
+            try:
+                await consumer.create_letter_subscriptions()
+            except BaseException:
+                await consumer.close()
+                raise
+            return consumer
+
+        if not options.start_retry:
+            return await subscribe()
+        return await wait_until_made(subscribe, self.name, stopping, Random())
+
+    def _on_event(self, event: ConsumerEvent) -> None:
+        if isinstance(event, BecameInactive) and self._session is not None:
+            self._session.lose_topic(event.topic)
+        elif isinstance(event, Failed) and event.component == "consumer":
+            self._fail(event.error)
+        keywords = {} if self._options.options is None else self._options.options.keywords
+        listener = keywords.get("event_listener")
+        if listener is not None:
+            listener(event)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._ended is not None and not self._ended.done():
+            log.error("worker %s failed: %s", self.name, error)
+            self._ended.set_exception(error)
+
+    async def handle(self, message: Message[T]) -> Outcome:
+        """Call the handler for one message by all rules, and return the outcome. For tests.
+
+        The worker need not run, and nothing is sent: published messages are in the outcome. The
+        breaker and the reject limit see only this call.
+
+        Args:
+            message: A message of `pulsar_encore.testing.message`. A payload that it was made from
+                is decoded with the schema of the worker.
+
+        Raises:
+            ConfigurationError: if `message` is no message.
+        """
+        return await call_once(self._options, self._handler, message)
+
+    def watch_outcomes(self, on_outcome: Callable[[Outcome], None]) -> None:
+        """Call a function with the outcome of each handler call. For tests; call it before `run`.
+
+        The outcomes name no published messages.
+        """
+        self._on_outcome = on_outcome
+
+    # Control
+
+    def stop(self) -> None:
+        """Begin the drain. Can be called more than once, and from any thread."""
+        self._stop_requested = True
+        loop = self._loop
+        if loop is None:
+            return
+        with suppress(RuntimeError):  # the loop is closed, so the worker has ended
+            loop.call_soon_threadsafe(self._begin_stop)
+
+    def _begin_stop(self) -> None:
+        if self._stopping is None or self._ended is None or self._deadline is None:
+            return
+        self._deadline.begin()
+        self._stopping.set()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def pause(self) -> None:
+        """Start no further handler until `resume`. Running handlers go on."""
+        self._paused = True
+        if self._session is not None:
+            self._session.core.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused = False
+        if self._session is not None:
+            self._session.core.resume()
+            self._session.update()
+
+    @property
+    def consumer(self) -> Consumer:
+        """The consumer, for `Consumer.lease` and `Consumer.statistics`.
+
+        Raises:
+            ConfigurationError: if the worker has not started.
+        """
+        if self._session is None:
+            raise ConfigurationError(f"worker {self.name} has not started, so it has no consumer")
+        return self._session.consumer
+
+    @property
+    def held(self) -> int:
+        """Number of messages that are in this worker: ready, running, waiting or being settled."""
+        return 0 if self._session is None else len(self._session.core)
+
+    # In the background
+
+    async def __aenter__(self) -> Self:
+        """Start the worker in a task, and wait until it has subscribed.
+
+        If the worker fails later, the task that entered the context is cancelled, and the `async
+        with` statement raises the worker's error.
+        """
+        self._parent = asyncio.current_task()
+        self._started = asyncio.Event()
+        self._background = asyncio.ensure_future(self.serve())
+        self._background.add_done_callback(self._background_ended)
+        try:
+            await self._started.wait()
+        except BaseException:
+            self._parent = None
+            self._background.cancel()
+            raise
+        if self._error is not None:
+            self._parent = None
+            await self._background  # raises the error
+        return self
+
+    def _background_ended(self, task: asyncio.Task[Report]) -> None:
+        if task.cancelled() or task.exception() is None:
+            return
+        if self.on_failure == "terminate":
+            log.error("worker %s failed, and ends this process by SIGTERM", self.name)
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self._parent is not None:
+            self._parent.cancel()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._background is not None
+        parent, self._parent = self._parent, None
+        self.stop()
+        await asyncio.wait((self._background,))
+        failure = None if self._background.cancelled() else self._background.exception()
+        if failure is None:
+            return
+        if isinstance(error, asyncio.CancelledError) and parent is not None:
+            parent.uncancel()
+        if error is None or isinstance(error, asyncio.CancelledError):
+            raise failure
+
+    # What is seen from outside
+
+    def health(self) -> Health:
+        """Return the state of the worker, for a readiness probe."""
+        session = self._session
+        if session is None or self._state not in ("running", "draining"):
+            reason = f"the worker is {self._state}"
+            if self._error is not None:
+                reason += f": {self._error}"
+            return Health(ready=False, reasons=(reason,), state=self._state)
+        return session.health(
+            "paused" if self._paused and self._state == "running" else self._state
+        )
+
+    def unfinished(self) -> int:
+        """Return how many handlers were left behind by the drain and still run."""
+        return 0 if self._session is None else self._session.unfinished()
+
+    def report(self) -> Report:
+        """Return the counts since the start."""
+        return Report(name=self.name) if self._session is None else self._session.report()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

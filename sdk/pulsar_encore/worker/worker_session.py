@@ -1,0 +1,574 @@
+"""A running worker: it takes messages, runs their handlers, and settles them.
+
+`worker_core` decides; this file does the I/O. Every message that the session takes stays held by
+its consumer until it is settled, so a session that ends early gives all of them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    MessageNotHeldError,
+    UnreadableError,
+)
+from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
+from ..message import Message, set_handler_context, size_of
+from ..values.topic_names import base_name
+from .decoding import Undecodable, decoded
+from .drain_deadline import DrainDeadline
+from .handler_call import HandlerCall
+from .handler_context import HandlerContext
+from .health import Health, LongHandler, Report
+from .loop_watchdog import LoopWatchdog
+from .outbox import Outbox
+from .outcome import Outcome, outcome_of
+from .scheduler import Order
+from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
+from .slots import Result as SlotResult
+from .worker_core import (
+    Ack,
+    CoreSnapshot,
+    DeadLetter,
+    Discard,
+    Failed,
+    Hold,
+    Job,
+    Lost,
+    Nack,
+    RetryLetter,
+    Succeeded,
+    WorkerCore,
+)
+from .worker_options import HELD_LIMIT, LONG_HANDLER_S, WorkerOptions
+
+if TYPE_CHECKING:
+    from ..client import Client
+    from ..consumer.consumer import Consumer
+    from ..consumer.leases.lease import Lease
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_SETTLE_AGAIN_MS: Final = 5_000
+_SUCCEEDED: Final = Succeeded()
+_LOST: Final = "lost"
+_DRAIN: Final = "drain"
+_LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
+_UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
+
+
+class Session:
+    """One run of a worker on one consumer.
+
+    Args:
+        options: The checked parameters of the worker.
+        failed: Called once with the error that ends the session.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        consumer: Consumer,
+        options: WorkerOptions,
+        handler: HandlerCall,
+        name: str,
+        stopping: asyncio.Event,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.consumer = consumer
+        self._options = options
+        self._handler = handler
+        self._name = name
+        self.stopping: asyncio.Event = stopping
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._priorities = options.priorities
+        self._topics: dict[str, tuple[int, bool]] = {}
+        self._order = Order(options.order)
+        self._max_age_ms = options.retry.max_age_ms
+        publish = options.publish
+        self.publish_topic: str | None = None if publish is None else publish.topic
+        # Messages can be too old, or spent, when they would start.
+        self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
+        self._outbox = Outbox(client, publish)
+        self.core = WorkerCore(
+            order=self._order,
+            concurrency=options.concurrency,
+            prefetch=options.prefetch_messages,
+            max_bytes=options.max_bytes,
+            retry=options.retry,
+            breaker=options.breaker,
+            reject_limit=options.reject_limit,
+            rng=Random(),
+            held_limit=HELD_LIMIT,
+        )
+        self._watchdog = LoopWatchdog.watch()
+        self.slots: Slots[Job] = Slots(
+            options.concurrency,
+            self._next_job,
+            self._handle,
+            self._finished,
+            timeout=options.timeout_s,
+            cancellable=handler.cancellable,
+            stuck=self._on_stuck,
+            watchdog=self._watchdog,
+            name=f"pulsar-encore handler of {name}",
+        )
+        self._room = asyncio.Event()
+        self._alarm = Alarm(self._loop)
+        self._alarm.start(self._ring)
+        self._receiver: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._received = self._succeeded = 0
+        self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
+        self._detached: set[Job] = set()
+        self._given_back = 0
+        self._abandoned = 0
+        #: Called with the outcome of each handler call, for tests.
+        self.on_outcome: Callable[[Outcome], None] | None = None
+
+    # Taking messages
+
+    def start(self) -> None:
+        self._receiver = self._loop.create_task(self._receive())
+
+    async def _receive(self) -> None:
+        core, room = self.core, self._room
+        try:
+            while True:
+                if core.demand() <= 0:
+                    room.clear()
+                    await room.wait()
+                    continue
+                self._take(await self.consumer.receive())
+        except ClosedError as error:
+            if not self.stopping.is_set():
+                self._failed(error)
+        except Exception as error:  # nothing else would notice that the task has ended
+            self._failed(error)
+
+    def _take(self, message: Message) -> None:
+        topic, now = message.topic_name(), now_ms(self._loop)
+        known = self._topics.get(topic)
+        priority, may_be_letters = self._learn(topic) if known is None else known
+        published_ms = 0
+        if self._max_age_ms is not None:
+            # On the clock of the loop, which the core uses for all times.
+            published_ms = message.publish_timestamp() - wall_now_ms(self._loop) + now
+        job = Job(
+            message,
+            topic,
+            None if self._order is Order.NONE else self._group_of(message, topic),
+            size_of(message),
+            message.attempt if may_be_letters else message.redelivery_count() + 1,
+            published_ms,
+            priority,
+            self._options.state is not None,
+        )
+        self._received += 1
+        action = self.core.received(job, now)
+        if action is not None:
+            self._act(job, action)
+        self.slots.wake()
+
+    def _group_of(self, message: Message, topic: str) -> Any:
+        if self._order is Order.PARTITION:
+            return topic
+        try:
+            key = message.ordering_key() or message.partition_key()
+        except UnreadableError:
+            key = _UNREADABLE_KEY
+        return (topic, key) if key else None
+
+    def _learn(self, topic: str) -> tuple[int, bool]:
+        """Return the priority of a topic, and True if its messages may be letters."""
+        base = base_name(topic)
+        priority = self._priorities.get(topic, self._priorities.get(base, 0))
+        # `Message.attempt` reads the properties, and only letters have attempts there.
+        self._topics[topic] = priority, base.endswith(_LETTER_SUFFIXES)
+        return self._topics[topic]
+
+    def update(self) -> None:
+        """Start what may start now, and set the alarm for what may start later."""
+        self.slots.wake()
+        if self.core.demand() > 0:
+            self._room.set()
+        self._alarm.at(self.core.next_wake_ms(now_ms(self._loop)))
+
+    def _ring(self, now: int) -> int | None:
+        for job, action in self.core.due_actions(now):
+            self._act(job, action)
+        self.slots.wake()
+        if self.core.demand() > 0:
+            self._room.set()
+        return self.core.next_wake_ms(now)
+
+    # Running handlers
+
+    def _next_job(self) -> Job | None:
+        if self.stopping.is_set():
+            return None
+        now = now_ms(self._loop)
+        job = self.core.start(now)
+        if self._has_early_verdicts:
+            self._alarm.at(self.core.next_wake_ms(now))
+            if job is not None and job.is_retry:
+                self._begin_attempt(job)
+        return job
+
+    def _begin_attempt(self, job: Job) -> None:
+        """Write an attempt in place to the state. The consumer wrote the first one at `receive`."""
+        try:
+            self.consumer.begin_attempt(job.message)
+        except MessageNotHeldError:
+            pass  # noticed at the end of the call
+        except EncoreError as error:
+            log.error("worker %s: the attempt at %r is not recorded: %s", self._name, job, error)
+
+    async def _handle(self, job: Job) -> None:
+        message: Message = job.message
+        context = HandlerContext(self, job)
+        set_handler_context(message, context)
+        result = await self._handler.call(decoded(message), message, context.add_result)
+        # A task that the handler left behind can publish nothing from here on.
+        set_handler_context(message, None)
+        if result is not None:
+            context.add_result(result)
+        if context.outgoing:
+            await self._outbox.store(context.outgoing)
+
+    def extend(self, job: Job, seconds: float) -> None:
+        if not self.slots.extend(job, seconds):
+            log.warning("worker %s: the handler of %r has ended already", self._name, job.message)
+
+    def detach(self, job: Job, lease: float) -> Lease:
+        if self._order is not Order.NONE:
+            raise ConfigurationError(
+                'detach needs order="none": with an order, the next message of the key or '
+                "partition has to wait for this one. Keep the handler running, and give it more "
+                "time with msg.extend(seconds)"
+            )
+        if self.consumer.affinity.is_here():
+            return self._detach(job, lease)
+        made: concurrent.futures.Future[Lease] = concurrent.futures.Future()
+
+        def detach_on_loop() -> None:
+            try:
+                made.set_result(self._detach(job, lease))
+            except BaseException as error:
+                made.set_exception(error)
+
+        self._loop.call_soon_threadsafe(detach_on_loop)  # the handler runs in a thread
+        return made.result()
+
+    def _detach(self, job: Job, lease: float) -> Lease:
+        made = self.consumer.detach(job.message, lease)
+        self._detached.add(job)
+        self.core.remove(job)
+        return made
+
+    def _finished(self, job: Job, result: SlotResult) -> None:
+        core, now = self.core, now_ms(self._loop)
+        outcome = _SUCCEEDED if type(result) is Returned else self._outcome_of(result)
+        if outcome is None:
+            return  # the drain gives the message back
+        if job in self._detached or not self.consumer.holds(job.message):
+            # The handler has settled or detached the message, or another consumer has it now.
+            self._detached.discard(job)
+            core.remove(job)
+            if type(outcome) is Failed:
+                log.warning(
+                    "worker %s: the handler of %r failed after the message was settled or lost: %r",
+                    self._name,
+                    job.message,
+                    outcome.error,
+                )
+        self._count(outcome)
+        message, attempt = job.message, job.attempt
+        action = core.finished(job, outcome, now)
+        if self.on_outcome is not None:
+            self.on_outcome(self._outcome(message, attempt, action, outcome, now))
+        if action is not None:
+            self._act(job, action)
+        if not self._room.is_set() and core.demand() > 0:
+            self._room.set()
+        if type(action) is not Ack:  # after an ack, nothing becomes due earlier
+            self._alarm.at(core.next_wake_ms(now))
+
+    def _outcome(
+        self,
+        message: Message,
+        attempt: int,
+        action: Any,
+        result: Succeeded | Failed | Lost,
+        now: int,
+    ) -> Outcome:
+        error = result.error if type(result) is Failed else None
+        return outcome_of(message, attempt, action, error, (), now)
+
+    def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
+        match result:
+            case Returned():
+                return _SUCCEEDED
+            case TimedOut():
+                return Failed(self._timeout_error())
+            case Cancelled(reason) | Raised(_, reason) if reason == _DRAIN:
+                return None
+            case Cancelled(reason) | Raised(_, reason) if reason == _LOST:
+                return Lost()
+            case Raised(error, reason):
+                if reason != TIMEOUT:
+                    return Failed(error)
+                timeout = self._timeout_error()
+                timeout.__cause__ = error
+                return Failed(timeout)
+        if self.stopping.is_set():
+            return None
+        return Failed(asyncio.CancelledError("the task of the handler was cancelled"))
+
+    def _timeout_error(self) -> TimeoutError:
+        return TimeoutError(f"the handler took longer than {self._options.timeout_s:g} s")
+
+    def _on_stuck(self, job: Job, reason: str) -> None:
+        log.error(
+            "worker %s: the handler of %r ignores its cancellation (%s) and keeps its slot",
+            self._name,
+            job.message,
+            reason,
+        )
+
+    def _count(self, outcome: Succeeded | Failed | Lost) -> None:
+        if type(outcome) is Succeeded:
+            self._succeeded += 1
+        elif type(outcome) is Failed:
+            self._counts["failed"] += 1
+
+    # Settling
+
+    def _act(self, job: Job, action: Any) -> None:
+        """Carry out a decision of the core. A message that is no longer held is dropped."""
+        try:
+            self._carry_out(job, action)
+        except MessageNotHeldError:
+            self._lose(job)
+        except ClosedError as error:
+            self._failed(error)
+        except EncoreError as error:
+            # For example, the disk of the state is full. The message stays held.
+            log.error("worker %s: %r is not settled, trying again: %s", self._name, job, error)
+            if type(action) is not Hold:
+                self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
+                self.update()
+
+    def _carry_out(self, job: Job, action: Any) -> None:
+        consumer, message = self.consumer, job.message
+        if type(action) is Ack:
+            consumer.acknowledge(message)
+            self.core.settled(job, now_ms(self._loop))
+            return
+        match action:
+            case Hold(counted=counted, error=error):
+                self._counts["retried"] += 1
+                if counted:
+                    job.message = consumer.fail_in_place(message, error=error)
+            case Nack(delay_ms=delay_ms, error=error):
+                self._counts["retried"] += 1
+                consumer.negative_acknowledge(message, delay_ms / 1000, error=error)
+                self.core.settled(job, now_ms(self._loop))
+            case Discard(reason=reason):
+                self._counts["discarded"] += 1
+                log.warning("worker %s discarded %r: %s", self._name, message, reason)
+                consumer.acknowledge(message)
+                self.core.settled(job, now_ms(self._loop))
+            case RetryLetter(delay_ms=delay_ms, error=error):
+                self._in_background(self._send_retry_letter(job, delay_ms, error))
+            case DeadLetter():
+                self._in_background(self._dead_letter(job, action))
+
+    async def _send_retry_letter(self, job: Job, delay_ms: int, error: BaseException) -> None:
+        try:
+            await self.consumer.send_to_retry_topic(
+                job.message, delay_ms / 1000, error=error, keep=True
+            )
+        except MessageNotHeldError:
+            self._lose(job)
+        except EncoreError:
+            # The consumer logs it. The message stays held.
+            self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
+        else:
+            self._counts["retried"] += 1
+            self.core.settled(job, now_ms(self._loop))
+        self.update()
+
+    async def _dead_letter(self, job: Job, action: DeadLetter) -> None:
+        evidence: BaseException | str = action.reason if action.error is None else action.error
+        if isinstance(evidence, Undecodable):
+            evidence = evidence.__cause__ or evidence
+        try:
+            await self.consumer.reject(job.message, evidence, keep=True)
+        except MessageNotHeldError:
+            self._lose(job)
+        except EncoreError:
+            # The consumer logs it. The message stays held, and its group waits for it.
+            self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
+        else:
+            self._counts["rejected"] += 1
+            self.core.settled(job, now_ms(self._loop))
+        self.update()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # Messages that another consumer has now
+
+    def _lose(self, job: Job) -> None:
+        self._counts["lost"] += 1
+        self.core.remove(job)
+        self.slots.cancel(job, _LOST)
+
+    def lose_topic(self, topic: str) -> None:
+        """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
+        for job in [each for each in self.core.jobs() if each.topic == topic]:
+            self._lose(job)
+        self.consumer.redeliver_topic(topic)
+        self.update()
+
+    # The end
+
+    async def drain(self, deadline: DrainDeadline) -> None:
+        """Let running handlers end, give unfinished messages back, and flush acks.
+
+        Nothing is nacked, and no attempt is counted.
+        """
+        self._end_receiving()
+        slots, loop = self.slots, self._loop
+        slots.stop()
+        await slots.join(loop.time() + deadline.handlers_left_s())
+        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        self._abandoned = len(abandoned)
+        for job in abandoned:
+            log.error(
+                "worker %s: the handler of %r ignores its cancellation and is left behind",
+                self._name,
+                job.message,
+            )
+        if self._background:
+            await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
+        self._give_back()
+        try:
+            async with asyncio.timeout(deadline.flush_left_s()):
+                await self.consumer.flush()
+        except (TimeoutError, EncoreError) as error:
+            log.warning("worker %s: acks are not confirmed: %r", self._name, error)
+
+    def _end_receiving(self) -> None:
+        if self._receiver is not None:
+            self._receiver.cancel()
+
+    def _give_back(self) -> None:
+        for job in list(self.core.jobs()):
+            self.core.remove(job)
+            if self.consumer.holds(job.message):
+                self._given_back += 1
+                self.consumer.release(job.message)
+
+    async def close(self, deadline: DrainDeadline) -> None:
+        """Close the consumer and the producers, within the budget."""
+        self._end_receiving()
+        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        self._watchdog.release()
+        self._alarm.close()
+        for task in self._background:
+            task.cancel()
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                await self._outbox.close()
+                await self.consumer.close()
+        except TimeoutError:
+            log.warning(
+                "worker %s: the broker did not confirm the close in time; messages whose acks are "
+                "unconfirmed may be redelivered",
+                self._name,
+            )
+            self.consumer.abandon()
+
+    # What is seen from outside
+
+    def long_handlers(self) -> tuple[LongHandler, ...]:
+        now = self._loop.time()
+        return tuple(
+            LongHandler(message=repr(job.message), running=now - started_s)
+            for job, started_s in self.slots.running().items()
+            if now - started_s > LONG_HANDLER_S
+        )
+
+    def health(self, state: str) -> Health:
+        snapshot = self.core.snapshot()
+        connected = self.consumer.is_connected()
+        reasons = _reasons(snapshot)
+        if state != "running":
+            reasons.append(f"the worker is {state}")
+        if not connected:
+            reasons.append("the consumer is not connected to its broker")
+        held_keys: tuple[str, ...] = ()
+        if snapshot.held_back >= HELD_LIMIT:
+            held_keys = tuple(_key_text(each) for each in snapshot.held_group_examples)
+            reasons.append(
+                f"{snapshot.held_back} messages are held back; the first keys: "
+                + ", ".join(held_keys)
+            )
+        return Health(
+            ready=not reasons,
+            reasons=tuple(reasons),
+            state=state,
+            connected=connected,
+            running=snapshot.running,
+            waiting=snapshot.waiting,
+            blocked=snapshot.blocked,
+            held_keys=held_keys,
+            long_handlers=self.long_handlers(),
+            stuck_handlers=self._abandoned,
+        )
+
+    def unfinished(self) -> int:
+        """Return how many handlers were left behind by the drain."""
+        return self._abandoned
+
+    def report(self) -> Report:
+        return Report(
+            name=self._name,
+            received=self._received,
+            succeeded=self._succeeded,
+            **self._counts,
+            published=self._outbox.published,
+            given_back=self._given_back,
+            abandoned=self._abandoned,
+        )
+
+
+def _reasons(snapshot: CoreSnapshot) -> list[str]:
+    reasons = []
+    if snapshot.is_breaker_open:
+        reasons.append(f"the breaker is open: {snapshot.breaker_error!r}")
+    if snapshot.is_reject_limit_reached:
+        reasons.append(
+            f"{snapshot.rejects_in_row} messages in a row were rejected: {snapshot.reject_error!r}"
+        )
+    if snapshot.unsettled:
+        reasons.append(f"{snapshot.unsettled} dead letters cannot be written")
+    return reasons
+
+
+def _key_text(group: Any) -> str:
+    """Return a key with its topic, or a partition."""
+    return group if isinstance(group, str) else f"{group[1]!r} of {group[0]}"

@@ -1,0 +1,28 @@
+"""Workers on the transport in memory, in virtual time: an hour's backoff takes milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+
+from pulsar_encore import Client
+from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"virtual": VirtualClockLoop}
+
+
+@pytest.fixture
+def transport() -> MemoryTransport:
+    return MemoryTransport()
+
+
+@pytest.fixture
+async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        yield client

@@ -1,0 +1,461 @@
+"""A worker settles each message by the result of its handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from worker_kit import DEAD_LETTERS, SUBSCRIPTION, TOPIC, all_acked, letters, running, until
+
+import pulsar_encore as encore
+from pulsar_encore import Client, Message
+from pulsar_encore.testing import MemoryTransport
+
+ORDERS = ["none", "key", "partition"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_a_message_whose_handler_returns_is_acked(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    seen = []
+
+    async def handler(value: bytes) -> None:
+        seen.append(value)
+
+    transport.put(TOPIC, *(b"%d" % n for n in range(100)))
+    async with running(client, handler, order=order) as worker:
+        await all_acked(transport)
+    assert sorted(seen) == sorted(b"%d" % n for n in range(100))
+    assert worker.report().succeeded == 100
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_a_message_that_always_fails_is_dead_lettered_after_its_attempts(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    calls: list[float] = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        assert message.attempt == len(calls)
+        raise ValueError("no such customer")
+
+    transport.put(TOPIC, b"poison", key="k")
+    retry = encore.RetryPolicy(attempts=3, backoff=[10, 60])
+    async with running(client, handler, order=order, retry=retry) as worker:
+        await all_acked(transport)
+    assert len(calls) == 3
+    assert 10 <= calls[1] - calls[0] < 15
+    assert 60 <= calls[2] - calls[1] < 70
+    (letter,) = await letters(client)
+    assert letter.data() == b"poison"
+    assert "no such customer" in str(letter.properties())
+    assert worker.report().rejected == 1
+
+
+async def test_a_rejected_message_is_dead_lettered_at_once_with_its_reason(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls = []
+
+    async def handler(value: bytes) -> None:
+        calls.append(value)
+        raise encore.Reject("negative total")
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler):
+        await all_acked(transport)
+    (letter,) = await letters(client)
+    assert calls == [b"x"]
+    assert "negative total" in str(letter.properties())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_an_uncounted_retry_never_uses_up_attempts(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    calls = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(message.attempt)
+        if len(calls) < 50:
+            raise encore.Retry(delay=30, count=False)
+
+    transport.put(TOPIC, b"x", key="k")
+    policy = encore.RetryPolicy(attempts=2)
+    async with running(client, handler, order=order, retry=policy):
+        await all_acked(transport)
+    assert calls == [1] * 50
+    assert await letters(client) == []
+
+
+async def test_a_failed_message_holds_back_only_its_key(
+    client: Client, transport: MemoryTransport
+) -> None:
+    done: dict[str, list[bytes]] = defaultdict(list)
+    failed = Counter[bytes]()
+    finished_at: dict[str, float] = {}
+
+    async def handler(value: bytes, message: Message) -> None:
+        if value == b"0-0" and failed[value] < 2:
+            failed[value] += 1
+            raise ValueError("not yet")
+        done[message.key or ""].append(value)
+        finished_at[message.key or ""] = asyncio.get_running_loop().time()
+
+    for number in range(20):
+        for key in range(5):
+            transport.put(TOPIC, b"%d-%d" % (key, number), key=str(key))
+    async with running(client, handler, order="key", retry=encore.RetryPolicy(backoff=[100])):
+        await all_acked(transport)
+    for key in range(5):
+        assert done[str(key)] == [b"%d-%d" % (key, number) for number in range(20)]
+    assert finished_at["0"] >= 200
+    assert max(finished_at[str(key)] for key in range(1, 5)) < 100
+
+
+async def test_a_failed_message_of_a_partition_is_retried_in_place_and_nothing_is_nacked(
+    client: Client, transport: MemoryTransport
+) -> None:
+    seen = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        seen.append(value)
+        if value == b"3" and seen.count(b"3") < 3:
+            raise ValueError("not yet")
+
+    transport.put(TOPIC, *(b"%d" % n for n in range(10)))
+    async with running(client, handler, order="partition"):
+        await all_acked(transport)
+    assert seen == [b"0", b"1", b"2", b"3", b"3", b"3", *(b"%d" % n for n in range(4, 10))]
+    assert transport.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES") == []
+
+
+async def test_an_outage_costs_no_attempts(client: Client, transport: MemoryTransport) -> None:
+    loop = asyncio.get_running_loop()
+    calls = Counter[bytes]()
+
+    async def handler(value: bytes) -> None:
+        calls[value] += 1
+        if 5 < loop.time() < 605:
+            raise ConnectionError("the gateway is away")
+        await asyncio.sleep(0.1)
+
+    payloads = [b"%d" % n for n in range(2000)]
+    transport.put(TOPIC, *payloads)
+    breaker = encore.Breaker(on=(ConnectionError,))
+    async with running(
+        client, handler, breaker=breaker, retry=encore.RetryPolicy(attempts=2)
+    ) as worker:
+        await until(lambda: loop.time() > 60)
+        health = worker.health()
+        assert not health.ready
+        assert "the gateway is away" in health.reasons[0]
+        await all_acked(transport)
+    assert set(calls) == set(payloads)
+    assert await letters(client) == []
+
+
+async def test_a_poison_message_among_healthy_ones_is_dead_lettered_in_spite_of_the_breaker(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> None:
+        await asyncio.sleep(0.01)
+        if value == b"poison":
+            raise ConnectionError("refused")
+
+    transport.put(TOPIC, b"poison", *(b"%d" % n for n in range(20_000)))
+    breaker = encore.Breaker(on=(ConnectionError,))
+    retry = encore.RetryPolicy(attempts=3, backoff=[1])
+    async with running(client, handler, breaker=breaker, retry=retry):
+        await all_acked(transport)
+    assert [each.data() for each in await letters(client)] == [b"poison"]
+
+
+async def test_after_the_reject_limit_a_backlog_is_not_dead_lettered(
+    client: Client, transport: MemoryTransport
+) -> None:
+    broken = True
+
+    async def handler(value: bytes) -> None:
+        if broken:
+            raise encore.Reject("unknown schema")
+
+    transport.put(TOPIC, *(b"%d" % n for n in range(500)))
+    async with running(client, handler, reject_limit=5) as worker:
+        await asyncio.sleep(600)
+        assert not worker.health().ready
+        assert worker.report().rejected < 5 + 16
+        broken = False
+        await all_acked(transport)
+
+
+async def test_results_are_stored_before_the_message_is_acked(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> encore.Out:
+        return encore.Out(value.upper(), key="k", properties={"from": "orders"})
+
+    transport.put(TOPIC, b"a", b"b", b"c")
+    async with running(client, handler, publish="invoices"):
+        await all_acked(transport)
+    stored = await letters(client, "invoices")
+    assert sorted(each.data() for each in stored) == [b"A", b"B", b"C"]
+    assert {each.key for each in stored} == {"k"}
+    assert stored[0].properties()["from"] == "orders"
+
+
+async def test_an_async_generator_publishes_each_value(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes, message: Message) -> Any:
+        for part in value.split():
+            yield part
+        message.publish(b"done", topic="audit")
+
+    transport.put(TOPIC, b"a b c")
+    async with running(client, handler, publish="words"):
+        await all_acked(transport)
+    assert [each.data() for each in await letters(client, "words")] == [b"a", b"b", b"c"]
+    assert [each.data() for each in await letters(client, "audit")] == [b"done"]
+
+
+async def test_a_handler_over_its_timeout_is_cancelled_and_the_message_retried(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls = []
+
+    async def handler(value: bytes) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) == 1:
+            await asyncio.sleep(3600)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, timeout=60, retry=encore.RetryPolicy(backoff=[10])):
+        await all_acked(transport)
+    assert len(calls) == 2
+    assert 70 <= calls[1] - calls[0] < 80
+
+
+async def test_extend_moves_the_timeout_of_a_handler(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(value)
+        for _ in range(120):  # two hours
+            message.extend(90)
+            await asyncio.sleep(60)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, timeout=60):
+        await all_acked(transport)
+    assert calls == [b"x"]
+
+
+@pytest.mark.parametrize("settle", ["ack", "nack"])
+async def test_a_message_that_the_handler_settled_is_left_alone(
+    client: Client, transport: MemoryTransport, settle: str
+) -> None:
+    calls = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(value)
+        if settle == "ack":
+            await message.ack()
+            raise ValueError("after the ack")
+        if len(calls) == 1:
+            message.nack(delay=50)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler):
+        await all_acked(transport)
+    assert len(calls) == (1 if settle == "ack" else 2)
+    assert await letters(client) == []
+
+
+async def test_a_detached_message_is_acked_by_its_lease(
+    client: Client, transport: MemoryTransport
+) -> None:
+    handles = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        handles.append(message.detach(lease=3600).handle)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler) as worker:
+        await until(lambda: bool(handles))
+        await asyncio.sleep(600)
+        assert transport.backlog(TOPIC, SUBSCRIPTION) == 1
+        lease = await worker.consumer.lease(handles[0])
+        await lease.ack()
+        await all_acked(transport)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_a_drain_gives_unfinished_messages_back_without_an_attempt(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    attempts = []
+
+    async def never(value: bytes, message: Message) -> None:
+        attempts.append(message.attempt)
+        await asyncio.Event().wait()
+
+    for number in range(50):
+        transport.put(TOPIC, b"%d" % number, key="k")
+    for _ in range(10):
+        async with running(client, never, order=order, drain=5) as worker:
+            await asyncio.sleep(30)
+        assert worker.report().given_back > 0
+    assert set(attempts) == {1}
+    assert transport.backlog(TOPIC, SUBSCRIPTION) == 50
+
+    seen = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        seen.append((value, message.attempt))
+
+    async with running(client, handler, order=order):
+        await all_acked(transport)
+    assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(50))
+    assert await letters(client) == []
+
+
+async def test_a_drain_lets_running_handlers_end(
+    client: Client, transport: MemoryTransport
+) -> None:
+    stopped = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        await message.stopping.wait()
+        await asyncio.sleep(5)
+        stopped.append(value)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler):
+        await asyncio.sleep(1)
+    assert stopped == [b"x"]
+    assert transport.backlog(TOPIC, SUBSCRIPTION) == 0
+
+
+async def test_messages_over_max_age_are_dead_lettered_without_a_call(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> None:
+        raise AssertionError("called")
+
+    transport.put(TOPIC, b"old")
+    await asyncio.sleep(3600)
+    async with running(client, handler, retry=encore.RetryPolicy(max_age=60)):
+        await all_acked(transport)
+    (letter,) = await letters(client)
+    assert "max_age" in str(letter.properties())
+
+
+async def test_without_dead_letters_a_spent_message_is_discarded(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> None:
+        raise ValueError("no")
+
+    transport.put(TOPIC, b"x")
+    retry = encore.RetryPolicy(attempts=1, dead_letters=False)
+    async with running(client, handler, retry=retry) as worker:
+        await all_acked(transport)
+    assert worker.report().discarded == 1
+
+
+async def test_a_long_delay_goes_through_the_retry_letter_topic(
+    client: Client, transport: MemoryTransport
+) -> None:
+    attempts = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        attempts.append((message.attempt, asyncio.get_running_loop().time()))
+        if len(attempts) < 3:
+            raise encore.Retry(delay=3600)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler):
+        await until(lambda: len(attempts) == 3)
+        await all_acked(transport)
+    assert [each for each, _ in attempts] == [1, 2, 3]
+    assert attempts[2][1] - attempts[0][1] >= 7200
+
+
+async def test_pause_starts_no_handler_until_resume(
+    client: Client, transport: MemoryTransport
+) -> None:
+    seen = []
+
+    async def handler(value: bytes) -> None:
+        seen.append(value)
+
+    async with running(client, handler) as worker:
+        worker.pause()
+        transport.put(TOPIC, *(b"%d" % n for n in range(100)))
+        await asyncio.sleep(60)
+        assert seen == []
+        assert worker.health().state == "paused"
+        worker.resume()
+        await all_acked(transport)
+
+
+async def test_a_higher_priority_starts_first_and_one_start_in_ten_is_fair(
+    client: Client, transport: MemoryTransport
+) -> None:
+    order = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        order.append(value)
+        await asyncio.sleep(1)
+
+    transport.put("low", *[b"low"] * 50)
+    transport.put("high", *[b"high"] * 50)
+    async with running(client, handler, {"low": 0, "high": 5}, concurrency=1, prefetch=200):
+        await until(lambda: len(order) == 100)
+    assert order[5:45].count(b"low") in range(3, 6)
+
+
+async def test_dead_letters_of_all_partitions_have_one_topic_with_a_subscription(
+    client: Client, transport: MemoryTransport
+) -> None:
+    transport.catalogue.create_partitioned(TOPIC, 3)
+
+    async def handler(value: bytes) -> None:
+        raise encore.Reject("no")
+
+    async with running(client, handler):
+        async with client.create_producer(TOPIC) as producer:
+            for number in range(9):
+                await producer.send(b"%d" % number)
+        await until(lambda: transport.backlog(DEAD_LETTERS, "encore-replay") == 9)
+    assert len(await letters(client)) == 9
+
+
+async def test_the_parameters_of_a_worker_are_checked(client: Client) -> None:
+    async def handler(value: bytes) -> None: ...
+
+    def make(**options: Any) -> encore.Worker:
+        return encore.Worker(client, TOPIC, SUBSCRIPTION, handler, **options)
+
+    for options, text in (
+        ({"order": "random"}, "order must be one of"),
+        ({"concurrency": 0}, "concurrency must be"),
+        ({"timeout": -1}, "timeout must be"),
+        ({"publish": TOPIC}, "loop"),
+        ({"retry": 3}, "RetryPolicy"),
+        ({"breaker": ConnectionError}, "Breaker"),
+        ({"on_failure": "exit"}, "on_failure"),
+    ):
+        with pytest.raises(encore.ConfigurationError, match=text):
+            make(**options)
+    with pytest.raises(encore.ConfigurationError, match="order"):
+        encore.SubscribeOptions(consumer_type=encore.ConsumerType.Shared)  # type: ignore[call-arg]
+    with pytest.raises(encore.ConfigurationError, match="positional"):
+        encore.Worker(client, TOPIC, SUBSCRIPTION, lambda: None)
