@@ -11,7 +11,7 @@ import concurrent.futures
 import logging
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..errors import (
     ClosedError,
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger(__name__)
 
 _SETTLE_AGAIN_MS: Final = 5_000
-_SUCCEEDED: Final = Succeeded()
-_LOST: Final = "lost"
-_DRAIN: Final = "drain"
+SUCCEEDED: Final = Succeeded()
+LOST: Final = "lost"
+DRAIN: Final = "drain"
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
@@ -72,6 +72,8 @@ class Session:
         options: The checked parameters of the worker.
         failed: Called once with the error that ends the session.
     """
+
+    _job_type: ClassVar[type[Job]] = Job
 
     def __init__(
         self,
@@ -99,29 +101,9 @@ class Session:
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
-        self.core = WorkerCore(
-            order=self._order,
-            concurrency=options.concurrency,
-            prefetch=options.prefetch_messages,
-            max_bytes=options.max_bytes,
-            retry=options.retry,
-            breaker=options.breaker,
-            reject_limit=options.reject_limit,
-            rng=Random(),
-            held_limit=HELD_LIMIT,
-        )
+        self.core: WorkerCore = self._make_core(options)
         self._watchdog = LoopWatchdog.watch()
-        self.slots: Slots[Job] = Slots(
-            options.concurrency,
-            self._next_job,
-            self._handle,
-            self._finished,
-            timeout=options.timeout_s,
-            cancellable=handler.cancellable,
-            stuck=self._on_stuck,
-            watchdog=self._watchdog,
-            name=f"pulsar-encore handler of {name}",
-        )
+        self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
@@ -132,6 +114,32 @@ class Session:
         self._detached: set[Job] = set()
         self._given_back = 0
         self._abandoned = 0
+
+    def _make_core(self, options: WorkerOptions) -> WorkerCore:
+        return WorkerCore(
+            order=self._order,
+            concurrency=options.concurrency,
+            prefetch=options.prefetch_messages,
+            max_bytes=options.max_bytes,
+            retry=options.retry,
+            breaker=options.breaker,
+            reject_limit=options.reject_limit,
+            rng=Random(),
+            held_limit=HELD_LIMIT,
+        )
+
+    def _make_slots(self, options: WorkerOptions) -> Slots[Any]:
+        return Slots(
+            options.concurrency,
+            self._next_job,
+            self._handle,
+            self._finished,
+            timeout=options.timeout_s,
+            cancellable=self._handler.cancellable,
+            stuck=self._on_stuck,
+            watchdog=self._watchdog,
+            name=f"pulsar-encore handler of {self._name}",
+        )
 
     # Taking messages
 
@@ -161,7 +169,7 @@ class Session:
         if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
             published_ms = message.publish_timestamp() - wall_now_ms(self._loop) + now
-        job = Job(
+        job = self._job_type(
             message,
             topic,
             None if self._order is Order.NONE else self._group_of(message, topic),
@@ -235,7 +243,7 @@ class Session:
         message: Message = job.message
         context = HandlerContext(self, job)
         set_handler_context(message, context)
-        result = await self._handler.call(_decoded(message), message, context.add_result)
+        result = await self._handler.call(decoded(message), message, context.add_result)
         # A task that the handler left behind can publish nothing from here on.
         set_handler_context(message, None)
         if result is not None:
@@ -275,7 +283,7 @@ class Session:
 
     def _finished(self, job: Job, result: SlotResult) -> None:
         core, now = self.core, now_ms(self._loop)
-        outcome = _SUCCEEDED if type(result) is Returned else self._outcome_of(result)
+        outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
         if job in self._detached or not self.consumer.holds(job.message):
@@ -301,12 +309,12 @@ class Session:
     def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
         match result:
             case Returned():
-                return _SUCCEEDED
+                return SUCCEEDED
             case TimedOut():
                 return Failed(self._timeout_error())
-            case Cancelled(reason) | Raised(_, reason) if reason == _DRAIN:
+            case Cancelled(reason) | Raised(_, reason) if reason == DRAIN:
                 return None
-            case Cancelled(reason) | Raised(_, reason) if reason == _LOST:
+            case Cancelled(reason) | Raised(_, reason) if reason == LOST:
                 return Lost()
             case Raised(error, reason):
                 if reason != TIMEOUT:
@@ -321,13 +329,17 @@ class Session:
     def _timeout_error(self) -> TimeoutError:
         return TimeoutError(f"the handler took longer than {self._options.timeout_s:g} s")
 
-    def _on_stuck(self, job: Job, reason: str) -> None:
+    def _on_stuck(self, call: Any, reason: str) -> None:
         log.error(
-            "worker %s: the handler of %r ignores its cancellation (%s) and keeps its slot",
+            "worker %s: the handler of %s ignores its cancellation (%s) and keeps its slot",
             self._name,
-            job.message,
+            self._text_of(call),
             reason,
         )
+
+    def _text_of(self, call: Any) -> str:
+        """Return the message of a job in a slot, as text."""
+        return repr(call.message)
 
     def _count(self, outcome: Succeeded | Failed | Lost) -> None:
         if type(outcome) is Succeeded:
@@ -417,7 +429,11 @@ class Session:
     def _lose(self, job: Job) -> None:
         self._counts["lost"] += 1
         self.core.remove(job)
-        self.slots.cancel(job, _LOST)
+        self._cancel(job)
+
+    def _cancel(self, job: Job) -> None:
+        """Cancel the handler of a message that another consumer has now."""
+        self.slots.cancel(job, LOST)
 
     def lose_topic(self, topic: str) -> None:
         """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
@@ -437,13 +453,13 @@ class Session:
         slots, loop = self.slots, self._loop
         slots.stop()
         await slots.join(loop.time() + deadline.handlers_left_s())
-        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, DRAIN)
         self._abandoned = len(abandoned)
-        for job in abandoned:
+        for call in abandoned:
             log.error(
-                "worker %s: the handler of %r ignores its cancellation and is left behind",
+                "worker %s: the handler of %s ignores its cancellation and is left behind",
                 self._name,
-                job.message,
+                self._text_of(call),
             )
         if self._background:
             await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
@@ -468,7 +484,7 @@ class Session:
     async def close(self, deadline: DrainDeadline) -> None:
         """Close the consumer and the producers, within the budget."""
         self._end_receiving()
-        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, DRAIN)
         self._watchdog.release()
         self._alarm.close()
         for task in self._background:
@@ -490,8 +506,8 @@ class Session:
     def long_handlers(self) -> tuple[LongHandler, ...]:
         now = self._loop.time()
         return tuple(
-            LongHandler(message=repr(job.message), running=now - started_s)
-            for job, started_s in self.slots.running().items()
+            LongHandler(message=self._text_of(call), running=now - started_s)
+            for call, started_s in self.slots.running().items()
             if now - started_s > LONG_HANDLER_S
         )
 
@@ -539,7 +555,7 @@ class Session:
         )
 
 
-def _decoded(message: Message) -> Any:
+def decoded(message: Message) -> Any:
     """Return the value of a message; raise `Reject` if it can never be decoded."""
     try:
         return message.value()
