@@ -16,6 +16,7 @@ from pulsar_encore.worker.worker_core import (
     Ack,
     Action,
     DeadLetter,
+    Discard,
     Hold,
     Nack,
     Order,
@@ -36,6 +37,7 @@ class Plan:
         outages: Most outages.
         waits: True if every list is full or due. Trials, full memory and losses let lists start
             earlier.
+        discards: True without dead letters.
         rates: Relative frequencies of failures, and the other events that may happen.
     """
 
@@ -52,6 +54,7 @@ class Plan:
     steps: int = 300
     outages: int = 1_000
     waits: bool = False
+    discards: bool = False
     rates: dict[str, int] = field(default_factory=dict)
 
 
@@ -91,7 +94,11 @@ class BatchWorld:
             concurrency=plan.concurrency,
             prefetch=plan.prefetch,
             max_bytes=plan.max_bytes,
-            retry=RetryPolicy(attempts=plan.attempts, backoff=[BACKOFF_MS / 1000]),
+            retry=RetryPolicy(
+                attempts=plan.attempts,
+                backoff=[BACKOFF_MS / 1000],
+                dead_letters=not plan.discards,
+            ),
             breaker=None if plan.failures is None else Breaker(ConnectionError, plan.failures),
             reject_limit=plan.reject_limit,
             rng=rng,
@@ -215,6 +222,8 @@ class BatchWorld:
         outcome = "success" if self.is_calm else self._random_outcome()
         if is_lost:
             outcome = "lost"
+        elif not self.is_calm and self.plan.rates.get("settled"):
+            self._settle_in_handler(messages)
         self.history.append(f"{outcome} {items}")
         error: BaseException | None = None
         if outcome == "own":
@@ -236,6 +245,13 @@ class BatchWorld:
                 "retry": Retry(delay=3, count=self.rng.random() < 0.5),
             }[outcome]
         self._expect_and_act(messages, error, outcome == "lost")
+
+    def _settle_in_handler(self, messages: MessageList) -> None:
+        for job in messages.jobs:
+            if job.message.job is job and self.rng.random() < 0.1:
+                self.core.remove(job)
+                job.message.end, job.message.job = "acked", None
+                self.history.append(f"the handler acks {job.message}")
 
     def _random_outcome(self) -> str:
         if self.is_away:
@@ -311,13 +327,13 @@ class BatchWorld:
     def _check_own_failure(self, job: ListJob, error: BaseException, action: Action) -> None:
         item: Item = job.message
         match error, action:
-            case Reject(), DeadLetter() | Hold(counted=False):
+            case Reject(), DeadLetter() | Discard() | Hold(counted=False):
                 pass
             case Retry(count=False), Hold(counted=False):
                 pass
             case _, Hold(counted=False):
                 assert error is OUTAGE
-            case _, DeadLetter():
+            case _, DeadLetter() | Discard():
                 assert item.attempt == self.plan.attempts
             case _, Nack() | RetryLetter():
                 assert not self.has_order
@@ -338,6 +354,9 @@ class BatchWorld:
                     self.core.not_settled(job, self.now_ms + 5_000)
                     return
                 self._end(item, "acked")
+                self.core.settled(job, self.now_ms)
+            case Discard():
+                self._end(item, "dead")
                 self.core.settled(job, self.now_ms)
             case Nack(delay_ms=delay_ms) | RetryLetter(delay_ms=delay_ms):
                 item.job = None
@@ -405,7 +424,7 @@ class BatchWorld:
     def _outage(self) -> None:
         if self.is_away:
             self.is_away = self.rng.random() > 0.2
-        elif self.outages < self.plan.outages:
+        elif self.outages < self.plan.outages and self.rng.random() < 0.1:
             self.outages += 1
             self.is_away = True
 

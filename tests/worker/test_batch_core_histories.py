@@ -22,7 +22,8 @@ _RATES = {
 PLANS = {
     "no failures": {"waits": True},
     "failures": {"waits": True, "rates": {"own": 3, "shared": 4, "undecodable": 1}},
-    "everything": {"rates": _RATES},
+    "everything": {"rates": {**_RATES, "settled": 1}},
+    "no dead letters": {"discards": True, "rates": {"own": 3, "reject": 2}},
     "an outage": {"failures": 3, "rates": {**_RATES, "outage": 1}},
     "only an outage": {"failures": 2, "attempts": 1, "outages": 1, "rates": {"outage": 1}},
     "rejections": {"reject_limit": 2, "rates": {"own": 2, "reject": 4}},

@@ -362,6 +362,25 @@ async def test_messages_that_a_batch_failure_named_are_in_lists_again(
     assert lists == [100, 40]
 
 
+async def test_messages_that_both_halves_named_are_in_one_list_again(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls: list[int] = []
+
+    async def handler(values: list[bytes]) -> None:
+        calls.append(len(values))
+        if len(calls) == 1:
+            raise ValueError("shared")
+        if len(calls) <= 3:
+            errors = {n: encore.Retry(delay=10, count=False) for n in range(len(values))}
+            raise encore.BatchFailure(errors)
+
+    transport.put(TOPIC, *numbers(8))
+    async with running_lists(client, handler):
+        await all_acked(transport)
+    assert calls == [8, 4, 4, 8]
+
+
 async def test_a_message_that_failed_alone_is_alone_again_after_its_nack(
     client: Client, transport: MemoryTransport
 ) -> None:
