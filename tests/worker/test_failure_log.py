@@ -33,7 +33,7 @@ async def test_a_failed_attempt_is_logged_with_its_traceback(
     (record,) = [each for each in caplog.records if each.name.endswith("failure_log")]
     assert record.levelno == logging.WARNING
     assert "worker billing: attempt 1 at <Message" in record.message
-    assert f"the next one is in {backoff:.3g} s: ValueError('no such customer')" in record.message
+    assert f"the next one is in {backoff:.1f} s: ValueError('no such customer')" in record.message
     assert record.exc_info is not None
 
 

@@ -40,7 +40,7 @@ class FailureLog:
             self._lines[kind] = (at_ms, left_out + 1)
             return
         log.warning(
-            "worker %s: attempt %d at %r failed, the next one is in %.3g s%s: %r",
+            "worker %s: attempt %d at %r failed, the next one is in %.1f s%s: %r",
             self._worker,
             attempt,
             message,
