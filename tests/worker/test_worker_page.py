@@ -6,7 +6,7 @@ import ast
 import asyncio
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,14 +61,8 @@ def names(
     client: Client, transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Any]]:
     """The names that the blocks use. Each worker stops by itself, as by a signal."""
-    Worker = encore.Worker
-
-    def make_worker(*args: Any, **options: Any) -> encore.Worker[Any]:
-        worker = Worker(*args, **options)
-        asyncio.get_running_loop().call_later(RUNS_S, worker.stop)
-        return worker
-
-    monkeypatch.setattr(encore, "Worker", make_worker)
+    for kind in (encore.Worker, encore.BatchWorker):
+        monkeypatch.setattr(encore, kind.__name__, _stopping(kind))
     monkeypatch.setattr(encore, "Client", lambda url: Client(url, transport=transport))
     yield {
         "FastAPI": lambda lifespan: SimpleNamespace(lifespan=lifespan, state=SimpleNamespace()),
@@ -87,6 +81,15 @@ def names(
     }
 
 
+def _stopping(kind: type[encore.Worker[Any]]) -> Callable[..., encore.Worker[Any]]:
+    def make_worker(*args: Any, **options: Any) -> encore.Worker[Any]:
+        worker = kind(*args, **options)
+        asyncio.get_running_loop().call_later(RUNS_S, worker.stop)
+        return worker
+
+    return make_worker
+
+
 def compiled(block: str) -> CodeType:
     return compile(block, "docs/worker.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
@@ -103,8 +106,6 @@ async def run_block(block: str, names: dict[str, Any]) -> None:
 async def test_a_block_of_the_page_runs(
     block: str, names: dict[str, Any], transport: MemoryTransport, tmp_path: Path
 ) -> None:
-    if "BatchWorker" in block and not hasattr(encore, "BatchWorker"):
-        pytest.skip("BatchWorker is on another branch")
     for topic in ("orders", "documents"):
         transport.put(topic, encore.Json(Order).encode(Order()))
     block = block.replace("/var/lib/billing", str(tmp_path / "state"))
