@@ -126,7 +126,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "worker/worker_options.py",
         "worker/worker_start.py",
         "worker/outcome.py",
-        "worker/decoding.py",
+        "worker/message_values.py",
     ),
     ("worker/drain_deadline.py", "worker/drain_signals.py"),
     ("worker/worker_session.py", "worker/run.py", "worker/single_call.py"),
