@@ -596,7 +596,7 @@ class Session:
             blocked=snapshot.blocked,
             held_keys=held_keys,
             long_handlers=self.long_handlers(),
-            stuck_handlers=self._abandoned,
+            stuck_handlers=self._abandoned + len(self.slots.stuck()),
         )
 
     def unfinished(self) -> int:
