@@ -147,6 +147,8 @@ if TYPE_CHECKING:
     from .schema import BytesSchema
     from .state import MetricSample
     from .state.rocks import StoreStatistics
+    from .worker.batch_failure import BatchFailure
+    from .worker.batch_worker import BatchWorker
     from .worker.breaker import Breaker
     from .worker.handler_call import current_message
     from .worker.health import Health, LongHandler, Report
@@ -163,6 +165,8 @@ _LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
+    "BatchFailure": "worker.batch_failure",
+    "BatchWorker": "worker.batch_worker",
     "Breaker": "worker.breaker",
     "AutoConsume": "codecs.auto_consume",
     "BytesSchema": "schema",
@@ -247,7 +251,9 @@ __all__ = [
     "AutoConsume",
     "Backoff",
     "BackoffTable",
+    "BatchFailure",
     "BatchReceivePolicy",
+    "BatchWorker",
     "BatchingType",
     "BecameActive",
     "BecameInactive",

@@ -701,7 +701,9 @@ class World:
     def _fail_in_place(self, app: App, spot: Spot, number: int) -> None:
         received = app.find(spot, number)
         before = received.message.redelivery_count()
-        received.message = app.consumer.fail_in_place(received.message)
+        failed, received.message = received.message, app.consumer.fail_in_place(received.message)
+        if app.consumer.holds(failed):
+            raise Violation(f"{app.name} failed {_spot(spot)}, and holds its old delivery still")
         if received.message.redelivery_count() != before + 1:
             raise Violation(f"{app.name} failed {_spot(spot)} in place, which was not counted")
 

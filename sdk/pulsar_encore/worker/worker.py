@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
 from typing_extensions import TypeVar
 
@@ -101,6 +101,8 @@ class Worker(Generic[T]):
         ```
     """
 
+    _session_type: ClassVar[type[Session]] = Session
+
     def __init__(
         self,
         client: Client,
@@ -131,7 +133,7 @@ class Worker(Generic[T]):
                 f"client must be a Client, got {type(client).__name__}: write "
                 'Worker(Client("pulsar://localhost:6650"), ...)'
             )
-        self._options = WorkerOptions(
+        checked = WorkerOptions(
             topics=topics,
             subscription=subscription,
             schema=schema,
@@ -152,17 +154,21 @@ class Worker(Generic[T]):
             start_retry=start_retry,
             options=options,
         )
+        self._set_up(client, checked, handler)
+
+    def _set_up(self, client: Client, options: WorkerOptions, handler: Callable[..., Any]) -> None:
+        self._options = options
         self.client: Client = client
         self._log = logger_of(client)(__name__)
         self._handler = HandlerCall(handler)
-        if self._handler.kind is HandlerKind.GENERATOR and publish is None:
+        if self._handler.kind is HandlerKind.GENERATOR and options.publish is None:
             raise ConfigurationError(
                 "the handler is an async generator, and nothing is done with its values: give the "
-                'topic of its results, as in Worker(..., publish="invoices")'
+                f'topic of its results, as in {type(self).__name__}(..., publish="invoices")'
             )
-        self.name: str = name or f"{self._topics_text()}/{subscription}"
-        self.drain: float = self._options.drain_s
-        self.on_failure: Literal["raise", "terminate"] = on_failure
+        self.name: str = options.name or f"{self._topics_text()}/{options.subscription}"
+        self.drain: float = options.drain_s
+        self.on_failure: Literal["raise", "terminate"] = options.on_failure
         self._on_outcome: Callable[[Outcome], None] | None = None
         self._state = "new"
         self._error: BaseException | None = None
@@ -182,7 +188,7 @@ class Worker(Generic[T]):
         return ",".join(self._options.topic_names) if pattern is None else pattern.pattern
 
     def __repr__(self) -> str:
-        return f"<Worker {self.name}, {self._state}>"
+        return f"<{type(self).__name__} {self.name}, {self._state}>"
 
     # Running
 
@@ -232,7 +238,7 @@ class Worker(Generic[T]):
         consumer = await self._subscribe(self._stopping)
         if consumer is None:
             return
-        self._session = session = Session(
+        self._session = session = self._session_type(
             self.client,
             consumer,
             self._options,

@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..client import logger_of
 from ..errors import (
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from ..consumer.leases.lease import Lease
 
 _SETTLE_AGAIN_MS: Final = 5_000
-_SUCCEEDED: Final = Succeeded()
-_LOST: Final = "lost"
-_DRAIN: Final = "drain"
+SUCCEEDED: Final = Succeeded()
+LOST: Final = "lost"
+DRAIN: Final = "drain"
 _LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
 _LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
@@ -73,6 +73,8 @@ class Session:
         options: The checked parameters of the worker.
         failed: Called once with the error that ends the session.
     """
+
+    _job_type: ClassVar[type[Job]] = Job
 
     def __init__(
         self,
@@ -101,29 +103,9 @@ class Session:
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
-        self.core: WorkerCore = WorkerCore(
-            order=self._order,
-            concurrency=options.concurrency,
-            prefetch=options.prefetch_messages,
-            max_bytes=options.max_bytes,
-            retry=options.retry,
-            breaker=options.breaker,
-            reject_limit=options.reject_limit,
-            rng=Random(),
-            held_limit=HELD_LIMIT,
-        )
+        self.core: WorkerCore = self._make_core(options)
         self._watchdog = LoopWatchdog.watch()
-        self.slots: Slots[Job] = Slots(
-            options.concurrency,
-            self._next_job,
-            self._handle,
-            self._finished,
-            timeout=options.timeout_s,
-            cancellable=handler.cancellable,
-            stuck=self._on_stuck,
-            watchdog=self._watchdog,
-            name=f"pulsar-encore handler of {name}",
-        )
+        self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
@@ -139,6 +121,32 @@ class Session:
         self._abandoned = 0
         #: Called with the outcome of each handler call, for tests.
         self.on_outcome: Callable[[Outcome], None] | None = None
+
+    def _make_core(self, options: WorkerOptions) -> WorkerCore:
+        return WorkerCore(
+            order=self._order,
+            concurrency=options.concurrency,
+            prefetch=options.prefetch_messages,
+            max_bytes=options.max_bytes,
+            retry=options.retry,
+            breaker=options.breaker,
+            reject_limit=options.reject_limit,
+            rng=Random(),
+            held_limit=HELD_LIMIT,
+        )
+
+    def _make_slots(self, options: WorkerOptions) -> Slots[Any]:
+        return Slots(
+            options.concurrency,
+            self._next_job,
+            self._handle,
+            self._finished,
+            timeout=options.timeout_s,
+            cancellable=self._handler.cancellable,
+            stuck=self._on_stuck,
+            watchdog=self._watchdog,
+            name=f"pulsar-encore handler of {self._name}",
+        )
 
     # Taking messages
 
@@ -168,7 +176,7 @@ class Session:
         if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
             published_ms = message.publish_timestamp() - wall_now_ms(self._loop) + now
-        job = Job(
+        job = self._job_type(
             message,
             topic,
             None if self._order is Order.NONE else self._group_of(message, topic),
@@ -286,7 +294,7 @@ class Session:
 
     def _finished(self, job: Job, result: SlotResult) -> None:
         core, now = self.core, now_ms(self._loop)
-        outcome = _SUCCEEDED if type(result) is Returned else self._outcome_of(result)
+        outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
         if job in self._detached or not self.consumer.holds(job.message):
@@ -361,12 +369,12 @@ class Session:
     def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
         match result:
             case Returned():
-                return _SUCCEEDED
+                return SUCCEEDED
             case TimedOut():
                 return Failed(self._timeout_error())
-            case Cancelled(reason) | Raised(_, reason) if reason == _DRAIN:
+            case Cancelled(reason) | Raised(_, reason) if reason == DRAIN:
                 return None
-            case Cancelled(reason) | Raised(_, reason) if reason == _LOST:
+            case Cancelled(reason) | Raised(_, reason) if reason == LOST:
                 return Lost()
             case Raised(error, reason):
                 if reason != TIMEOUT:
@@ -381,13 +389,17 @@ class Session:
     def _timeout_error(self) -> TimeoutError:
         return TimeoutError(f"the handler took longer than {self._options.timeout_s:g} s")
 
-    def _on_stuck(self, job: Job, reason: str) -> None:
+    def _on_stuck(self, call: Any, reason: str) -> None:
         self._log.error(
-            "worker %s: the handler of %r ignores its cancellation (%s) and keeps its slot",
+            "worker %s: the handler of %s ignores its cancellation (%s) and keeps its slot",
             self._name,
-            job.message,
+            self._text_of(call),
             reason,
         )
+
+    def _text_of(self, call: Any) -> str:
+        """Return the message of a job in a slot, as text."""
+        return repr(call.message)
 
     def _count(self, outcome: Succeeded | Failed | Lost) -> None:
         if type(outcome) is Succeeded:
@@ -492,7 +504,11 @@ class Session:
     def _lose(self, job: Job) -> None:
         self._counts["lost"] += 1
         self.core.remove(job)
-        self.slots.cancel(job, _LOST)
+        self._cancel(job)
+
+    def _cancel(self, job: Job) -> None:
+        """Cancel the handler of a message that another consumer has now."""
+        self.slots.cancel(job, LOST)
 
     def lose_topic(self, topic: str) -> None:
         """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
@@ -512,13 +528,13 @@ class Session:
         slots, loop = self.slots, self._loop
         slots.stop()
         await slots.join(loop.time() + deadline.handlers_left_s())
-        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, DRAIN)
         self._abandoned = len(abandoned)
-        for job in abandoned:
+        for call in abandoned:
             self._log.error(
-                "worker %s: the handler of %r ignores its cancellation and is left behind",
+                "worker %s: the handler of %s ignores its cancellation and is left behind",
                 self._name,
-                job.message,
+                self._text_of(call),
             )
         if self._background:
             await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
@@ -543,7 +559,7 @@ class Session:
     async def close(self, deadline: DrainDeadline) -> None:
         """Close the consumer and the producers, within the budget."""
         self._end_receiving()
-        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, DRAIN)
         self._give_back()
         self._watchdog.release()
         self._alarm.close()
@@ -566,8 +582,8 @@ class Session:
     def long_handlers(self) -> tuple[LongHandler, ...]:
         now = self._loop.time()
         return tuple(
-            LongHandler(message=repr(job.message), running=now - started_s)
-            for job, started_s in self.slots.running().items()
+            LongHandler(message=self._text_of(call), running=now - started_s)
+            for call, started_s in self.slots.running().items()
             if now - started_s > LONG_HANDLER_S
         )
 

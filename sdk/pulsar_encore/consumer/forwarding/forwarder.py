@@ -374,7 +374,9 @@ class Forwarder:
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         wall_now = self._wall_now()
-        if forwarding.keep:
+        outcome = forwarding.outcome
+        # After a cancelled call nobody knows that the message would be held again.
+        if forwarding.keep and outcome is not None and not outcome.cancelled():
             self._settlement.keep_held(forwarding.message)
         # The attempt of an overflowed nack was counted, and its delay stays.
         elif forwarding.due is not None:
@@ -385,10 +387,10 @@ class Forwarder:
             producer = self._topics.producer(forwarding.topic, forwarding.form)
             delay_ms = producer.retry_delay_ms(forwarding.failed_before)
             self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
-        if forwarding.outcome is None or forwarding.keep:
+        if outcome is None or forwarding.keep:
             self._log.failed(forwarding.topic, error)
-        if forwarding.outcome is not None and not forwarding.outcome.done():
-            forwarding.outcome.set_exception(error)
+        if outcome is not None and not outcome.done():
+            outcome.set_exception(error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
