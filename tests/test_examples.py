@@ -80,6 +80,9 @@ EXPECTED = {
         r"received one\nthe connection was dropped\nreceived two\nboth were acked\n"
     ),
     "virtual_time.py": r"nacked\ndone after 60 minutes\n1 request for redelivery\n",
+    "worker_database.py": (
+        r"99 rows, 1 dead letter\n7, NOT NULL constraint failed: readings\.celsius\n"
+    ),
     "worker_long_handler.py": (
         r"attempt 1 begins at minute 0\nstopped after minute 46\ngiven back: 1\n"
         r"attempt 1 begins at minute 46\ndone\nfailed attempts: 0\n"

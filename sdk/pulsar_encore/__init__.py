@@ -221,14 +221,16 @@ _LAZY_NAMES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES:
-        return import_module(f".{name}", __name__)
-    if name in _LAZY_NAMES:
-        found = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
-        globals()[name] = found
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers would take every misspelled name for an Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY_MODULES:
+            return import_module(f".{name}", __name__)
+        if name in _LAZY_NAMES:
+            found = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
+            globals()[name] = found
+            return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

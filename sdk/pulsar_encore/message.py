@@ -419,7 +419,7 @@ class Message(Generic[T_co]):
             if context is not None and context.consumer is not None:
                 return context.consumer
             raise NotSupportedError(
-                f"message.{call} needs a message of a consumer: a reader's message has nothing to "
+                f"message.{call} needs a message of a consumer: one of a reader has nothing to "
                 "settle. Use Client.subscribe to receive messages that are acked"
             )
         consumer = _consumer_of(entry)

@@ -40,14 +40,14 @@ from .virtual_clock import VirtualClockLoop as VirtualClockLoop
 
 if TYPE_CHECKING:
     from .worker_drain import Drained, drain
+else:
 
+    def __getattr__(name: str) -> Any:
+        if name in ("Drained", "drain"):  # the worker, which a program without one does not load
+            from . import worker_drain
 
-def __getattr__(name: str) -> Any:
-    if name in ("Drained", "drain"):  # the worker, which a program without one does not load
-        from . import worker_drain
-
-        return getattr(worker_drain, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(worker_drain, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # `BrokerUrl` and `VirtualClockLoop` are not listed: the methods that they inherit from str and from

@@ -10,8 +10,6 @@ from typing import Final, TypeAlias
 from ..message import Message
 from .retry_policy import Retry
 
-log: logging.Logger = logging.getLogger(__name__)
-
 _EVERY_MS: Final = 10_000
 _MOST_KINDS: Final = 1_000  # the kind that was logged first is forgotten first
 
@@ -24,8 +22,9 @@ class FailureLog:
     Without these lines, an error in a handler would be seen only when the attempts are used up.
     """
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, logger: logging.Logger) -> None:
         self._worker = worker
+        self._log = logger
         self._lines: OrderedDict[_Kind, tuple[int, int]] = OrderedDict()  # time, left out since
 
     def retried(
@@ -39,8 +38,8 @@ class FailureLog:
         if now_ms - at_ms < _EVERY_MS:
             self._lines[kind] = (at_ms, left_out + 1)
             return
-        log.warning(
-            "worker %s: attempt %d at %r failed, the next one is in %.3g s%s: %r",
+        self._log.warning(
+            "worker %s: attempt %d at %r failed, the next one is in %.1f s%s: %r",
             self._worker,
             attempt,
             message,

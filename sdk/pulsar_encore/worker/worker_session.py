@@ -113,7 +113,7 @@ class Session:
         self._background: set[asyncio.Task[None]] = set()
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
-        self._failures = FailureLog(name)
+        self._failures = FailureLog(name, self._log)
         self._detached: set[Job] = set()
         self._limits: set[str] = set()  # that are in force
         self._has_logged_long_wait = False
@@ -612,7 +612,7 @@ class Session:
             blocked=snapshot.blocked,
             held_keys=held_keys,
             long_handlers=self.long_handlers(),
-            stuck_handlers=self._abandoned,
+            stuck_handlers=self._abandoned + len(self.slots.stuck()),
         )
 
     def unfinished(self) -> int:

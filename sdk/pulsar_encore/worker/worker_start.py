@@ -12,6 +12,8 @@ from ..errors import ConsumerBusy, EncoreError, TransportError
 from ..values.backoff import Backoff
 
 _BACKOFF: Final = Backoff(min_delay=0.5, max_delay=30, jitter=0.2)
+#: An attempt that takes longer is logged, because connecting can take a minute without an error.
+_SILENCE_S: Final = 5.0
 T = TypeVar("T")
 
 
@@ -35,13 +37,25 @@ async def wait_until_made(
 ) -> T | None:
     """Call `make` until it succeeds; None if `stopping` was set first.
 
+    An attempt that is in progress when `stopping` is set is cancelled, so that the process can end
+    at once.
+
     Raises:
         EncoreError: at once, if another attempt cannot help.
     """
     failed, logged = 0, ""
+
+    def on_silence() -> None:
+        nonlocal logged
+        if not logged:
+            logged = "silence"
+            log.warning(
+                "worker %s waits to start: no answer from the broker for %g s", name, _SILENCE_S
+            )
+
     while not stopping.is_set():
         try:
-            return await make()
+            return await _unless_stopped(make, stopping, on_silence)
         except EncoreError as error:
             if not can_wait_for(error):
                 raise
@@ -57,3 +71,23 @@ async def wait_until_made(
         except TimeoutError:
             continue
     return None
+
+
+async def _unless_stopped(
+    make: Callable[[], Awaitable[T]], stopping: asyncio.Event, on_silence: Callable[[], None]
+) -> T | None:
+    """Await `make()`; cancel it and return None if `stopping` is set before it ends."""
+    making = asyncio.ensure_future(make())
+    stopped = asyncio.ensure_future(stopping.wait())
+    both = (making, stopped)
+    try:
+        done, _ = await asyncio.wait(both, timeout=_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            on_silence()
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        making.cancel()  # changes nothing if it has ended
+    # A result that came in spite of the cancellation is returned, so that the caller closes it.
+    await asyncio.wait((making,))
+    return None if making.cancelled() else making.result()
