@@ -57,8 +57,14 @@ class DetachedMessage(Protocol):
 
 
 class HandlerContext(Protocol):
-    """One call of a worker's handler, which serves some methods of its message."""
+    """One call of a worker's handler, which serves some methods of its message.
 
+    Attributes:
+        consumer: Settles a message that no consumer holds, in tests; None otherwise.
+    """
+
+    @property
+    def consumer(self) -> MessageConsumer | None: ...
     @property
     def stopping(self) -> asyncio.Event: ...
     def extend(self, seconds: float | timedelta) -> None: ...
@@ -386,11 +392,15 @@ class Message(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery attempt, from 1. Attempts before a retry letter count too."""
+        """Number of this delivery attempt, from 1.
+
+        For a message of the consumer's retry letter topic, the attempts before its letters count
+        too.
+        """
         entry = self._entry
-        consumer = None if entry is None else _consumer_of(entry)
-        earlier = 0 if consumer is None else consumer.attempts_by_letters(self)
-        return self._count + 1 + earlier
+        if entry is not None and entry.topic_state.letters:
+            return self._count + 1 + self._consumer("attempt").attempts_by_letters(self)
+        return self._count + 1
 
     @property
     def key(self) -> str | None:
@@ -405,6 +415,9 @@ class Message(Generic[T_co]):
     def _consumer(self, call: str) -> MessageConsumer:
         entry = self._entry
         if entry is None:
+            context = self._handler_context()
+            if context is not None and context.consumer is not None:
+                return context.consumer
             raise NotSupportedError(
                 f"message.{call} needs a message of a consumer: a reader's message has nothing to "
                 "settle. Use Client.subscribe to receive messages that are acked"
@@ -529,6 +542,10 @@ def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | No
         entry = message._entry
         indexes.append(message._index)
     return entry, indexes
+
+
+def has_schema(message: Message[Any]) -> bool:
+    return message._schema is not None
 
 
 def raw_of(message: Message) -> RawMessage:

@@ -35,6 +35,7 @@ from .received_message import message
 from .stored_letters import letters
 from .virtual_clock import Deadlock, run
 from .virtual_clock import VirtualClockLoop as VirtualClockLoop
+from .worker_drain import Drained, drain
 
 # `BrokerUrl` and `VirtualClockLoop` are not listed: the methods that they inherit from str and from
 # asyncio's loop would make help() of this module ten times as long.
@@ -44,12 +45,14 @@ __all__ = [
     "Command",
     "Credential",
     "Deadlock",
+    "Drained",
     "Fault",
     "FaultPlan",
     "MemoryPulsar",
     "MemoryTransport",
     "TlsSettings",
     "broker",
+    "drain",
     "letters",
     "message",
     "run",

@@ -13,7 +13,7 @@ from .outbox import Outgoing, checked_out, out_of
 from .scheduler import Job
 
 if TYPE_CHECKING:
-    from ..consumer.leases.lease import Lease
+    from ..message import DetachedMessage, MessageConsumer
 
 _MOST_S: Final = 30 * 86_400.0  # a lease lasts at most as long
 
@@ -31,7 +31,7 @@ class ContextServer(Protocol):
     @property
     def publish_topic(self) -> str | None: ...
     def extend(self, job: Job, seconds: float) -> None: ...
-    def detach(self, job: Job, lease: float) -> Lease: ...
+    def detach(self, job: Job, lease: float) -> DetachedMessage: ...
 
 
 class HandlerContext:
@@ -39,14 +39,16 @@ class HandlerContext:
 
     Attributes:
         outgoing: Messages to publish before the received message is acked, in order.
+        consumer: Settles a message that no consumer holds, in tests; None otherwise.
     """
 
-    __slots__ = ("_job", "_server", "outgoing")
+    __slots__ = ("_job", "_server", "consumer", "outgoing")
 
     def __init__(self, server: ContextServer, job: Job) -> None:
         self._server = server
         self._job = job
         self.outgoing: list[Outgoing] = []
+        self.consumer: MessageConsumer | None = None
 
     @property
     def stopping(self) -> asyncio.Event:
@@ -55,7 +57,7 @@ class HandlerContext:
     def extend(self, length: float | timedelta) -> None:
         self._server.extend(self._job, seconds(length, "seconds", high=_MOST_S))
 
-    def detach(self, lease: float | timedelta = 3600) -> Lease:
+    def detach(self, lease: float | timedelta = 3600) -> DetachedMessage:
         return self._server.detach(self._job, seconds(lease, "lease", high=_MOST_S))
 
     def publish(

@@ -18,14 +18,17 @@ from typing_extensions import TypeVar
 
 from ..consumer.events import BecameInactive, ConsumerEvent, Failed
 from ..errors import ConfigurationError
+from ..message import Message
 from ..options import InitialPosition, RocksState
 from .breaker import Breaker
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall, HandlerKind
 from .health import Health, Report
 from .outbox import PublishTo
+from .outcome import Outcome
 from .retry_policy import RetryPolicy
 from .scheduler import Order
+from .single_call import call_once
 from .subscribe_options import SubscribeOptions
 from .worker_options import DEFAULT_MAX_BYTES, WorkerOptions
 from .worker_session import Session
@@ -146,7 +149,7 @@ class Worker(Generic[T]):
             start_retry=start_retry,
             options=options,
         )
-        self._client = client
+        self.client: Client = client
         self._handler = HandlerCall(handler)
         if self._handler.kind is HandlerKind.GENERATOR and publish is None:
             raise ConfigurationError(
@@ -156,6 +159,7 @@ class Worker(Generic[T]):
         self.name: str = name or f"{self._topics_text()}/{subscription}"
         self.drain: float = self._options.drain_s
         self.on_failure: Literal["raise", "terminate"] = on_failure
+        self._on_outcome: Callable[[Outcome], None] | None = None
         self._state = "new"
         self._error: BaseException | None = None
         self._paused = False
@@ -225,7 +229,7 @@ class Worker(Generic[T]):
         if consumer is None:
             return
         self._session = session = Session(
-            self._client,
+            self.client,
             consumer,
             self._options,
             self._handler,
@@ -233,6 +237,7 @@ class Worker(Generic[T]):
             self._stopping,
             self._fail,
         )
+        session.on_outcome = self._on_outcome
         try:
             if self._paused:
                 session.core.pause()
@@ -254,9 +259,10 @@ class Worker(Generic[T]):
         options = self._options
 
         async def subscribe() -> Consumer:
-            consumer = await self._client.subscribe(**options.subscribe_keywords(self._on_event))
+            consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
-                await consumer.create_letter_subscriptions()
+                if options.retry.dead_letters:
+                    await consumer.create_letter_subscriptions()
             except BaseException:
                 await consumer.close()
                 raise
@@ -280,6 +286,28 @@ class Worker(Generic[T]):
         if self._ended is not None and not self._ended.done():
             log.error("worker %s failed: %s", self.name, error)
             self._ended.set_exception(error)
+
+    async def handle(self, message: Message[T]) -> Outcome:
+        """Call the handler for one message by all rules, and return the outcome. For tests.
+
+        The worker need not run, and nothing is sent: published messages are in the outcome. The
+        breaker and the reject limit see only this call.
+
+        Args:
+            message: A message of `pulsar_encore.testing.message`. A payload that it was made from
+                is decoded with the schema of the worker.
+
+        Raises:
+            ConfigurationError: if `message` is no message.
+        """
+        return await call_once(self._options, self._handler, message)
+
+    def watch_outcomes(self, on_outcome: Callable[[Outcome], None]) -> None:
+        """Call a function with the outcome of each handler call. For tests; call it before `run`.
+
+        The outcomes name no published messages.
+        """
+        self._on_outcome = on_outcome
 
     # Control
 
@@ -323,6 +351,11 @@ class Worker(Generic[T]):
         if self._session is None:
             raise ConfigurationError(f"worker {self.name} has not started, so it has no consumer")
         return self._session.consumer
+
+    @property
+    def held(self) -> int:
+        """Number of messages that are in this worker: ready, running, waiting or being settled."""
+        return 0 if self._session is None else len(self._session.core)
 
     # In the background
 

@@ -18,19 +18,19 @@ from ..errors import (
     ConfigurationError,
     EncoreError,
     MessageNotHeldError,
-    SchemaVersionError,
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
 from ..message import Message, set_handler_context, size_of
 from ..values.topic_names import base_name
+from .decoding import Undecodable, decoded
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
 from .outbox import Outbox
-from .retry_policy import Reject
+from .outcome import Outcome, outcome_of
 from .scheduler import Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
@@ -61,6 +61,8 @@ _SETTLE_AGAIN_MS: Final = 5_000
 _SUCCEEDED: Final = Succeeded()
 _LOST: Final = "lost"
 _DRAIN: Final = "drain"
+_LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
+_LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
@@ -76,14 +78,14 @@ class Session:
     def __init__(
         self,
         client: Client,
-        consumer: Consumer,
+        consumer: Consumer[Any],
         options: WorkerOptions,
         handler: HandlerCall,
         name: str,
         stopping: asyncio.Event,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self.consumer = consumer
+        self.consumer: Consumer[Any] = consumer
         self._options = options
         self._handler = handler
         self._name = name
@@ -99,7 +101,7 @@ class Session:
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
-        self.core = WorkerCore(
+        self.core: WorkerCore = WorkerCore(
             order=self._order,
             concurrency=options.concurrency,
             prefetch=options.prefetch_messages,
@@ -130,8 +132,12 @@ class Session:
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._detached: set[Job] = set()
+        self._limits: set[str] = set()  # that are in force
+        self._has_logged_long_wait = False
         self._given_back = 0
         self._abandoned = 0
+        #: Called with the outcome of each handler call, for tests.
+        self.on_outcome: Callable[[Outcome], None] | None = None
 
     # Taking messages
 
@@ -235,7 +241,7 @@ class Session:
         message: Message = job.message
         context = HandlerContext(self, job)
         set_handler_context(message, context)
-        result = await self._handler.call(_decoded(message), message, context.add_result)
+        result = await self._handler.call(decoded(message), message, context.add_result)
         # A task that the handler left behind can publish nothing from here on.
         set_handler_context(message, None)
         if result is not None:
@@ -290,13 +296,59 @@ class Session:
                     outcome.error,
                 )
         self._count(outcome)
+        message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
+        if self.on_outcome is not None:
+            self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
             self._act(job, action)
         if not self._room.is_set() and core.demand() > 0:
             self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
+            self._note_limits()
+        elif self._limits:
+            self._note_limits()
+
+    def _note_limits(self) -> None:
+        """Log when the breaker opens or closes, and when the reject limit is reached or left."""
+        core, limits = self.core, set[str]()
+        if core.is_breaker_open:
+            limits.add("breaker")
+        if core.is_reject_limit_reached:
+            limits.add("rejections")
+        if limits == self._limits:
+            return
+        began, ended = limits - self._limits, self._limits - limits
+        self._limits = limits
+        snapshot = core.snapshot()
+        if "breaker" in began:
+            log.warning(
+                "worker %s: the breaker is open and only probes start: %r",
+                self._name,
+                snapshot.breaker_error,
+            )
+        if "rejections" in began:
+            log.error(
+                "worker %s: %d messages in a row were rejected. It takes one message each 30 s "
+                "until one is processed, and dead-letters none. Last error: %r",
+                self._name,
+                snapshot.rejects_in_row,
+                snapshot.reject_error,
+            )
+        for each in sorted(ended):
+            log.warning("worker %s goes on: the %s ended", self._name, _LIMITS[each])
+
+    def _outcome(
+        self,
+        message: Message,
+        attempt: int,
+        action: Any,
+        result: Succeeded | Failed | Lost,
+        now: int,
+    ) -> Outcome:
+        error = result.error if type(result) is Failed else None
+        return outcome_of(message, attempt, action, error, (), now)
 
     def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
         match result:
@@ -359,8 +411,9 @@ class Session:
             self.core.settled(job, now_ms(self._loop))
             return
         match action:
-            case Hold(counted=counted, error=error):
+            case Hold(due_ms=due_ms, counted=counted, error=error):
                 self._counts["retried"] += 1
+                self._log_long_wait(due_ms - now_ms(self._loop))
                 if counted:
                     job.message = consumer.fail_in_place(message, error=error)
             case Nack(delay_ms=delay_ms, error=error):
@@ -376,6 +429,17 @@ class Session:
                 self._in_background(self._send_retry_letter(job, delay_ms, error))
             case DeadLetter():
                 self._in_background(self._dead_letter(job, action))
+
+    def _log_long_wait(self, delay_ms: int) -> None:
+        if delay_ms > _LONG_WAIT_MS and not self._has_logged_long_wait:
+            self._has_logged_long_wait = True
+            log.warning(
+                "worker %s: a message waits here for %.0f s%s. It fills the unacked window of the "
+                "subscription meanwhile",
+                self._name,
+                delay_ms / 1000,
+                "" if self._order is Order.NONE else ", and its key or partition waits behind it",
+            )
 
     async def _send_retry_letter(self, job: Job, delay_ms: int, error: BaseException) -> None:
         try:
@@ -393,10 +457,11 @@ class Session:
         self.update()
 
     async def _dead_letter(self, job: Job, action: DeadLetter) -> None:
+        evidence: BaseException | str = action.reason if action.error is None else action.error
+        if isinstance(evidence, Undecodable):
+            evidence = evidence.__cause__ or evidence
         try:
-            await self.consumer.reject(
-                job.message, action.reason if action.error is None else action.error, keep=True
-            )
+            await self.consumer.reject(job.message, evidence, keep=True)
         except MessageNotHeldError:
             self._lose(job)
         except EncoreError:
@@ -469,6 +534,7 @@ class Session:
         """Close the consumer and the producers, within the budget."""
         self._end_receiving()
         await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        self._give_back()
         self._watchdog.release()
         self._alarm.close()
         for task in self._background:
@@ -537,16 +603,6 @@ class Session:
             given_back=self._given_back,
             abandoned=self._abandoned,
         )
-
-
-def _decoded(message: Message) -> Any:
-    """Return the value of a message; raise `Reject` if it can never be decoded."""
-    try:
-        return message.value()
-    except SchemaVersionError:  # the broker could not be asked; the next attempt may succeed
-        raise
-    except Exception as error:
-        raise Reject(f"the payload cannot be decoded: {error}") from error
 
 
 def _reasons(snapshot: CoreSnapshot) -> list[str]:
