@@ -106,7 +106,7 @@ EXPECTED = {
         r"pattern: an order of example-shop-de\npattern: an order of example-shop-fr\n"
         r"pattern: an order of example-shop-it\n"
     ),
-    "worker_tracing.py": (r"(00-(lamp|chair): committed \['insert \2', 'update \2'\]\n){2}"),
+    "worker_trace_context.py": (r"(00-(lamp|chair): committed \['insert \2', 'update \2'\]\n){2}"),
     "typed_schema.py": r"Order 7 of Ada\nrefused before sending: ContentError\n",
 }
 

@@ -501,3 +501,55 @@ async def test_a_worker_on_standby_loses_its_partitions_without_an_error(
     assert sorted(cancelled) == sorted(seen["second"])
     assert worker.report().lost == len(cancelled) == 2
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+async def test_a_worker_that_has_run_cannot_be_entered_again(client: Client) -> None:
+    async def handler(value: bytes) -> None: ...
+
+    async with running(client, handler) as worker:
+        with pytest.raises(encore.ConfigurationError, match="is running, and a worker runs once"):
+            async with worker:
+                pass
+    with pytest.raises(encore.ConfigurationError, match="is ended, and a worker runs once"):
+        async with worker:
+            pass
+    with pytest.raises(encore.ConfigurationError, match="is ended, and a worker runs once"):
+        await encore.run(worker)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"schema": encore.InitialPosition}, "schema must be a codec"),
+        ({"initial_position": "earliest"}, "InitialPosition.Latest or InitialPosition.Earliest"),
+        ({"state": "/var/lib/billing"}, "RocksState"),
+    ],
+)
+async def test_wrong_options_of_the_subscription_fail_at_construction(
+    client: Client, options: dict[str, Any], problem: str
+) -> None:
+    async def handler(value: bytes) -> None: ...
+
+    with pytest.raises(encore.ConfigurationError, match=problem):
+        encore.Worker(client, TOPIC, SUBSCRIPTION, handler, **options)
+
+
+async def test_a_url_in_place_of_a_client_is_an_error() -> None:
+    async def handler(value: bytes) -> None: ...
+
+    with pytest.raises(encore.ConfigurationError, match="client must be a Client, got str"):
+        encore.Worker("pulsar://localhost", TOPIC, SUBSCRIPTION, handler)  # type: ignore[arg-type]
+
+
+async def test_an_out_without_a_topic_of_results_is_a_failed_attempt(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> encore.Out:
+        return encore.Out(b"lost otherwise")
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, retry=encore.RetryPolicy(attempts=1)) as worker:
+        await all_acked(transport)
+    assert worker.report().rejected == 1
+    (letter,) = await letters(client)
+    assert "publish=" in str(letter.properties())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..errors import ConfigurationError
 from ..options.checks import seconds, topic_name
-from .outbox import Outgoing, checked_out, out_of
+from .outbox import Out, Outgoing, checked_out, out_of
 from .scheduler import Job
 
 if TYPE_CHECKING:
@@ -79,7 +79,17 @@ class HandlerContext:
         )
 
     def add_result(self, result: Any) -> None:
-        """Add a value that the handler returned or yielded; None adds nothing."""
+        """Add a value that the handler returned or yielded; None adds nothing.
+
+        Raises:
+            ConfigurationError: for an `Out` without a topic of results. Other values are ignored
+                then, because handlers return values for other callers too.
+        """
         topic = self._server.publish_topic
         if result is not None and topic is not None:
             self.outgoing.append(Outgoing(topic, out_of(result)))
+        elif isinstance(result, Out):
+            raise ConfigurationError(
+                "the handler returned an Out, and the worker has no topic for results: give one, "
+                'as in Worker(..., publish="invoices")'
+            )

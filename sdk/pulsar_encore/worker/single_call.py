@@ -17,9 +17,9 @@ from ..message import (
     set_handler_context,
     size_of,
 )
-from .decoding import decoded_with
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
+from .message_values import decoded_with
 from .outcome import Outcome, outcome_of
 from .scheduler import Job, Order
 from .slots import Raised, Returned, Slots, TimedOut

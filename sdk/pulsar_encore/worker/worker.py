@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from typing_extensions import TypeVar
 
+from ..client import logger_of
 from ..consumer.events import BecameInactive, ConsumerEvent, Failed
 from ..errors import ConfigurationError
 from ..message import Message
@@ -37,8 +37,6 @@ from .worker_start import wait_until_made
 if TYPE_CHECKING:
     from ..client import Client
     from ..consumer.consumer import Consumer
-
-log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T", default=Any)
 
@@ -128,6 +126,11 @@ class Worker(Generic[T]):
         start_retry: bool = True,
         options: SubscribeOptions | None = None,
     ) -> None:
+        if not callable(getattr(client, "subscribe", None)):
+            raise ConfigurationError(
+                f"client must be a Client, got {type(client).__name__}: write "
+                'Worker(Client("pulsar://localhost:6650"), ...)'
+            )
         self._options = WorkerOptions(
             topics=topics,
             subscription=subscription,
@@ -150,6 +153,7 @@ class Worker(Generic[T]):
             options=options,
         )
         self.client: Client = client
+        self._log = logger_of(client)(__name__)
         self._handler = HandlerCall(handler)
         if self._handler.kind is HandlerKind.GENERATOR and publish is None:
             raise ConfigurationError(
@@ -198,7 +202,7 @@ class Worker(Generic[T]):
             EncoreError: if the subscription is refused or ends for good.
         """
         if self._state != "new":
-            raise ConfigurationError(f"worker {self.name} has already run: make a new one")
+            raise self._used_error()
         loop = asyncio.get_running_loop()
         if deadline is None:
             deadline = DrainDeadline(self.drain, loop.time)
@@ -270,7 +274,7 @@ class Worker(Generic[T]):
 
         if not options.start_retry:
             return await subscribe()
-        return await wait_until_made(subscribe, self.name, stopping, Random())
+        return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
 
     def _on_event(self, event: ConsumerEvent) -> None:
         if isinstance(event, BecameInactive) and self._session is not None:
@@ -284,7 +288,7 @@ class Worker(Generic[T]):
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():
-            log.error("worker %s failed: %s", self.name, error)
+            self._log.error("worker %s failed: %s", self.name, error)
             self._ended.set_exception(error)
 
     async def handle(self, message: Message[T]) -> Outcome:
@@ -308,6 +312,11 @@ class Worker(Generic[T]):
         The outcomes name no published messages.
         """
         self._on_outcome = on_outcome
+
+    def _used_error(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"worker {self.name} is {self._state}, and a worker runs once: make a new one"
+        )
 
     # Control
 
@@ -364,7 +373,12 @@ class Worker(Generic[T]):
 
         If the worker fails later, the task that entered the context is cancelled, and the `async
         with` statement raises the worker's error.
+
+        Raises:
+            ConfigurationError: if the worker has already run. Make a new one.
         """
+        if self._state != "new" or self._background is not None:
+            raise self._used_error()
         self._parent = asyncio.current_task()
         self._started = asyncio.Event()
         self._background = asyncio.ensure_future(self.serve())
@@ -384,7 +398,7 @@ class Worker(Generic[T]):
         if task.cancelled() or task.exception() is None:
             return
         if self.on_failure == "terminate":
-            log.error("worker %s failed, and ends this process by SIGTERM", self.name)
+            self._log.error("worker %s failed, and ends this process by SIGTERM", self.name)
             os.kill(os.getpid(), signal.SIGTERM)
         if self._parent is not None:
             self._parent.cancel()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from ..codecs.bound_codec import bind
 from ..consumer.events import ConsumerEvent
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
 from ..errors import ConfigurationError
@@ -79,6 +80,11 @@ class WorkerOptions:
             topic_name(each, "topics")
         if self.pattern is None and not names:
             raise ConfigurationError("topics must name at least one topic, got an empty collection")
+        if self.pattern is not None and self.pattern.flags & ~re.UNICODE:
+            raise ConfigurationError(
+                f"topics {self.pattern!r} has flags, which topic patterns do not have: write them "
+                'into the expression, such as "[Oo]rders-.*" for re.IGNORECASE'
+            )
         if isinstance(self.topics, Mapping):
             for each, priority in self.topics.items():
                 integer(priority, f"the priority of topic {each!r}", low=-(2**31))
@@ -120,12 +126,29 @@ class WorkerOptions:
             raise ConfigurationError(
                 f"options must be SubscribeOptions(...), got {type(self.options).__name__}"
             )
+        if not isinstance(self.initial_position, InitialPosition):
+            raise ConfigurationError(
+                "initial_position must be InitialPosition.Latest or InitialPosition.Earliest, got "
+                f"{self.initial_position!r}"
+            )
+        if not isinstance(self.state, RocksState | None):
+            raise ConfigurationError(
+                f"state must be a RocksState(path) or None, got {type(self.state).__name__}"
+            )
+        bind(self.schema, reads=True)  # raises if it is no schema
         self._check_loops()
         self._check_combinations()
 
     def _check_loops(self) -> None:
         consumed = {full_name(each) for each in self.topic_names}
         dead = self.retry.dead_letter_topic
+        if self.pattern is not None and self.publish is not None:
+            publish = full_name(self.publish.topic)
+            if re.fullmatch(full_name(self.pattern.pattern), publish):
+                raise ConfigurationError(
+                    f"publish {self.publish.topic!r} matches the pattern {self.pattern.pattern!r} "
+                    "that the worker reads, which is a loop: choose another topic"
+                )
         for name, topic in (
             ("publish", None if self.publish is None else self.publish.topic),
             ("dead_letter_topic", dead),

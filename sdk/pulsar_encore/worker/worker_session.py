@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from ..client import logger_of
 from ..errors import (
     ClosedError,
     ConfigurationError,
@@ -23,12 +23,13 @@ from ..errors import (
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
 from ..message import Message, set_handler_context, size_of
 from ..values.topic_names import base_name
-from .decoding import Undecodable, decoded
 from .drain_deadline import DrainDeadline
+from .failure_log import FailureLog
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
+from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .scheduler import Order
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from ..client import Client
     from ..consumer.consumer import Consumer
     from ..consumer.leases.lease import Lease
-
-log: logging.Logger = logging.getLogger(__name__)
 
 _SETTLE_AGAIN_MS: Final = 5_000
 _SUCCEEDED: Final = Succeeded()
@@ -89,6 +88,7 @@ class Session:
         self._options = options
         self._handler = handler
         self._name = name
+        self._log = logger_of(client)(__name__)
         self.stopping: asyncio.Event = stopping
         self._failed = failed
         self._loop = asyncio.get_running_loop()
@@ -131,6 +131,7 @@ class Session:
         self._background: set[asyncio.Task[None]] = set()
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
+        self._failures = FailureLog(name)
         self._detached: set[Job] = set()
         self._limits: set[str] = set()  # that are in force
         self._has_logged_long_wait = False
@@ -235,7 +236,9 @@ class Session:
         except MessageNotHeldError:
             pass  # noticed at the end of the call
         except EncoreError as error:
-            log.error("worker %s: the attempt at %r is not recorded: %s", self._name, job, error)
+            self._log.error(
+                "worker %s: the attempt at %r is not recorded: %s", self._name, job, error
+            )
 
     async def _handle(self, job: Job) -> None:
         message: Message = job.message
@@ -251,7 +254,9 @@ class Session:
 
     def extend(self, job: Job, seconds: float) -> None:
         if not self.slots.extend(job, seconds):
-            log.warning("worker %s: the handler of %r has ended already", self._name, job.message)
+            self._log.warning(
+                "worker %s: the handler of %r has ended already", self._name, job.message
+            )
 
     def detach(self, job: Job, lease: float) -> Lease:
         if self._order is not Order.NONE:
@@ -289,7 +294,7 @@ class Session:
             self._detached.discard(job)
             core.remove(job)
             if type(outcome) is Failed:
-                log.warning(
+                self._log.warning(
                     "worker %s: the handler of %r failed after the message was settled or lost: %r",
                     self._name,
                     job.message,
@@ -298,6 +303,9 @@ class Session:
         self._count(outcome)
         message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
+        if isinstance(action, Hold | Nack | RetryLetter):
+            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
+            self._failures.retried(message, attempt, action.error, delay_ms, now)
         if self.on_outcome is not None:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
@@ -323,13 +331,13 @@ class Session:
         self._limits = limits
         snapshot = core.snapshot()
         if "breaker" in began:
-            log.warning(
+            self._log.warning(
                 "worker %s: the breaker is open and only probes start: %r",
                 self._name,
                 snapshot.breaker_error,
             )
         if "rejections" in began:
-            log.error(
+            self._log.error(
                 "worker %s: %d messages in a row were rejected. It takes one message each 30 s "
                 "until one is processed, and dead-letters none. Last error: %r",
                 self._name,
@@ -337,7 +345,7 @@ class Session:
                 snapshot.reject_error,
             )
         for each in sorted(ended):
-            log.warning("worker %s goes on: the %s ended", self._name, _LIMITS[each])
+            self._log.warning("worker %s goes on: the %s ended", self._name, _LIMITS[each])
 
     def _outcome(
         self,
@@ -374,7 +382,7 @@ class Session:
         return TimeoutError(f"the handler took longer than {self._options.timeout_s:g} s")
 
     def _on_stuck(self, job: Job, reason: str) -> None:
-        log.error(
+        self._log.error(
             "worker %s: the handler of %r ignores its cancellation (%s) and keeps its slot",
             self._name,
             job.message,
@@ -399,7 +407,9 @@ class Session:
             self._failed(error)
         except EncoreError as error:
             # For example, the disk of the state is full. The message stays held.
-            log.error("worker %s: %r is not settled, trying again: %s", self._name, job, error)
+            self._log.error(
+                "worker %s: %r is not settled, trying again: %s", self._name, job, error
+            )
             if type(action) is not Hold:
                 self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
                 self.update()
@@ -422,7 +432,7 @@ class Session:
                 self.core.settled(job, now_ms(self._loop))
             case Discard(reason=reason):
                 self._counts["discarded"] += 1
-                log.warning("worker %s discarded %r: %s", self._name, message, reason)
+                self._log.warning("worker %s discarded %r: %s", self._name, message, reason)
                 consumer.acknowledge(message)
                 self.core.settled(job, now_ms(self._loop))
             case RetryLetter(delay_ms=delay_ms, error=error):
@@ -433,7 +443,7 @@ class Session:
     def _log_long_wait(self, delay_ms: int) -> None:
         if delay_ms > _LONG_WAIT_MS and not self._has_logged_long_wait:
             self._has_logged_long_wait = True
-            log.warning(
+            self._log.warning(
                 "worker %s: a message waits here for %.0f s%s. It fills the unacked window of the "
                 "subscription meanwhile",
                 self._name,
@@ -505,7 +515,7 @@ class Session:
         abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, _DRAIN)
         self._abandoned = len(abandoned)
         for job in abandoned:
-            log.error(
+            self._log.error(
                 "worker %s: the handler of %r ignores its cancellation and is left behind",
                 self._name,
                 job.message,
@@ -517,7 +527,7 @@ class Session:
             async with asyncio.timeout(deadline.flush_left_s()):
                 await self.consumer.flush()
         except (TimeoutError, EncoreError) as error:
-            log.warning("worker %s: acks are not confirmed: %r", self._name, error)
+            self._log.warning("worker %s: acks are not confirmed: %r", self._name, error)
 
     def _end_receiving(self) -> None:
         if self._receiver is not None:
@@ -543,7 +553,7 @@ class Session:
             async with asyncio.timeout(deadline.left_s()):
                 await asyncio.gather(self._outbox.close(), self.consumer.close())
         except TimeoutError:
-            log.warning(
+            self._log.warning(
                 "worker %s: the broker did not confirm the close in time; messages whose acks are "
                 "unconfirmed may be redelivered",
                 self._name,
@@ -590,8 +600,8 @@ class Session:
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain."""
-        return self._abandoned
+        """Return how many handlers were left behind by the drain and still run."""
+        return self.slots.left_behind()
 
     def report(self) -> Report:
         return Report(

@@ -11,8 +11,6 @@ from typing import Final, TypeVar
 from ..errors import ConsumerBusy, EncoreError, TransportError
 from ..values.backoff import Backoff
 
-log: logging.Logger = logging.getLogger(__name__)
-
 _BACKOFF: Final = Backoff(min_delay=0.5, max_delay=30, jitter=0.2)
 T = TypeVar("T")
 
@@ -29,7 +27,11 @@ def can_wait_for(error: BaseException) -> bool:
 
 
 async def wait_until_made(
-    make: Callable[[], Awaitable[T]], name: str, stopping: asyncio.Event, rng: Random
+    make: Callable[[], Awaitable[T]],
+    name: str,
+    stopping: asyncio.Event,
+    rng: Random,
+    log: logging.Logger,
 ) -> T | None:
     """Call `make` until it succeeds; None if `stopping` was set first.
 
