@@ -567,14 +567,14 @@ class Session:
             task.cancel()
         try:
             async with asyncio.timeout(deadline.left_s()):
-                await self._outbox.close()
-                await self.consumer.close()
+                await asyncio.gather(self._outbox.close(), self.consumer.close())
         except TimeoutError:
             self._log.warning(
                 "worker %s: the broker did not confirm the close in time; messages whose acks are "
                 "unconfirmed may be redelivered",
                 self._name,
             )
+            self._outbox.abandon()
             self.consumer.abandon()
 
     # What is seen from outside
