@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from typing_extensions import TypeVar
-
 from ..options import InitialPosition, RocksState
+from ..values.type_variables import T
 from .batch_options import (
     DEFAULT_LISTS,
     DEFAULT_MAX_MESSAGES,
@@ -28,8 +27,6 @@ from .worker_session import Session
 
 if TYPE_CHECKING:
     from ..client import Client
-
-T = TypeVar("T", default=Any)
 
 
 class BatchWorker(Worker[T]):

@@ -13,13 +13,12 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
-from typing_extensions import TypeVar
-
 from ..client import logger_of
 from ..consumer.events import BecameInactive, ConsumerEvent, Failed
 from ..errors import ConfigurationError
 from ..message import Message
 from ..options import InitialPosition, RocksState
+from ..values.type_variables import T
 from .breaker import Breaker
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall, HandlerKind
@@ -37,8 +36,6 @@ from .worker_start import wait_until_made
 if TYPE_CHECKING:
     from ..client import Client
     from ..consumer.consumer import Consumer
-
-T = TypeVar("T", default=Any)
 
 
 class Worker(Generic[T]):
