@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -895,3 +896,35 @@ async def test_the_parameters_of_a_batch_worker_are_checked(client: Client) -> N
         with pytest.raises(encore.ConfigurationError, match=text):
             make(**options)
     assert repr(make()).startswith("<BatchWorker ")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_with_state_the_attempts_of_single_messages_survive_a_restart(
+    client: Client, transport: MemoryTransport, tmp_path: Path, order: str
+) -> None:
+    alone: list[int] = []
+    others: set[int] = set()
+
+    async def handler(values: list[bytes], messages: list[Message]) -> None:
+        others.update(each.attempt for each in messages if each.data() != b"0")
+        if len(values) > 2:
+            raise ValueError("shared")
+        if b"0" in values:
+            index = values.index(b"0")
+            alone.append(messages[index].attempt)
+            raise encore.BatchFailure({index: ValueError("own")})
+
+    transport.put(TOPIC, *numbers(8))
+    options: dict[str, Any] = {
+        "order": order,
+        "retry": encore.RetryPolicy(attempts=10, backoff=[5]),
+        "state": encore.RocksState(tmp_path / "state"),
+    }
+    async with running_lists(client, handler, **options):
+        await asyncio.sleep(30)
+    assert alone[-1] in range(3, 9)
+    async with running_lists(client, handler, **options):
+        await all_acked(transport)
+    assert alone == list(range(1, 11))
+    assert max(others) == 1
+    assert [letter.data() for letter in await letters(client)] == [b"0"]
