@@ -42,7 +42,7 @@ class BatchSession(Session):
         assert isinstance(options, BatchOptions)
         self._failed_alone: OrderedDict[MessageId, None] = OrderedDict()
         self._lists = BatchCore(
-            order=self._order,
+            order=self.order,
             max_messages=options.max_messages,
             max_wait_ms=options.max_wait_ms,
             is_suspect=self._is_suspect,
@@ -98,10 +98,9 @@ class BatchSession(Session):
         if messages is not None:
             if not self._room.is_set() and self.core.demand() > 0:
                 self._room.set()  # the next list is gathered while this one runs
-            if self._has_early_verdicts:
+            if self._writes_attempts:
                 for job in messages.jobs:
-                    if job.is_retry:
-                        self._begin_attempt(job)
+                    self._begin_attempt(job)
         return messages
 
     async def _handle_list(self, messages: MessageList) -> None:
@@ -140,7 +139,7 @@ class BatchSession(Session):
                 values.append(decoded(job.message))
             except Exception as error:
                 messages.errors[job] = error
-                if self._order is not Order.NONE:
+                if self.order is not Order.NONE:
                     break  # the messages behind it wait until it is settled
             else:
                 messages.passed.append(job)
@@ -160,7 +159,7 @@ class BatchSession(Session):
     def _processed(self, messages: MessageList) -> list[ListJob]:
         """Return the messages that the handler got and that are acked."""
         errors = messages.errors
-        if self._order is Order.NONE:
+        if self.order is Order.NONE:
             return [job for job in messages.passed if job not in errors]
         return list(takewhile(lambda job: job not in errors, messages.passed))
 
