@@ -60,8 +60,8 @@ class HandlerContext:
     def check_nack(self) -> None:
         if self._server.order is not Order.NONE:
             raise ConfigurationError(
-                f'msg.nack() would break order="{self._server.order}": later messages would overtake '
-                "this one. Raise Retry(delay=...) instead, and the message waits in the worker"
+                f'msg.nack() would break order="{self._server.order}": later messages would '
+                "overtake this one. Raise Retry(delay=...) instead, and it waits in the worker"
             )
 
     def extend(self, length: float | timedelta) -> None:
