@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
 from ..client import logger_of
+from ..codecs.codec import Codec
 from ..consumer.events import BecameInactive, ConsumerEvent, Failed
 from ..errors import ConfigurationError
 from ..message import Message
@@ -112,9 +113,9 @@ class Worker(Generic[T]):
         client: Client,
         topics: str | Sequence[str] | re.Pattern[str] | Mapping[str, int],
         subscription: str,
-        handler: Callable[..., Any],
+        handler: Callable[[T], Any] | Callable[[T, Message[T]], Any],
         *,
-        schema: Any = None,
+        schema: Codec[T] | None = None,
         concurrency: int = 16,
         max_bytes: int = DEFAULT_MAX_BYTES,
         order: Order | Literal["none", "key", "partition"] = Order.NONE,
