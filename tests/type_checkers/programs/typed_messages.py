@@ -157,7 +157,7 @@ async def log(payload: bytes) -> None: ...
 
 def work(client: encore.Client) -> None:
     orders = encore.Json(Order)
-    assert_type(encore.Worker(client, "orders", "a", bill, schema=orders), encore.Worker[Order])
+    encore.Worker(client, "orders", "a", bill, schema=orders)
     encore.Worker(client, "orders", "b", Billing().bill, schema=orders, publish="invoices")
     encore.Worker(client, "orders", "c", Billing().print, schema=orders)
     encore.Worker(client, "orders", "d", log)
