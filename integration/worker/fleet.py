@@ -159,7 +159,9 @@ class Fleet:
                 file.seek(events.offset)
                 for line in iter(file.readline, ""):
                     at, what, text, attempt, partition = line.split()
-                    events.found.append(Event(float(at), what, text, int(attempt), path.stem, partition))
+                    events.found.append(
+                        Event(float(at), what, text, int(attempt), path.stem, partition)
+                    )
                 events.offset = file.tell()
         return sorted(itertools.chain.from_iterable(each.found for each in self._read.values()))
 
