@@ -55,8 +55,9 @@ class Rollout:
     def __str__(self) -> str:
         return (
             f"{len(self.exits)} restarts, {self.published} messages, {len(self.lost)} lost, "
-            f"{len(self.again)} again, {len(self.disorder)} out of order, {len(self.skipped)} skipped, longest stall "
-            f"{self.longest_stall[0]:.2f} s ({self.longest_stall[1]}), exit codes "
+            f"{len(self.again)} again, {len(self.disorder)} out of order, "
+            f"{len(self.skipped)} skipped, longest stall {self.longest_stall[0]:.2f} s "
+            f"({self.longest_stall[1]}), exit codes "
             f"{sorted({each.code for each in self.exits})}, longest end "
             f"{max(each.took for each in self.exits):.2f} s"
         )

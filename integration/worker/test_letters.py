@@ -67,7 +67,7 @@ async def test_each_message_is_processed_or_dead_lettered_after_its_attempts(
         async with worker:
             await publish(client, topic, TEXTS, batch=10, keyed=True)
             async with asyncio.timeout(60):
-                while (now := worker.report()).succeeded + now.rejected < len(TEXTS):
+                while (now := worker.report()).succeeded + now.rejected < len(TEXTS):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
         report = worker.report()
         assert sorted(await letters_of(client, topic)) == sorted(DEAD)
