@@ -204,6 +204,13 @@ class Session:
         """Process the messages of a topic of which the broker has named no active consumer."""
         standby = self.standby
         if standby is not None and not (standby.is_known(topic) or self.stopping.is_set()):
+            self._log.warning(
+                "worker %s: the broker has named no active consumer of %s for %g s; its messages "
+                "are processed",
+                self._name,
+                topic,
+                _UNKNOWN_S,
+            )
             for each in standby.became_active(topic):
                 self._take(each)
 
