@@ -575,3 +575,22 @@ async def test_health_counts_a_handler_that_ignores_its_timeout(
         ends.set()
         await all_acked(transport)
         assert worker.health().stuck_handlers == 0
+
+
+@pytest.mark.parametrize("order", ["key", "partition"])
+async def test_a_nack_in_a_handler_with_an_order_is_refused_with_the_way_out(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    errors = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        try:
+            await message.nack()
+        except encore.ConfigurationError as error:
+            errors.append(str(error))
+
+    transport.put(TOPIC, b"x", key="k")
+    async with running(client, handler, order=order):
+        await all_acked(transport)
+    (text,) = errors
+    assert "Retry(delay=" in text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ..errors import ConfigurationError
 from ..options.checks import seconds, topic_name
 from .outbox import Out, Outgoing, checked_out, out_of
-from .scheduler import Job
+from .scheduler import Job, Order
 
 if TYPE_CHECKING:
     from ..message import DetachedMessage, MessageConsumer
@@ -24,12 +24,15 @@ class ContextServer(Protocol):
     Attributes:
         stopping: Set when the worker begins its drain.
         publish_topic: The topic of results, or None.
+        order: The order of the worker.
     """
 
     @property
     def stopping(self) -> asyncio.Event: ...
     @property
     def publish_topic(self) -> str | None: ...
+    @property
+    def order(self) -> Order: ...
     def extend(self, job: Job, seconds: float) -> None: ...
     def detach(self, job: Job, lease: float) -> DetachedMessage: ...
 
@@ -53,6 +56,13 @@ class HandlerContext:
     @property
     def stopping(self) -> asyncio.Event:
         return self._server.stopping
+
+    def check_nack(self) -> None:
+        if self._server.order is not Order.NONE:
+            raise ConfigurationError(
+                f'msg.nack() would break order="{self._server.order}": later messages would '
+                "overtake this one. Raise Retry(delay=...) instead, and it waits in the worker"
+            )
 
     def extend(self, length: float | timedelta) -> None:
         self._server.extend(self._job, seconds(length, "seconds", high=_MOST_S))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
@@ -212,6 +212,22 @@ class WorkerOptions:
         return seconds(self.drain, "drain", low=0.0)
 
     @property
+    def consumer_state(self) -> RocksState | None:
+        """The state of the consumer: only messages whose handler started count as attempted.
+
+        A killed process would otherwise count an attempt at each message that it had prefetched.
+        """
+        if self.state is None or self.state.count_attempts is not None:
+            return self.state
+        return replace(self.state, count_attempts="explicit")
+
+    @property
+    def writes_attempts(self) -> bool:
+        """True if the worker writes each attempt to the state when its handler starts."""
+        state = self.consumer_state
+        return state is not None and state.count_attempts != "lazy"
+
+    @property
     def consumer_type(self) -> ConsumerType:
         return _CONSUMER_TYPES[Order(self.order)]
 
@@ -243,7 +259,7 @@ class WorkerOptions:
             "receiver_queue_size": self.prefetch_messages,
             "dead_letter_policy": self.dead_letter_policy(),
             "retry_enable": self.uses_retry_letters,
-            "state": self.state,
+            "state": self.consumer_state,
             "event_listener": event_listener,
         }
 

@@ -98,12 +98,13 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._priorities = options.priorities
         self._topics: dict[str, tuple[int, bool]] = {}
-        self._order = Order(options.order)
+        self.order: Order = Order(options.order)
         self._max_age_ms = options.retry.max_age_ms
         publish = options.publish
         self.publish_topic: str | None = None if publish is None else publish.topic
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
+        self._writes_attempts = options.writes_attempts
         self._outbox = Outbox(client, publish)
         self.core: WorkerCore = self._make_core(options)
         self._watchdog = LoopWatchdog.watch()
@@ -127,7 +128,7 @@ class Session:
 
     def _make_core(self, options: WorkerOptions) -> WorkerCore:
         return WorkerCore(
-            order=self._order,
+            order=self.order,
             concurrency=options.concurrency,
             prefetch=options.prefetch_messages,
             max_bytes=options.max_bytes,
@@ -187,7 +188,7 @@ class Session:
         job = self._job_type(
             message,
             topic,
-            None if self._order is Order.NONE else self._group_of(message, topic),
+            None if self.order is Order.NONE else self._group_of(message, topic),
             size_of(message),
             message.attempt if may_be_letters else message.redelivery_count() + 1,
             published_ms,
@@ -215,7 +216,7 @@ class Session:
                 self._take(each)
 
     def _group_of(self, message: Message, topic: str) -> Any:
-        if self._order is Order.PARTITION:
+        if self.order is Order.PARTITION:
             return topic
         try:
             key = message.ordering_key() or message.partition_key()
@@ -255,12 +256,12 @@ class Session:
         job = self.core.start(now)
         if self._has_early_verdicts:
             self._alarm.at(self.core.next_wake_ms(now))
-            if job is not None and job.is_retry:
-                self._begin_attempt(job)
+        if job is not None and self._writes_attempts:
+            self._begin_attempt(job)
         return job
 
     def _begin_attempt(self, job: Job) -> None:
-        """Write an attempt in place to the state. The consumer wrote the first one at `receive`."""
+        """Write the attempt to the state, so that it counts if the message kills the process."""
         try:
             self.consumer.begin_attempt(job.message)
         except MessageNotHeldError:
@@ -289,7 +290,7 @@ class Session:
             )
 
     def detach(self, job: Job, lease: float) -> Lease:
-        if self._order is not Order.NONE:
+        if self.order is not Order.NONE:
             raise ConfigurationError(
                 'detach needs order="none": with an order, the next message of the key or '
                 "partition has to wait for this one. Keep the handler running, and give it more "
@@ -482,7 +483,7 @@ class Session:
                 "subscription meanwhile",
                 self._name,
                 delay_ms / 1000,
-                "" if self._order is Order.NONE else ", and its key or partition waits behind it",
+                "" if self.order is Order.NONE else ", and its key or partition waits behind it",
             )
 
     async def _send_retry_letter(self, job: Job, delay_ms: int, error: BaseException) -> None:
