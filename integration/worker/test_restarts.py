@@ -10,7 +10,7 @@ from tests.harness.admin import Admin
 from tests.harness.pulsar_server import Server
 
 from .restarts import outlive
-from .rolling import roll
+from .rollout import roll
 
 # looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)

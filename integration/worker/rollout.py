@@ -1,6 +1,6 @@
 """Rolling restarts of three workers with an order, while publishing goes on.
 
-    python -m integration.worker.rolling [--restarts 30] [--order key] [--url URL]
+    python -m integration.worker.rollout [--restarts 30] [--order key] [--url URL]
 
 Checks the order of each key, that no key stands still, and that no message is lost.
 """
