@@ -13,9 +13,9 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
-from ..client import logger_of
+from ..client import logger_of, transport_of
 from ..codecs.codec import Codec
-from ..consumer.events import BecameInactive, ConsumerEvent, Failed
+from ..consumer.events import BecameActive, BecameInactive, ConsumerEvent, Disconnected, Failed
 from ..errors import ConfigurationError
 from ..message import Message
 from ..options import InitialPosition, RocksState
@@ -29,6 +29,7 @@ from .outcome import Outcome
 from .retry_policy import RetryPolicy
 from .scheduler import Order
 from .single_call import call_once
+from .standby import Standby
 from .subscribe_options import SubscribeOptions
 from .worker_options import DEFAULT_MAX_BYTES, WorkerOptions
 from .worker_session import Session
@@ -185,6 +186,7 @@ class Worker(Generic[T]):
         self._ended: asyncio.Future[None] | None = None
         self._started: asyncio.Event | None = None
         self._session: Session | None = None
+        self._standby: Standby[Message] | None = None
         self._background: asyncio.Task[Report] | None = None
         self._parent: asyncio.Task[Any] | None = None
 
@@ -253,6 +255,7 @@ class Worker(Generic[T]):
             self._fail,
         )
         session.on_outcome = self._on_outcome
+        session.standby = self._standby
         try:
             if self._paused:
                 session.core.pause()
@@ -274,6 +277,8 @@ class Worker(Generic[T]):
         options = self._options
 
         async def subscribe() -> Consumer:
+            # Before the first event, which may come before there is a session.
+            self._standby = self._new_standby()
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
                 if options.retry.dead_letters:
@@ -288,14 +293,35 @@ class Worker(Generic[T]):
         return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
 
     def _on_event(self, event: ConsumerEvent) -> None:
-        if isinstance(event, BecameInactive) and self._session is not None:
-            self._session.lose_topic(event.topic)
+        if isinstance(event, BecameActive | BecameInactive | Disconnected):
+            self._on_change(event)
         elif isinstance(event, Failed) and event.component == "consumer":
             self._fail(event.error)
         keywords = {} if self._options.options is None else self._options.options.keywords
         listener = keywords.get("event_listener")
         if listener is not None:
             listener(event)
+
+    def _new_standby(self) -> Standby[Message] | None:
+        is_told = transport_of(self.client).capabilities.active_changes
+        return Standby() if is_told and self._options.order == Order.PARTITION else None
+
+    def _on_change(self, event: BecameActive | BecameInactive | Disconnected) -> None:
+        """Note which consumer of a Failover subscription gets the messages of a topic."""
+        session, standby = self._session, self._standby
+        if isinstance(event, BecameInactive):
+            if standby is not None:
+                standby.became_inactive(event.topic)
+            if session is not None:
+                session.lose_topic(event.topic)
+        elif standby is not None and isinstance(event, BecameActive):
+            early = standby.became_active(event.topic)
+            # Messages that came too early may also wait in the consumer.
+            if session is not None and (early or not session.has_jobs_of(event.topic)):
+                session.lose_topic(event.topic)
+        elif standby is not None and isinstance(event, Disconnected):
+            for topic in event.topics:
+                standby.disconnected(topic)
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():

@@ -35,6 +35,7 @@ from .outcome import Outcome, outcome_of
 from .scheduler import Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
+from .standby import Standby
 from .worker_core import (
     Ack,
     CoreSnapshot,
@@ -63,6 +64,7 @@ DRAIN: Final = "drain"
 _LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
 _LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
+_UNKNOWN_S: Final = 5.0  # the broker names the active consumer about 1 s after a subscribe
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
 
@@ -115,6 +117,7 @@ class Session:
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._failures = FailureLog(name, self._log)
+        self.standby: Standby[Message] | None = None
         self._detached: set[Job] = set()
         self._limits: set[str] = set()  # that are in force
         self._has_logged_long_wait = False
@@ -171,6 +174,11 @@ class Session:
 
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), now_ms(self._loop)
+        standby = self.standby
+        if standby is not None and standby.keeps(topic, message):
+            if not standby.is_known(topic):
+                self._loop.call_later(_UNKNOWN_S, self._assume_active, topic)
+            return
         known = self._topics.get(topic)
         priority, may_be_letters = self._learn(topic) if known is None else known
         published_ms = 0
@@ -192,6 +200,20 @@ class Session:
         if action is not None:
             self._act(job, action)
         self.slots.wake()
+
+    def _assume_active(self, topic: str) -> None:
+        """Process the messages of a topic of which the broker has named no active consumer."""
+        standby = self.standby
+        if standby is not None and not (standby.is_known(topic) or self.stopping.is_set()):
+            self._log.warning(
+                "worker %s: the broker has named no active consumer of %s for %g s; its messages "
+                "are processed",
+                self._name,
+                topic,
+                _UNKNOWN_S,
+            )
+            for each in standby.became_active(topic):
+                self._take(each)
 
     def _group_of(self, message: Message, topic: str) -> Any:
         if self.order is Order.PARTITION:
@@ -510,6 +532,9 @@ class Session:
     def _cancel(self, job: Job) -> None:
         """Cancel the handler of a message that another consumer has now."""
         self.slots.cancel(job, LOST)
+
+    def has_jobs_of(self, topic: str) -> bool:
+        return any(each.topic == topic for each in self.core.jobs())
 
     def lose_topic(self, topic: str) -> None:
         """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
