@@ -54,7 +54,7 @@ async def test_a_cancelled_creation_keeps_no_threads_and_files(
     rng = Random(seed)
 
     async def cancel_creation() -> None:
-        async with encore.Client(pulsar.service_url, logger=QUIET) as client:
+        async with encore.Client(pulsar.service_url, transport="stock", logger=QUIET) as client:
             creating = asyncio.ensure_future(CREATE[kind](client, topic))
             await asyncio.sleep(rng.uniform(0, 0.02))
             creating.cancel()
@@ -73,7 +73,7 @@ async def test_a_cancelled_creation_keeps_no_threads_and_files(
 
 async def test_chunked_sends_wait_when_the_queue_is_full(pulsar: Server, topic: str) -> None:
     async with (
-        encore.Client(pulsar.service_url, logger=QUIET) as client,
+        encore.Client(pulsar.service_url, transport="stock", logger=QUIET) as client,
         await client.create_producer(
             topic,
             max_pending_messages=2,
@@ -100,7 +100,7 @@ class ReorderedBox(Record):  # type: ignore[misc]
 async def test_values_are_decoded_with_their_schema_version(pulsar: Server, topic: str) -> None:
     box = AvroSchema(Box)
     reordered = AvroSchema(None, {**AvroSchema(ReorderedBox)._schema, "name": "Box"})
-    async with encore.Client(pulsar.service_url, logger=QUIET) as client:
+    async with encore.Client(pulsar.service_url, transport="stock", logger=QUIET) as client:
         consumer = await client.subscribe(topic, "s", schema=reordered)
         for width, schema in ((1, box), (2, reordered), (3, box)):
             async with await client.create_producer(topic, schema=schema) as producer:

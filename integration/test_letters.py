@@ -47,7 +47,7 @@ async def reconsume(consumer: encore.Consumer, message: encore.Message) -> None:
 
 @pytest_asyncio.fixture
 async def client(pulsar: Server) -> AsyncIterator[encore.Client]:
-    async with encore.Client(pulsar.service_url, logger=QUIET) as client:
+    async with encore.Client(pulsar.service_url, transport="stock", logger=QUIET) as client:
         yield client
 
 
@@ -150,7 +150,7 @@ async def test_many_letters_on_the_development_broker_have_exact_counts(
     The test was written for ENCORE_LETTERS=100000. The default takes a fifth of its two minutes.
     """
     with broker(None) as url:
-        async with encore.Client(url, logger=QUIET) as client:
+        async with encore.Client(url, transport="stock", logger=QUIET) as client:
             print(await check_exact_counts(client, topic, messages, act))
 
 

@@ -25,7 +25,7 @@ async def test_batch_receive_returns_all_messages_in_order(
     policy: encore.BatchReceivePolicy | None,
     entry: int,
 ) -> None:
-    async with encore.Client(pulsar.service_url, logger=QUIET) as client:
+    async with encore.Client(pulsar.service_url, transport="stock", logger=QUIET) as client:
         async with await client.create_producer(
             topic,
             batching_enabled=True,

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,10 @@ TIMEOUT_S = 40
 
 #: Notebooks. They need Java, so `integration/spark` runs them.
 ON_SPARK = {"spark_orders.py"}
+#: Programs that run until they get a signal.
+SERVICES = {"production_worker.py"}
+#: Files for pytest.
+UNDER_PYTEST = {"testing_a_worker.py"}
 
 #: File -> pattern of the whole output. The patterns of times allow the smallest possible value.
 EXPECTED = {
@@ -72,12 +80,44 @@ EXPECTED = {
         r"received one\nthe connection was dropped\nreceived two\nboth were acked\n"
     ),
     "virtual_time.py": r"nacked\ndone after 60 minutes\n1 request for redelivery\n",
+    "worker_long_handler.py": (
+        r"attempt 1 begins at minute 0\nstopped after minute 46\ngiven back: 1\n"
+        r"attempt 1 begins at minute 46\ndone\nfailed attempts: 0\n"
+    ),
+    "worker_manual_ack.py": (
+        r"a scanned page is submitted\nhandlers that run: 0\na scanned page is acked\nbacklog: 0\n"
+    ),
+    "worker_publish_results.py": r"lamp for Ada\nchair for Ada\n2 parcels\n",
+    "worker_retry_letters.py": (
+        r"attempt 1 after 0 minutes\nattempt 2 after 0 minutes\nattempt 3 after 60 minutes\n"
+        r"2 retries, 0 dead letters\n"
+        r"one went through the retry letter topic: the bank is closed\n"
+    ),
+    "worker_rollout.py": (
+        r"1\.0 has drained: 0 handlers left behind\nin order, each once: True\n"
+        r"both versions worked: True\n"
+    ),
+    "worker_several_handlers.py": (
+        r"(billed Ada\n|billed Grace\n|paid back Edsger\n){3}"
+        r"example-orders/shop: 2 succeeded\nexample-refunds/shop: 1 succeeded\n"
+    ),
+    "worker_topic_pattern.py": (
+        r"list: an order of example-shop-de\nlist: an order of example-till\n"
+        r"pattern: an order of example-shop-de\npattern: an order of example-shop-fr\n"
+        r"pattern: an order of example-shop-it\n"
+    ),
+    "worker_tracing.py": (r"(00-(lamp|chair): committed \['insert \2', 'update \2'\]\n){2}"),
     "typed_schema.py": r"Order 7 of Ada\nrefused before sending: ContentError\n",
 }
 
 
 def test_every_example_has_an_expectation_and_the_reverse() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, *ON_SPARK}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        *EXPECTED,
+        *ON_SPARK,
+        *SERVICES,
+        *UNDER_PYTEST,
+    }
     assert {path.name for path in EXAMPLES.glob("spark_*.py")} == ON_SPARK
 
 
@@ -95,7 +135,7 @@ def test_a_notebook_has_cells_with_titles(name: str) -> None:
         assert imports is (number == 0), cell
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+@pytest.mark.parametrize("name", sorted({*EXPECTED, *SERVICES, *UNDER_PYTEST}))
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < MAX_LINES
 
@@ -128,6 +168,90 @@ def test_an_example_prints_the_expected_output(
     printed = "".join(f"{line}\n" for line in output.splitlines() if not _is_log_line(line))
     assert process.returncode == 0, errors
     assert re.fullmatch(EXPECTED[name], printed), f"{output}\n{errors}"
+
+
+def test_the_tests_of_an_example_pass(tmp_path: Path) -> None:
+    """Plugins are loaded by name: this checkout's plugin, whatever is installed."""
+    settings = tmp_path / "pytest.ini"
+    settings.write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    options = ["-q", "-Werror", "-pno:cacheprovider", f"-c{settings}"]
+    plugins = ["-ppytest_asyncio.plugin", "-ppulsar_encore_pytest"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *plugins, str(EXAMPLES / "testing_a_worker.py")],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_a_production_worker_needs_twelve_lines_beyond_the_application() -> None:
+    source = (EXAMPLES / "production_worker.py").read_text()
+    program, _, worker = source.partition("# The worker: ")
+    code = [each for each in worker.splitlines()[1:] if each and not each.startswith("#")]
+    assert len(code) <= 12
+    assert "encore.Worker(" not in program
+    assert "encore.Client(" not in program
+
+
+async def test_a_production_worker_bills_answers_its_probe_and_drains_at_sigterm() -> None:
+    @dataclass
+    class Order:
+        number: int
+        total: int
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with testing.broker() as url, encore.Client(url) as client:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(EXAMPLES / "production_worker.py"),
+            url,
+            str(port),
+            stdout=subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                while not (await _probe(port)).startswith("HTTP/1.0 200"):
+                    await asyncio.sleep(0.1)
+                schema = encore.Json(Order)
+                producer = await client.create_producer("orders", schema=schema)
+                for number, total in enumerate((5, -1, 7)):
+                    await producer.send(Order(number, total), partition_key=str(number))
+                while "succeeded=2, failed=1, retried=0, rejected=1" not in await _probe(port):
+                    await asyncio.sleep(0.1)
+                process.send_signal(signal.SIGTERM)
+                printed, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0
+        assert sorted(printed.decode().splitlines()) == [
+            "charged 5 for order 0",
+            "charged 7 for order 2",
+        ]
+        orders = "persistent://public/default/orders"
+        assert url.broker.backlog(orders, "billing") == 0
+        async with client.create_reader(f"{orders}-billing-DLQ", encore.MessageId.earliest) as dead:
+            letter = await dead.read_next(timeout=10)
+            assert "negative total" in str(letter.properties())
+
+
+async def _probe(port: int) -> str:
+    """Return the answer of the probe; "" if nobody listens yet."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return ""
+    writer.write(b"GET /ready HTTP/1.0\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
 
 
 async def test_the_first_example_of_the_readme_runs() -> None:

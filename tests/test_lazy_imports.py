@@ -26,6 +26,9 @@ LATER = (
     "authentication.oauth2_issuer",
     "authentication.oauth2",
     "cli",
+    "codecs.auto_consume",
+    "codecs.json_codec",
+    "codecs.key_value",
     "consumer",
     "core",
     "deadletters",
@@ -128,6 +131,25 @@ testing.run(main())
     )
     assert "pulsar_encore.consumer.consumer" in loaded
     assert of_package(loaded, "state", "consumer.state_writer", "consumer.nack_disk_index") == []
+
+
+def test_json_of_a_dataclass_loads_neither_pydantic_nor_msgspec() -> None:
+    """Both are optional, and so is the C++ client for a program on the native transport."""
+    loaded = loaded_by(
+        """
+from dataclasses import dataclass
+import pulsar_encore as encore
+
+@dataclass
+class Order:
+    id: int
+
+codec = encore.KeyValue(encore.Json(str), encore.Json(Order))
+assert codec.decode(codec.encode(("k", Order(1)))) == ("k", Order(1))
+codec.schema_info()
+"""
+    )
+    assert loaded.isdisjoint({"pydantic", "msgspec", "fastavro", "pulsar", "_pulsar"})
 
 
 @pytest.mark.parametrize("name", encore.__all__)

@@ -32,7 +32,7 @@ async def idle(url: str, topic: str, *, count: int) -> Figures:
     """Return the CPU ms of this process over `OVER_S`, with `count` nacks pending."""
     logger = encore.ConsoleLogger(encore.LoggerLevel.Error)
     async with (
-        encore.Client(url, logger=logger) as client,
+        encore.Client(url, transport="stock", logger=logger) as client,
         await client.subscribe(
             topic,
             "idle",

@@ -21,7 +21,7 @@ async def main(url: str, topic: str, subscription: str, most: int) -> None:
     """Forward messages until none arrives."""
     quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
     async with (
-        encore.Client(url, logger=quiet) as client,
+        encore.Client(url, transport="stock", logger=quiet) as client,
         await client.subscribe(
             topic,
             subscription,

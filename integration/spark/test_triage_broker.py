@@ -37,7 +37,7 @@ def dead_letter_orders(url: str, topic: str, first: int = 0) -> list[LetterGroup
     """Dead-letter orders with a consumer. Return the groups of the single-process triage."""
 
     async def work() -> list[LetterGroup]:
-        async with encore.Client(url, logger=QUIET) as client:
+        async with encore.Client(url, transport="stock", logger=QUIET) as client:
             consumer = await client.subscribe(
                 topic,
                 "billing",

@@ -35,7 +35,7 @@ QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
 
 async def publish_letters(url: str) -> None:
-    async with encore.Client(url, logger=QUIET) as client:
+    async with encore.Client(url, transport="stock", logger=QUIET) as client:
         producer = await client.create_producer(DEAD, batching_enabled=False)
         sentence = {letters.REAL_TOPIC: HOME, letters.REAL_SUBSCRIPTION: "billing"}
         for number in range(LETTERS):
@@ -44,7 +44,7 @@ async def publish_letters(url: str) -> None:
 
 
 async def replayed_numbers(url: str) -> list[int]:
-    async with encore.Client(url, logger=QUIET) as client:
+    async with encore.Client(url, transport="stock", logger=QUIET) as client:
         reader = await client.create_reader(HOME, encore.MessageId.earliest)
         found = []
         while await reader.has_message_available():

@@ -25,7 +25,7 @@ async def dead_letter_orders(url: str) -> None:
     """Dead-letter orders with a consumer, a third of them for a timeout, and add a forged
     letter.
     """
-    async with encore.Client(url, logger=QUIET) as client:
+    async with encore.Client(url, transport="stock", logger=QUIET) as client:
         policy = encore.DeadLetterPolicy(max_redeliver_count=1, initial_subscription_name="keep")
         consumer = await client.subscribe(
             "orders",
@@ -57,7 +57,7 @@ async def dead_letter_orders(url: str) -> None:
 async def replayed_messages(url: str, topic: str = "orders") -> list[encore.Message]:
     """Return the replayed messages on a topic."""
     found = []
-    async with encore.Client(url, logger=QUIET) as client:
+    async with encore.Client(url, transport="stock", logger=QUIET) as client:
         reader = await client.create_reader(topic, encore.MessageId.earliest)
         while await reader.has_message_available():
             found.append(await reader.read_next(timeout=10))

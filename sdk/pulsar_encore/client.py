@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -36,6 +37,7 @@ from .options import (
     parse_topics,
 )
 from .options.checks import boolean, topic_name
+from .options.client_logs import ClientLogs
 from .options.client_options import DEFAULT_RECREATE_AFTER_S
 from .transport.interface import Transport, TransportConsumer, TransportProducer
 from .transport.transport_choice import make_transport
@@ -86,15 +88,19 @@ class Client:
         tls_allow_insecure_connection: Accept any certificate.
         tls_validate_hostname: Compare the certificate's name with the host name. The native
             transport always does, unless it accepts any certificate.
-        logger: Where the C++ client logs (stock transport). The first client of a process decides
-            for all. None logs warnings and errors to ``"pulsar_encore.engine"``, at most 0.5 s late
-            and before the related exception is raised. For more, set the level of that logger or of
+        logger: Where the records of this client go: a `logging.Logger`, a `ConsoleLogger` (standard
+            output) or a `FileLogger`. None means the loggers of this package, whose names begin
+            with ``"pulsar_encore"``. Records about credentials and state directories, which
+            clients can share, always go to these. With the stock transport, the C++ client logs
+            there too, and the first client of a process decides for all. None then logs its
+            warnings and errors to ``"pulsar_encore.engine"``, at most 0.5 s late and before the
+            related exception is raised. For more, set the level of that logger or of
             ``"pulsar_encore"`` before the first client: INFO logs each connection, DEBUG each
             message, at half of the throughput or less. Most errors carry the broker's reason only
             with None. Without in-memory files (other systems than Linux), None means
-            ``ConsoleLogger(LoggerLevel.Warn)``. Other values: `ConsoleLogger`, `FileLogger`, or a
-            `logging.Logger`, which is slow at any level because every line crosses into Python; a
-            line at process exit may abort the process.
+            ``ConsoleLogger(LoggerLevel.Warn)``. On the stock transport, a `logging.Logger` is slow
+            at any level, because every line of the C++ client crosses into Python; a line at
+            process exit may abort the process.
         connection_timeout_ms: Longest wait for a connection, in ms.
         listener_name: The advertised listener of the broker to use.
         tls_private_key_file_path: Key of the client certificate.
@@ -114,10 +120,10 @@ class Client:
             bytes. The client acks an entry with a larger payload with the validation error
             UncompressedSizeCorruption.
         transport: "native" implements Pulsar's protocol, "stock" uses `pulsar-client`, "auto" takes
-            the native transport if it supports the options, else the stock transport (and logs that
-            to ``"pulsar_encore.client"``). None means the environment variable
+            the native transport if it supports the options, else the stock transport, with a
+            warning that says why. None means the environment variable
             ``PULSAR_ENCORE_TRANSPORT``, by default "auto". With a transport object such as
-            `testing.MemoryTransport()`, the options above are checked but not used.
+            `testing.MemoryTransport()`, the options above except `logger` are checked but not used.
 
     Raises:
         ConfigurationError: if an option is wrong.
@@ -183,8 +189,9 @@ class Client:
             max_partitions=max_partitions,
             max_uncompressed_size=max_uncompressed_size,
         )
+        self._logs = ClientLogs(options.logger)
         if transport is None or isinstance(transport, str):
-            transport = make_transport(options, transport)
+            transport = make_transport(options, transport, self._logs.named)
         elif isinstance(transport, type) or not hasattr(transport, "subscribe"):
             class_name = "the class " + transport.__name__ if isinstance(transport, type) else ""
             raise ConfigurationError(
@@ -243,6 +250,8 @@ class Client:
         limit is sent when no other message is pending. New in this package:
 
         Args:
+            schema: A codec, such as `Json(Order)`, which also says to type checkers what `send`
+                takes; or a schema class of `pulsar-client`. A producer registers its schema.
             event_listener: Called on the event loop with each `ProducerEvent` (`Disconnected`,
                 `Retrying`, `Connected`, `Failed`) until `close`. Its exceptions are logged.
 
@@ -285,7 +294,11 @@ class Client:
         transport_producer = await self._transport.create_producer(options, event_publisher)
         await self._check_still_open(transport_producer)
         producer = Producer(
-            transport_producer, options, on_closed=self._forget, event_publisher=event_publisher
+            transport_producer,
+            options,
+            on_closed=self._forget,
+            event_publisher=event_publisher,
+            logger_of=self._logs.named,
         )
         self._open[producer] = warn_unless_closed(
             producer, f"the producer of {transport_producer.topic}"
@@ -307,7 +320,10 @@ class Client:
         )
 
         loop = asyncio.get_running_loop()
-        return ProducerEventPublisher(EventDispatcher(options.event_listener, loop, started=False))
+        events = EventDispatcher(
+            options.event_listener, loop, started=False, logger_of=self._logs.named
+        )
+        return ProducerEventPublisher(events)
 
     @opening
     async def subscribe(
@@ -364,6 +380,8 @@ class Client:
         package:
 
         Args:
+            schema: A codec, such as `Json(Order)`, which also says to type checkers what
+                `Message.value` returns; or a schema class of `pulsar-client`.
             negative_ack_redelivery_backoff: Delay of a nack by the delivery attempts of the
                 message, in place of `negative_ack_redelivery_delay_ms`. A `Backoff`, or a list of
                 delays by attempt in s or timedeltas, such as `[10, 60, 600]`; the last delay
@@ -474,11 +492,17 @@ class Client:
             if options.state is not None:
                 from .consumer.state_writer import StateWriter  # lazy: only this option needs it
 
-                state_writer = await StateWriter.open(options)
+                state_writer = await StateWriter.open(options, self._logs.named)
             transport_consumer = await open_transport_consumer(self._transport, options)
             await self._check_still_open(transport_consumer)
             consumer = make_consumer(
-                self._transport, transport_consumer, options, self._forget, state_writer, spilling
+                self._transport,
+                transport_consumer,
+                options,
+                self._forget,
+                state_writer,
+                spilling,
+                self._logs.named,
             )
         except BaseException:
             try:
@@ -515,6 +539,7 @@ class Client:
         Keywords, units and defaults are those of `pulsar.asyncio`. New in this package:
 
         Args:
+            schema: As in `subscribe`.
             event_listener: Called on the event loop with each `ReaderEvent` (`Disconnected`,
                 `Retrying`, `Connected`, `Failed`) until `close`. Its exceptions are logged. The
                 stock transport reports `Failed` only.
@@ -542,7 +567,9 @@ class Client:
 
         transport_consumer = await self._transport.subscribe(subscription_of(options))
         await self._check_still_open(transport_consumer)
-        reader = Reader(transport_consumer, options, on_closed=self._forget)
+        reader = Reader(
+            transport_consumer, options, on_closed=self._forget, logger_of=self._logs.named
+        )
         self._open[reader] = warn_unless_closed(reader, f"the reader of {transport_consumer.topic}")
         return reader
 
@@ -567,7 +594,7 @@ class Client:
         self._closed = True
         self._unclosed.detach()
         cleanups = [partial(_abandon_on_its_loop, each) for each in list(self._open)]
-        end_all(None, *cleanups, self._transport.shutdown)
+        end_all(None, *cleanups, self._transport.shutdown, self._logs.close)
 
     async def close(self) -> None:
         """Close all producers, consumers and readers, then the connections.
@@ -589,6 +616,7 @@ class Client:
             *(_close_on_its_loop(each) for each in list(self._open)), return_exceptions=True
         )
         await self._transport.close()
+        self._logs.close()
         for failure in failures:
             if isinstance(failure, BaseException) and not isinstance(failure, ClosedError):
                 raise failure
@@ -619,6 +647,11 @@ class Client:
 
 def transport_of(client: Client) -> Transport:
     return client._transport
+
+
+def logger_of(client: Client) -> Callable[[str], logging.Logger]:
+    """Return the function from the name of a logger of this package to the client's logger."""
+    return client._logs.named
 
 
 def _abandon_on_its_loop(each: Producer | Consumer | Reader) -> None:

@@ -392,11 +392,15 @@ class Message(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery attempt, from 1. Attempts before a retry letter count too."""
+        """Number of this delivery attempt, from 1.
+
+        For a message of the consumer's retry letter topic, the attempts before its letters count
+        too.
+        """
         entry = self._entry
-        consumer = None if entry is None else _consumer_of(entry)
-        earlier = 0 if consumer is None else consumer.attempts_by_letters(self)
-        return self._count + 1 + earlier
+        if entry is not None and entry.topic_state.letters:
+            return self._count + 1 + self._consumer("attempt").attempts_by_letters(self)
+        return self._count + 1
 
     @property
     def key(self) -> str | None:

@@ -22,8 +22,6 @@ from .values.message_id import MessageId
 from .values.outgoing_message import OutgoingMessage
 from .values.type_variables import T_contra
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _MAX_MS: Final = 2**63 - 1
 
 
@@ -54,7 +52,9 @@ class Producer(Generic[T_contra]):
         *,
         on_closed: Callable[[Producer], None] | None = None,
         event_publisher: ProducerEventPublisher | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._transport_producer = transport_producer
         self._event_publisher = event_publisher
         self._schema = options.schema
@@ -178,7 +178,7 @@ class Producer(Generic[T_contra]):
         error = sending.exception()
         if callback is None:
             if error is not None:
-                logger.warning("send_async to %s failed: %s", self.topic(), error)
+                self._logger.warning("send_async to %s failed: %s", self.topic(), error)
         elif error is None:
             callback(Result.Ok, sending.result())
         elif isinstance(error, PulsarException):

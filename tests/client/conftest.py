@@ -52,6 +52,7 @@ def topic() -> str:
 def make_client(broker: BrokerThread) -> Callable[..., encore.Client]:
     def make(url: str | None = None, **options: Any) -> encore.Client:
         options.setdefault("logger", QUIET)
+        options.setdefault("transport", "stock")
         return encore.Client(url or broker.url, **options)
 
     return make

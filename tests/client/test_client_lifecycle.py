@@ -320,7 +320,8 @@ import pulsar_encore as encore
 how, url = sys.argv[1:]
 
 async def main():
-    client = encore.Client(url, logger=encore.ConsoleLogger(encore.LoggerLevel.Error))
+    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    client = encore.Client(url, transport="stock", logger=quiet)
     producer = await client.create_producer(how)
     reader = await client.create_reader(how, encore.MessageId.earliest)
     consumer = await client.subscribe(how, "s")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import Any
 
+import pulsar
 import pytest
 
 import pulsar_encore as encore
@@ -60,17 +62,35 @@ def test_the_error_for_an_unknown_transport_lists_the_names(
         encore.Client(URL, **argument)
 
 
-async def test_auto_logs_its_transport_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+async def test_auto_logs_its_transport_and_warns_why_it_is_stock(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "pulsar_encore.client")
-    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    athenz = encore.AuthenticationAthenz("{}")
     async with encore.Client(URL, transport="auto") as client:
         assert name_of(client) == "native"
-    async with encore.Client(URL, transport="auto", logger=quiet) as client:
+    async with encore.Client(URL, transport="auto", authentication=athenz) as client:
         assert name_of(client) == "stock"
-    native, stock = (record.getMessage() for record in caplog.records)
-    assert native == "transport: native"
-    assert "stock" in stock
-    assert "logger=" in stock
+    native, stock = [each for each in caplog.records if each.name == "pulsar_encore.client"]
+    assert (native.levelname, native.getMessage()) == ("INFO", "transport: native")
+    assert stock.levelname == "WARNING"
+    assert "transport: stock, because" in stock.getMessage()
+    assert "AuthenticationAthenz" in stock.getMessage()
+
+
+@pytest.mark.parametrize(
+    "logger",
+    [
+        encore.ConsoleLogger(),
+        encore.FileLogger(encore.LoggerLevel.Error, os.devnull),
+        logging.getLogger("application"),
+        pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    ],
+    ids=lambda logger: type(logger).__name__,
+)
+async def test_a_logger_leaves_auto_at_the_native_transport(logger: object) -> None:
+    async with encore.Client(URL, transport="auto", logger=logger) as client:
+        assert name_of(client) == "native"
 
 
 def test_an_invalid_transport_is_refused_with_a_hint() -> None:

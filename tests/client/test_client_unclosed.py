@@ -107,7 +107,8 @@ import asyncio, sys
 import pulsar_encore as encore
 
 async def main():
-    client = encore.Client(sys.argv[1], logger=encore.ConsoleLogger(encore.LoggerLevel.Error))
+    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    client = encore.Client(sys.argv[1], transport="stock", logger=quiet)
     made = [
         await client.create_producer("left"),
         await client.subscribe("left", "audit"),

@@ -39,11 +39,11 @@ def test_the_error_names_an_invalid_partitions_update_interval(value: Any) -> No
 def test_the_stock_transport_refuses_another_interval_and_says_why_stock_was_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    athenz = encore.AuthenticationAthenz("{}")
     cases: list[tuple[dict[str, Any], str]] = [
         ({"transport": "stock"}, "transport='stock'"),
-        ({"logger": quiet}, "logger="),
-        ({"transport": "auto", "logger": quiet}, "logger="),
+        ({"authentication": athenz}, "AuthenticationAthenz"),
+        ({"transport": "auto", "authentication": athenz}, "AuthenticationAthenz"),
     ]
     for options, why in cases:
         with pytest.raises(encore.NotSupportedError) as caught:

@@ -63,6 +63,9 @@ class Order:
     raw: bytes
     prices: dict[str, Decimal]
     by_number: Mapping[int, str]
+    by_level: dict[Level, str]
+    by_colour: dict[Colour, int]
+    by_uid: dict[UUID, int]
     point: tuple[int, str]
     sizes: tuple[int, ...]
     tags: frozenset[str]
@@ -91,6 +94,9 @@ ORDER = Order(
     raw=b"\xff\x00",
     prices={"eur": Decimal("0.1")},
     by_number={7: "seven"},
+    by_level={Level.LOW: "low"},
+    by_colour={Colour.RED: 1},
+    by_uid={UID: 1},
     point=(1, "one"),
     sizes=(1, 2),
     tags=frozenset({"t"}),
@@ -150,6 +156,7 @@ def test_a_missing_field_without_a_default_is_named() -> None:
     error = error_of(encore.Json(Small), {"note": "n"})
     assert error.field == "id"
     assert error.schema == "Json(Small)"
+    assert error.reason == "it is missing"
     assert error.payload == b'{"note": "n"}'
     assert "field id: it is missing" in str(error)
 
@@ -305,6 +312,15 @@ def test_a_type_without_a_form_in_json_is_refused() -> None:
 @dataclass
 class Odd:
     value: complex
+
+
+def test_an_annotation_that_cannot_be_found_is_refused() -> None:
+    @dataclass
+    class Outer:
+        inner: Inner  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(encore.ConfigurationError, match="at the top level of a module"):
+        encore.Json(Outer)
 
 
 def test_a_record_of_pulsar_client_is_refused() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from consumer_kit import (
@@ -25,12 +26,16 @@ from pulsar_encore import (
     Client,
     ConfigurationError,
     ConsumerType,
+    Counters,
     DeadLetterPolicy,
     InitialPosition,
+    Lease,
+    LeaseLostError,
     MessageId,
     MessageNotHeldError,
     NotSupportedError,
 )
+from pulsar_encore.message import set_handler_context
 from pulsar_encore.testing import MemoryTransport
 
 ALL_TYPES = pytest.mark.parametrize("kind", list(ConsumerType))
@@ -241,6 +246,25 @@ async def test_failures_in_place_survive_a_kill_with_state(
     assert [each.attempt for each in await receive_n(consumer, 5)] == [1, 5, 1, 1, 1]
 
 
+@BATCHES
+@pytest.mark.parametrize("stop", [True, False])
+async def test_only_attempts_that_have_begun_count_after_a_restart_if_they_are_explicit(
+    transport: MemoryTransport, host: Host, batch: int, stop: bool
+) -> None:
+    put_numbers(transport, 5, batch=batch)
+    options = {"state": {"count_attempts": "explicit"}, "dead_letter_policy": DeadLetterPolicy(9)}
+    consumer = await host.start(**options)
+    messages = await receive_n(consumer, 5)
+    consumer.begin_attempt(messages[1])
+    consumer.begin_attempt(consumer.fail_in_place(messages[2]))
+    consumer.begin_attempt(messages[3])
+    consumer.release(messages[3])
+    await asyncio.sleep(60)
+    await (host.stop() if stop else host.kill())
+    consumer = await host.start(**options)
+    assert [each.attempt for each in await receive_n(consumer, 5)] == [1, 2, 3, 1, 1]
+
+
 async def test_a_nack_after_failures_in_place_counts_on(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
@@ -389,3 +413,108 @@ async def test_what_a_worker_serves_names_the_way_out_elsewhere(
         message.publish(b"1")
     with pytest.raises(ConfigurationError, match="signal"):
         _ = message.stopping
+
+
+class Call:
+    """The call of a worker's handler, as the worker gives it to its message."""
+
+    consumer = None
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self.calls: list[object] = []
+
+    def extend(self, seconds: float | timedelta) -> None:
+        self.calls.append(("extend", seconds))
+
+    def detach(self, lease: float | timedelta) -> Lease:
+        raise LeaseLostError(f"of {lease} s")
+
+    def publish(self, value: Any, **where: Any) -> None:
+        self.calls.append(("publish", value, where))
+
+
+async def test_in_a_worker_the_handlers_call_serves_its_message(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    _, (message,) = await receive_numbers(transport, subscribe, 1)
+    call = Call()
+    set_handler_context(message, call)
+    assert message.stopping is call.stopping
+    await message.extend(60)
+    message.publish(b"1", "other", key="a")
+    where = {"topic": "other", "key": "a", "properties": None}
+    assert call.calls == [("extend", 60), ("publish", b"1", where)]
+    with pytest.raises(LeaseLostError, match="3600"):
+        message.detach()
+    with pytest.raises(ConfigurationError, match="seconds"):
+        await message.extend(-1)
+    await message.ack()
+    with pytest.raises(MessageNotHeldError):
+        await message.extend(60)
+    set_handler_context(message, None)
+    with pytest.raises(ConfigurationError, match="Worker"):
+        message.publish(b"2")
+
+
+# Counters
+
+
+async def test_counters_count_events_from_the_start(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 12, batch=4)
+    consumer = await subscribe()
+    assert consumer.counters() == Counters()
+    messages = await receive_n(consumer, 12)
+    await consumer.acknowledge(messages[0])
+    await consumer.acknowledge(messages[0])
+    await consumer.acknowledge(messages[1:6])
+    await messages[6].nack(1)
+    again = await consumer.receive(timeout=10)
+    await consumer.acknowledge(again.message_id())
+    transport.disconnect()
+    await settle()
+    transport.reconnect()
+    await settle()
+    consumer.redeliver_unacknowledged_messages()
+    rest = await receive_all(consumer)
+    assert len(rest) == 5
+    assert consumer.counters() == Counters(
+        received=12 + 1 + 5, acked=7, nacked=1, redelivered=1 + 5, reconnects=1
+    )
+    await consumer.acknowledge(rest)
+    assert consumer.counters().acked == 12
+    await close_without_backlog(transport, consumer)
+
+
+@pytest.mark.parametrize("kind", UNSHARED)
+async def test_a_cumulative_ack_counts_each_message(
+    transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
+) -> None:
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 20, batch=4, consumer_type=kind
+    )
+    await consumer.acknowledge(messages[3])
+    await consumer.acknowledge_cumulative(messages[9])
+    assert consumer.counters().acked == 10
+    assert consumer.statistics().unacked == 10
+    await consumer.acknowledge_cumulative(messages[19])
+    assert consumer.counters().acked == 20
+    assert consumer.statistics().unacked == 0
+
+
+async def test_a_topic_is_redelivered_even_before_its_first_message(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """A Failover consumer that becomes inactive may not have received any message."""
+    consumer = await subscribe(consumer_type=ConsumerType.Failover)
+    consumer.redeliver_topic(TOPIC)
+    put_numbers(transport, 3)
+    messages = await receive_n(consumer, 2)
+    consumer.redeliver_topic(TOPIC)
+    assert not consumer.holds(messages[0])
+    again = await receive_all(consumer)
+    assert [(each.data(), each.attempt) for each in again] == [(b"0", 1), (b"1", 1), (b"2", 1)]
+    with pytest.raises(ConfigurationError, match="does not read"):
+        consumer.redeliver_topic("another")

@@ -8,6 +8,7 @@ from tests.harness.contract.test_delivery import *  # noqa: F403
 from tests.harness.contract.test_encrypted import *  # noqa: F403
 from tests.harness.contract.test_encryption import *  # noqa: F403
 from tests.harness.contract.test_frames import *  # noqa: F403
+from tests.harness.contract.test_held import *  # noqa: F403
 from tests.harness.contract.test_life import *  # noqa: F403
 from tests.harness.contract.test_mistakes import *  # noqa: F403
 from tests.harness.contract.test_nacks import *  # noqa: F403

@@ -70,7 +70,7 @@ async def publish_on(
 ) -> None:
     """Write messages to a topic of a broker, one entry each."""
     async with (
-        encore.Client(url, logger=QUIET) as client,
+        encore.Client(url, transport="stock", logger=QUIET) as client,
         await client.create_producer(topic, batching_enabled=False) as producer,
     ):
         sends = (producer.send(each, properties=properties) for each in payloads)
@@ -79,5 +79,5 @@ async def publish_on(
 
 async def read_from(url: str, topic: str = HOME) -> list[encore.Message]:
     """Return all messages of a broker's topic."""
-    async with encore.Client(url, logger=QUIET) as client:
+    async with encore.Client(url, transport="stock", logger=QUIET) as client:
         return await read_out(client, topic)

@@ -130,7 +130,7 @@ async def test_a_lost_connection_loses_nothing_and_sends_no_letter_twice(
     expected = [b"w%04d" % number for number in range(150)]
     await write_letters_on(broker.url, [b"kept"] * 30, fingerprint="bbbbbbbbbbbb")
     await write_letters_on(broker.url, expected)
-    async with encore.Client(broker.url, logger=QUIET) as client:
+    async with encore.Client(broker.url, transport="stock", logger=QUIET) as client:
         dead = DeadLetters(client, DEAD)
         only = Selection(fingerprints=["aaaaaaaaaaaa"])
         work = asyncio.ensure_future(dead.replay(only, rate=150))
@@ -148,7 +148,7 @@ async def test_the_brokers_unacked_window_does_not_stop_a_replay() -> None:
     with run_in_thread(BrokerSettings(max_unacked_per_consumer=20)) as broker:
         await write_letters_on(broker.url, [b"passed by"] * 100, fingerprint="bbbbbbbbbbbb")
         await write_letters_on(broker.url, [b"wanted"] * 3)
-        async with encore.Client(broker.url, logger=QUIET) as client:
+        async with encore.Client(broker.url, transport="stock", logger=QUIET) as client:
             only = Selection(fingerprints=["aaaaaaaaaaaa"])
             report = await DeadLetters(client, DEAD).replay(only)
         assert (report.replayed, report.passed) == (3, 100)

@@ -43,7 +43,9 @@ def broker() -> Iterator[BrokerThread]:
 
 @pytest_asyncio.fixture
 async def stock(broker: BrokerThread) -> AsyncIterator[encore.Client]:
-    async with encore.Client(broker.url, logger=QUIET, operation_timeout_seconds=5) as client:
+    async with encore.Client(
+        broker.url, transport="stock", logger=QUIET, operation_timeout_seconds=5
+    ) as client:
         yield client
     broker.faults = None
 

@@ -264,7 +264,9 @@ async def test_a_failed_schema_lookup_raises_and_the_message_is_redelivered(
     broker: BrokerThread, topic: str
 ) -> None:
     """And the next try, when it can be had, is written with it."""
-    async with encore.Client(broker.url, logger=QUIET, operation_timeout_seconds=1) as client:
+    async with encore.Client(
+        broker.url, transport="stock", logger=QUIET, operation_timeout_seconds=1
+    ) as client:
         await publish_as(client, topic, BOX, avro(*OLD))
         broker.faults = FaultPlan([Fault(kind="drop", command="GET_SCHEMA")])
         async with await open_consumer(client, topic) as consumer:

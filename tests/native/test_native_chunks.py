@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from random import Random
 
 import pytest
@@ -41,6 +42,7 @@ class Broker:
             lambda: False,
             2**28,
             list,
+            logging.getLogger("pulsar_encore.consumer"),
         )
 
     def redeliver(self, places: list[Place]) -> None:

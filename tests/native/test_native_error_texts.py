@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -59,9 +58,10 @@ async def test_the_error_for_a_missing_or_empty_token_file_names_the_file(
     assert "supplier" not in str(raised.value)
 
 
-def test_the_error_names_the_logger_option_that_chose_the_stock_transport() -> None:
-    options = ClientOptions(service_url=URL, reattach_timeout=30, logger=logging.getLogger("x"))
-    with pytest.raises(NotSupportedError, match=r"leave logger= out and use transport='native'"):
+def test_the_error_says_which_option_chose_the_stock_transport() -> None:
+    athenz = encore.AuthenticationAthenz("{}")
+    options = ClientOptions(service_url=URL, reattach_timeout=30, authentication=athenz)
+    with pytest.raises(NotSupportedError, match=r"which this client gets \(AuthenticationAthenz"):
         make_transport(options, "auto")
     options = ClientOptions(service_url=URL, reattach_timeout=30)
     with pytest.raises(NotSupportedError, match=r"leave it out, or use transport='native'"):

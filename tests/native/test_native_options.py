@@ -132,7 +132,6 @@ def test_errors_of_a_service_url_provider_are_reported() -> None:
     [
         (ClientOptions(service_url="memory://"), "memory://"),
         (ClientOptions(service_url=URL, authentication=AuthenticationAthenz("{}")), "Athenz"),
-        (ClientOptions(service_url=URL, logger=pulsar_encore.ConsoleLogger()), "logger="),
         (
             ClientOptions(
                 service_url=AutoClusterFailover(

@@ -74,6 +74,12 @@ class Order:
     total: int
 
 
+def test_a_codec_encodes_the_value_and_decodes_it() -> None:
+    message = testing.message(Order(5), schema=encore.Json(Order))
+    assert message.data() == b'{"total":5}'
+    assert message.value() == Order(5)
+
+
 def test_a_value_without_a_schema_is_returned_and_has_no_payload() -> None:
     order = Order(5)
     message = testing.message(order)
@@ -169,6 +175,17 @@ def test_letters_are_read_from_batches_chunks_and_compressed_entries(compression
         assert letters[-1].message.message_id().first_chunk is not None
 
     testing.run(main())
+
+
+def test_letters_are_decoded_by_a_codec() -> None:
+    transport = testing.MemoryTransport()
+    transport.put("DLQ", b'{"total":5}', b"[]")
+    first, second = testing.letters(transport, "DLQ", encore.Json(Order))
+    assert first.message.value() == Order(5)
+    with pytest.raises(encore.DecodeError):
+        second.message.value()
+    with pytest.raises(encore.ConfigurationError, match=r"encore.Json\(Order\)"):
+        testing.letters(transport, "DLQ", Order)
 
 
 def test_a_topic_that_does_not_exist_has_no_letters_and_is_not_created() -> None:

@@ -55,6 +55,7 @@ class Plan:
         messages: Names such as "a1". The letter is the key or the partition.
         budget: Numbers of "bug", "reject", "later", "begin outage", "remove", "unstored", "pause".
         priorities: By letter; 0 if it is missing.
+        sizes: By letter; 1 if it is missing.
     """
 
     order: Order
@@ -67,6 +68,8 @@ class Plan:
     reject_limit: int | None = None
     priorities: dict[str, int] = field(default_factory=dict)
     held_limit: int = 10_000
+    sizes: dict[str, int] = field(default_factory=dict)
+    max_bytes: int = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +98,7 @@ class World:
             plan.order,
             concurrency=plan.concurrency,
             prefetch=plan.prefetch,
+            max_bytes=plan.max_bytes,
             retry=RetryPolicy(attempts=plan.attempts, backoff=[_BACKOFF_MS / 1000]),
             breaker=None if plan.failures is None else Breaker(OSError, plan.failures),
             reject_limit=plan.reject_limit,
@@ -218,7 +222,8 @@ class World:
         }
         priority = self.plan.priorities.get(letter, 0)
         group = groups[self.plan.order]
-        job = Job(name, letter, group, 1, self.attempts[name], 0, priority)
+        size = self.plan.sizes.get(letter, 1)
+        job = Job(name, letter, group, size, self.attempts[name], 0, priority)
         self.jobs[name] = job
         action = self.core.received(job, self.now_ms)
         self.expect(action is None, f"{name} is settled on arrival: {action}")
@@ -238,6 +243,10 @@ class World:
         self.expect(self.due.get(name, 0) <= self.now_ms, f"{name} starts before it is due")
         for call in self.calls:
             self.expect(call.job is not job, f"{name} is running")
+        size = sum(call.job.size for call in self.calls)
+        self.expect(
+            not size or size + job.size <= self.plan.max_bytes, f"{name} does not run alone"
+        )
         if self.plan.order is not Order.NONE:
             letter = name[0]
             running = [call.job.message for call in self.calls]
@@ -391,10 +400,13 @@ class World:
         self.expect(here == len(self.jobs) + lost, "the counts are wrong")
         self.expect(counts.running == len(self.calls), "the running calls are wrong")
         self.expect(counts.settling == len(self.settling), "the settling jobs are wrong")
-        self.expect(counts.bytes == here, "the bytes are wrong")
+        calls = [each.job for each in self.calls]
+        size = sum(each.size for each in {*self.jobs.values(), *calls})
+        self.expect(counts.bytes == size, "the bytes are wrong")
         demand = core.demand()
         self.expect(demand >= 0, "demand is negative")
-        if self.is_paused or counts.held_back >= self.plan.held_limit:
+        is_full = counts.held_back >= self.plan.held_limit or size >= self.plan.max_bytes
+        if self.is_paused or is_full:
             self.expect(demand == 0, "messages are taken in a pause, or over the limit")
         if core.is_breaker_open or core.is_reject_limit_reached:
             self.expect(demand <= 1, "more than one message is taken for a trial")

@@ -16,6 +16,10 @@ from pulsar_encore.testing import MemoryTransport
 ORDERS = ["none", "key", "partition"]
 
 
+def named(name: str) -> encore.SubscribeOptions:
+    return encore.SubscribeOptions(consumer_name=name)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 async def test_a_message_whose_handler_returns_is_acked(
     client: Client, transport: MemoryTransport, order: str
@@ -459,3 +463,41 @@ async def test_the_parameters_of_a_worker_are_checked(client: Client) -> None:
         encore.SubscribeOptions(consumer_type=encore.ConsumerType.Shared)  # type: ignore[call-arg]
     with pytest.raises(encore.ConfigurationError, match="positional"):
         encore.Worker(client, TOPIC, SUBSCRIPTION, lambda: None)
+
+
+async def test_a_worker_on_standby_loses_its_partitions_without_an_error(
+    client: Client, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second worker takes over partitions, and the first worker's handlers there are cancelled.
+
+    The first one may be told that it is inactive before it has received any message.
+    """
+    transport.catalogue.create_partitioned(TOPIC, 4)
+    seen: defaultdict[str, list[bytes]] = defaultdict(list)
+    cancelled = []
+
+    async def first(value: bytes) -> None:
+        try:
+            await asyncio.sleep(3)
+        except asyncio.CancelledError:
+            cancelled.append(value)
+            raise
+        seen["first"].append(value)
+
+    async def second(value: bytes) -> None:
+        seen["second"].append(value)
+
+    payloads = [b"%d" % n for n in range(4)]
+    async with running(client, first, order="partition") as worker:
+        async with running(client, second, order="partition", options=named("idle")):
+            await asyncio.sleep(2)
+        for at, each in enumerate(payloads):
+            transport.put(f"{TOPIC}-partition-{at}", each)
+        await asyncio.sleep(1)
+        async with running(client, second, order="partition", options=named("z")):
+            for at in range(4):
+                await all_acked(transport, f"{TOPIC}-partition-{at}")
+    assert sorted(seen["first"] + seen["second"]) == payloads
+    assert sorted(cancelled) == sorted(seen["second"])
+    assert worker.report().lost == len(cancelled) == 2
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []

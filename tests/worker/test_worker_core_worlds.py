@@ -57,6 +57,14 @@ WORLDS = {
         failures=1,
         reject_limit=1,
     ),
+    "a message that must run alone": Plan(
+        order=Order.NONE,
+        messages=("a1", "b1", "c1"),
+        budget={"bug": 1, "remove": 1},
+        sizes={"b": 50},
+        max_bytes=10,
+        prefetch=3,
+    ),
     "priorities and a pause": Plan(
         order=Order.NONE,
         messages=("a1", "b1", "b2"),
@@ -96,6 +104,8 @@ def long_plan(seed: int) -> Plan:
         reject_limit=None if seed % 4 == 0 else 1 + seed % 4,
         priorities={"a": 2, "b": 1} if seed % 2 else {},
         held_limit=3 + seed % 20,
+        sizes={"a": 50, "b": 5, "c": 11},
+        max_bytes=10 + seed % 30,
     )
 
 

@@ -119,3 +119,17 @@ async def test_drain_names_what_is_left_when_its_time_is_over(
     )
     with pytest.raises(TimeoutError, match="waiting=1"):
         await testing.drain(worker, longest=3600)
+
+
+async def test_drain_refuses_a_new_subscription_that_skips_the_messages_of_the_test(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> None: ...
+
+    transport.put(TOPIC, b"x")
+    with pytest.raises(encore.ConfigurationError, match=r"InitialPosition\.Earliest"):
+        await testing.drain(encore.Worker(client, TOPIC, SUBSCRIPTION, handler))
+    # The subscription exists now, so that a worker with the same options gets every new message.
+    transport.put(TOPIC, b"y")
+    drained = await testing.drain(encore.Worker(client, TOPIC, SUBSCRIPTION, handler))
+    assert [each.settlement for each in drained.outcomes] == ["ack"]

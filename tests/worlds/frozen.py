@@ -41,6 +41,10 @@ _CONSTANT = {
         "attempts",  # decides counts only
         "_forwarded",  # whether many records may be ended at once
         "_observer",  # no state outlives these worlds
+        # Counts so far. Their difference follows from the states of the messages.
+        "acked",
+        "redelivered",
+        "_entered",
     },
     # How records are ended and freed if there are many.
     EntryTable: {"_dispose", "all_single", "away", "live_singles"},
@@ -80,10 +84,16 @@ def freeze(app: App, now: float) -> Any:
     at_ms = int(now * 1000)
     queue = tuple(
         (
-            cursor.entry.key,
-            bool(cursor.entry.live),
-            cursor.entry is topic_state.table.entries.get(cursor.entry.key),
-            tuple(cursor.indexes[cursor.at :]),
+            type(cursor).__name__,
+            tuple(
+                (
+                    entry.key,
+                    index,
+                    bool(entry.live),
+                    entry is topic_state.table.entries.get(entry.key),
+                )
+                for entry, index in map(cursor.entry_at, range(cursor.at, cursor.end))
+            ),
         )
         for cursor in app.queue._deliveries
     )

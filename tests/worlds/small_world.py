@@ -241,10 +241,10 @@ class App:
 
     def queued(self) -> list[Spot]:
         return [
-            (cursor.entry.key, index)
+            (entry.key, index)
             for cursor in self.queue._deliveries
-            for index in cursor.indexes[cursor.at :]
-            if cursor.entry.state[index] == QUEUED and cursor.entry.live
+            for entry, index in map(cursor.entry_at, range(cursor.at, cursor.end))
+            if entry.state[index] == QUEUED and entry.live
         ]
 
 
@@ -282,6 +282,8 @@ LIMITED = (
     "skip",
     "leave",
     "quiet",
+    "release",
+    "fail in place",
 )
 
 
@@ -369,6 +371,11 @@ class World:
                     yield ("nack by id", name, *which)
                 if left["leave"] and received.current:
                     yield ("leave", name, *which)
+                if received.current and not received.void:
+                    if left["release"]:
+                        yield ("release", name, *which)
+                    if left["fail in place"]:
+                        yield ("fail in place", name, *which)
         for key in app.nacks.keys:
             yield ("due", name, key)
         if left["time out"]:
@@ -684,6 +691,20 @@ class World:
         app.settlement.not_forwarded(received.message, 60_000, None)
         received.leaving, received.nacked = False, True
 
+    def _release(self, app: App, spot: Spot, number: int) -> None:
+        received = app.find(spot, number)
+        app.consumer.release(received.message)
+        app.received.remove(received)
+        if spot not in app.queued():
+            raise Violation(f"{app.name} released {_spot(spot)}, which is not queued for it")
+
+    def _fail_in_place(self, app: App, spot: Spot, number: int) -> None:
+        received = app.find(spot, number)
+        before = received.message.redelivery_count()
+        received.message = app.consumer.fail_in_place(received.message)
+        if received.message.redelivery_count() != before + 1:
+            raise Violation(f"{app.name} failed {_spot(spot)} in place, which was not counted")
+
     def _redeliver_all(self, app: App) -> None:
         app.consumer.redeliver_unacknowledged_messages()
         self._given_back(app, app.received)
@@ -741,6 +762,10 @@ class World:
             app.topic_state._check()
             if app.topic_state.rewind is not None:
                 app.topic_state.rewind._check()
+            for received in app.received:
+                holds = received.in_hand and not received.void
+                if app.consumer.holds(received.message) is not holds:
+                    raise Violation(f"{app.name} holds {_spot(received.spot)}: {not holds}")
             if app.topic_state.count(QUEUED) != len(app.queued()):
                 raise Violation(f"{app.name}: what is marked as queued is not what is queued")
             acks = app.acks
@@ -832,6 +857,7 @@ _APPLY: dict[str, Callable[..., None]] = {
     "cut": World._cut,
     "due": World._due,
     "flap": World._flap,
+    "fail in place": World._fail_in_place,
     "flush": World._flush,
     "forwarded": World._forwarded,
     "hear": World._hear,
@@ -841,6 +867,7 @@ _APPLY: dict[str, Callable[..., None]] = {
     "notice": World._notice,
     "quiet": World._quiet,
     "redeliver all": World._redeliver_all,
+    "release": World._release,
     "seek": World._seek,
     "send": World._send,
     "skip": World._skip,

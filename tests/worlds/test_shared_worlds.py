@@ -74,6 +74,23 @@ ONE = {
     ),
 }
 
+HELD = {"release": 2, "fail in place": 1}
+
+ONE |= {
+    "released messages and failures in place": (
+        8,
+        world(sizes=(2,), names=("a",), budget=HELD | {"nack": 1, "nack by id": 1, "cut": 1}),
+    ),
+    "released messages, letters and timeouts": (
+        8,
+        world(
+            sizes=(1, 1),
+            names=("a",),
+            budget=HELD | {"leave": 1, "time out": 1, "redeliver all": 1, "seek": 1},
+        ),
+    ),
+}
+
 TWO = {
     "a lost connection": (
         8,
@@ -110,6 +127,15 @@ TWO = {
     "a loss that nobody notices": (
         9,
         world(sizes=(2,), names=("a", "b"), start=held_by("a", 2), budget={"nack": 1, "flap": 1}),
+    ),
+    "released messages and failures in place": (
+        8,
+        world(
+            sizes=(2,),
+            names=("a", "b"),
+            start=held_by("a", 2),
+            budget=HELD | {"nack": 1, "flap": 1, "ack by id": 1},
+        ),
     ),
 }
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from .. import stock
 from ..errors import ConfigurationError, DecodeError
 from .codec import SchemaInfo
-from .decode_errors import decode_error
+from .decode_errors import codec_name, decode_error
 
 _SCHEMA_METHODS = ("encode", "decode_message", "schema_info")
 _CODEC_METHODS = ("encode", "decode")
@@ -46,7 +46,7 @@ class BoundCodec:
             self._info = describe()
 
     def __repr__(self) -> str:
-        return repr(self._codec)
+        return codec_name(self._codec)
 
     def schema_info(self) -> Any:
         """Return the schema for the broker; None to send none."""
@@ -66,7 +66,7 @@ class BoundCodec:
             if self._decode_payload is not None:
                 return self._decode_payload(raw)
             return self._codec.decode(raw.data())
-        except DecodeError:
+        except (DecodeError, MemoryError):
             raise
         except Exception as error:
             raise self._error(raw, error) from error
@@ -108,7 +108,7 @@ class BoundCodec:
         def decode_written(raw: Payload) -> Any:
             try:
                 return decode(raw)
-            except DecodeError:
+            except (DecodeError, MemoryError):
                 raise
             except Exception as error:
                 raise self._error(raw, error) from error
@@ -121,7 +121,8 @@ def null_error(codec: Any) -> DecodeError:
     return decode_error(
         codec,
         b"",
-        "the message has no value (a tombstone). Pass null=True to the codec to get None for it",
+        "the message has no value (a tombstone). Pass null=True to the codec, or set its attribute "
+        "null, to get None for it",
     )
 
 

@@ -31,10 +31,11 @@ class Codec(Protocol[T]):
     """Encodes the objects of an application as payloads, and decodes them again.
 
     Any object with these two methods can be the `schema=` of a producer, a consumer or a reader.
-    Two more attributes are optional:
+    Three more attributes are optional:
 
     - `schema_info()` returns the `SchemaInfo` that producers register. Without it, messages have no
       schema for the broker.
+    - `register`, a bool: True if consumers and readers register the schema, too.
     - `null`, a bool: True if a message without a value is the value None. Otherwise it is a
       `DecodeError`.
 

@@ -10,14 +10,20 @@ from ..errors import DecodeError
 _SHOWN_BYTES: Final = 64
 
 
-def decode_error(schema: Any, data: bytes, reason: str, field: str = "") -> DecodeError:
+def codec_name(codec: Any) -> str:
+    """Return the name of a codec in messages, also of one without a `__repr__`."""
+    kind = type(codec)
+    has_repr: Any = kind.__repr__ is not object.__repr__  # type: ignore[comparison-overlap]
+    return repr(codec) if has_repr else kind.__name__
+
+
+def decode_error(codec: Any, data: bytes, reason: str, field: str = "") -> DecodeError:
     """Return the error of a payload.
 
     Args:
-        schema: The codec, or its name.
         field: Path of the field that does not fit, such as ``lines[2].price``.
     """
-    name = schema if isinstance(schema, str) else repr(schema)
+    name = codec_name(codec)
     start = bytes(data[:_SHOWN_BYTES])
     at = f"field {field}: " if field else ""
     # The evidence of a letter ignores text in quotes, so that failures of one kind are alike.

@@ -10,10 +10,13 @@ from .. import stock
 from ..errors import ConfigurationError
 from ..values.type_variables import T
 from .codec import SchemaInfo
-from .dataclass_json import JsonForm, Mismatch, pydantic_mismatch, struct_mismatch
+from .dataclass_json import JsonForm
 from .decode_errors import decode_error, field_path
+from .json_converters import Mismatch
 from .json_definition import definition_of, given_definition
+from .library_json import check_instance, pydantic_mismatch, struct_mismatch
 from .model_fields import is_pydantic, is_struct
+from .type_forms import type_name
 
 _M = TypeVar("_M")
 
@@ -111,9 +114,7 @@ class Json(Generic[T]):
             self._decode, self._encode = form.decode, form.encode
 
     def __repr__(self) -> str:
-        model = self._model
-        name = model.__name__ if isinstance(model, type) and not get_origin(model) else str(model)
-        return f"Json({name})"
+        return f"Json({type_name(self._model)})"
 
     def encode(self, value: T, /) -> bytes:
         """Return a value as JSON.
@@ -142,6 +143,10 @@ class Json(Generic[T]):
             raise decode_error(self, data, "it is nested too deeply") from error
         except ValueError as error:
             raise decode_error(self, data, f"it is not JSON: {error}") from error
+        except MemoryError:  # the payload is not to blame
+            raise
+        except Exception as error:  # of a validator of the application
+            raise decode_error(self, data, f"{type(error).__name__}: {error}") from error
         return value
 
     def schema_info(self) -> SchemaInfo:
@@ -167,7 +172,7 @@ def _pydantic(model: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes
             raise pydantic_mismatch(error) from error
 
     def encode(value: Any) -> bytes:
-        _check_instance(value, model)
+        check_instance(value, model)
         data: bytes = adapter.dump_json(value, by_alias=True)
         return data
 
@@ -188,13 +193,8 @@ def _struct(model: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
             raise ValueError(str(error)) from error
 
     def encode(value: Any) -> bytes:
-        _check_instance(value, get_origin(model) or model)
+        check_instance(value, get_origin(model) or model)
         data: bytes = write(value)
         return data
 
     return decode, encode
-
-
-def _check_instance(value: Any, model: Any) -> None:
-    if not isinstance(value, model):
-        raise Mismatch(f"it must be {model.__name__}, not {type(value).__name__}")

@@ -21,8 +21,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_orig
 from uuid import UUID
 
 from ..errors import ConfigurationError
-from .dataclass_json import LISTS, MAPS, by_value, plain_type, union_parts
+from .json_converters import by_value
 from .model_fields import ModelField, fields_of, is_record
+from .type_forms import LISTS, MAPS, plain_type, type_name, union_parts
 
 
 class AvroType(str):
@@ -47,7 +48,7 @@ def definition_of(model: Any) -> bytes:
     Raises:
         ConfigurationError: if a field has no form in Avro.
     """
-    return json.dumps(_Definitions().of(model, _label(model))).encode()
+    return json.dumps(_Definitions().of(model, type_name(model))).encode()
 
 
 def given_definition(definition: Any) -> bytes:
@@ -102,7 +103,7 @@ class _Definitions:
             return {"type": "array", "items": self.of(args[0], where)}
         elif origin in MAPS and args:
             return {"type": "map", "values": self.of(args[1], where)}
-        raise _no_form(where, f"of type {_label(kind)}, which Avro cannot describe")
+        raise _no_form(where, f"of type {type_name(kind)}, which Avro cannot describe")
 
     def _record(self, model: Any) -> Any:
         name, is_new = self._name(model)
@@ -138,7 +139,7 @@ class _Definitions:
         known = self._names.get(kind)
         if known is not None:
             return known, False
-        base = re.sub(r"\W+", "_", _label(kind)).strip("_") or "Model"
+        base = re.sub(r"\W+", "_", type_name(kind)).strip("_") or "Model"
         name, number = base, 1
         while name in self._names.values():
             number += 1
@@ -180,7 +181,3 @@ def _no_form(where: str, fault: str) -> ConfigurationError:
         f"Json: {where} is {fault}, so the schema cannot be registered: pass "
         "Json(..., definition=...), an Avro schema, or change the type"
     )
-
-
-def _label(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)

@@ -11,7 +11,7 @@ from ..errors import ConfigurationError, DecodeError
 from ..values.type_variables import T
 from .bound_codec import Payload, bind
 from .codec import Codec, SchemaInfo
-from .decode_errors import decode_error
+from .decode_errors import codec_name, decode_error
 from .generic_values import normalized
 from .pair_payload import INLINE, SEPARATED, infos_of, joined, pair_info, parts_of, split
 
@@ -161,6 +161,8 @@ class KeyValue(Generic[T]):
         except DecodeError as error:
             field = f"{name}.{error.field}" if error.field else name
             raise decode_error(self, part, error.reason, field) from error
+        except MemoryError:
+            raise
         except Exception as error:
             raise decode_error(self, part, str(error) or type(error).__name__, name) from error
 
@@ -212,4 +214,4 @@ def _info(codec: Any) -> SchemaInfo:
 
 
 def _name(codec: Any) -> str:
-    return type(codec).__name__ if hasattr(codec, "decode_message") else repr(codec)
+    return type(codec).__name__ if hasattr(codec, "decode_message") else codec_name(codec)

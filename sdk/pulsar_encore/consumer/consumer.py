@@ -31,7 +31,7 @@ from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
 from ..message import Message, handler_context_of
 from ..options import ConsumerOptions
-from ..options.checks import integer
+from ..options.checks import integer, topic_name
 from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
@@ -71,7 +71,6 @@ if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .nack_disk_index import NackSpilling
     from .state_writer import StateWriter
 
-logger: logging.Logger = logging.getLogger(__name__)
 
 # Longest time that `close` waits for a connection that acks need, and how often it checks.
 _CLOSE_S: Final = 5.0
@@ -108,6 +107,7 @@ class ConsumerParts:
     held_messages: HeldMessages
     state_writer: StateWriter | None = None
     spilling: NackSpilling | None = None
+    logger_of: Callable[[str], logging.Logger] = logging.getLogger
 
 
 class Consumer(Generic[T_co]):
@@ -137,6 +137,7 @@ class Consumer(Generic[T_co]):
         self, parts: ConsumerParts, *, on_closed: Callable[[Consumer], None] | None = None
     ) -> None:
         self._parts = parts
+        self._logger = parts.logger_of(__name__)
         self._transport_consumer = parts.transport_consumer
         self._options = parts.options
         self._on_closed = on_closed
@@ -171,7 +172,9 @@ class Consumer(Generic[T_co]):
         self._cannot_send = False
         parts.transport_consumer.start(parts.delivery_handler)
         if callback is not None:
-            self._listener = Listener(self, parts.queue, callback, parts.fair_yield)
+            self._listener = Listener(
+                self, parts.queue, callback, parts.fair_yield, parts.logger_of
+            )
             parts.status.on_failure(self._listener.failed)
             if parts.status.refusal is not None:  # the transport failed before the listener existed
                 self._listener.failed(parts.status.refusal)
@@ -613,7 +616,8 @@ class Consumer(Generic[T_co]):
         False after an ack, a nack, `release`, `fail_in_place` or a seek, when the message was
         redelivered, and while it is copied to a letter topic.
         """
-        self.affinity.check()
+        if self.affinity.thread != get_ident():
+            self.affinity.check()
         return self._held.holds(message)
 
     def release(self, message: Message) -> None:
@@ -660,7 +664,8 @@ class Consumer(Generic[T_co]):
         """Write the present attempt at a held message to the `state`, before it is made.
 
         `receive` does so with `count_attempts="before"`. Call it for the message that
-        `fail_in_place` returned, so that an attempt that kills the process is counted.
+        `fail_in_place` returned, and for each message with `count_attempts="explicit"`, so that an
+        attempt that kills the process is counted. Without `state=` it does nothing.
 
         Raises:
             MessageNotHeldError: if the message is not held.
@@ -704,7 +709,10 @@ class Consumer(Generic[T_co]):
             self._held.extend(message, length)
 
     def attempts_by_letters(self, message: Message) -> int:
-        """Return how often `reconsume_later` sent a message before; 0 if it is no letter."""
+        """Return how often `reconsume_later` sent a message of the retry letter topic before.
+
+        `Message.attempt` includes this number.
+        """
         return self._held.attempts_by_letters(message)
 
     async def flush(self) -> None:
@@ -764,15 +772,20 @@ class Consumer(Generic[T_co]):
             ConfigurationError: on Shared and Key_Shared, or for another topic.
         """
         self._check_open()
-        for state in self._topic_states:
-            if state.topic == topic:
-                if not self._parts.rewinds.begin_if_unshared(state):
-                    raise ConfigurationError(
-                        "redeliver_topic needs an Exclusive or Failover consumer; this one is "
-                        f"{self._options.consumer_type.name}: nack the messages one by one"
-                    )
-                return
-        raise ConfigurationError(f"this consumer does not read the topic {topic!r}")
+        topic_name(topic, "topic")
+        name = full_name(topic)
+        consumer = self._transport_consumer
+        number = next(
+            (each for each in consumer.topic_numbers() if consumer.topic_of(each)[0] == name), None
+        )
+        if number is None:
+            raise ConfigurationError(f"this consumer does not read the topic {topic!r}")
+        # A topic of which nothing was delivered yet gets its state here.
+        if not self._parts.rewinds.begin_if_unshared(self._topic_states.by_number[number]):
+            raise ConfigurationError(
+                "redeliver_topic needs an Exclusive or Failover consumer; this one is "
+                f"{self._options.consumer_type.name}: nack the messages one by one"
+            )
 
     # Position, state and close
 
@@ -994,7 +1007,7 @@ class Consumer(Generic[T_co]):
         while not ((self._acks.flush() and not self._topic_states.lost_acks) or self._cannot_send):
             if self._status.dead or self._loop.time() >= deadline:
                 ended = "after its subscription had ended for good"
-                logger.warning(
+                self._logger.warning(
                     "%s/%s was closed %s: acks of %d entries were not sent, those of %d may be "
                     "lost with the connection, and their messages are redelivered",
                     self.topic(),
@@ -1044,13 +1057,12 @@ class Consumer(Generic[T_co]):
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(self._retrieve)
         return await asyncio.shield(task)
 
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        logger.debug("background call failed: %r", task.exception())
+    def _retrieve(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.debug("background call failed: %r", task.exception())
 
 
 def _position(messageid: Any) -> MessageId:

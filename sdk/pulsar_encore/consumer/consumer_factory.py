@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -112,14 +113,24 @@ def make_consumer(
     on_closed: Callable[[Consumer], None],
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
+    logger_of: Callable[[str], logging.Logger] = logging.getLogger,
 ) -> Consumer:
     topics = None
     if options.dead_letter_policy is not None:
         topics = LetterTopics(
-            options, options.dead_letter_policy, transport_consumer.consumer_name, transport
+            options,
+            options.dead_letter_policy,
+            transport_consumer.consumer_name,
+            transport,
+            logger_of,
         )
     parts = assemble(
-        transport_consumer, options, topics, state_writer=state_writer, spilling=spilling
+        transport_consumer,
+        options,
+        topics,
+        state_writer=state_writer,
+        spilling=spilling,
+        logger_of=logger_of,
     )
     return Consumer(parts, on_closed=on_closed)
 
@@ -131,6 +142,7 @@ def assemble(
     new_index: Callable[[], DueIndex] = TimeBucketIndex,
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
+    logger_of: Callable[[str], logging.Logger] = logging.getLogger,
 ) -> ConsumerParts:
     loop = asyncio.get_running_loop()
     rng = Random()
@@ -175,18 +187,22 @@ def assemble(
             topic_states.expect(topic)
     acks = AckSender(transport_consumer, topic_states, options, loop, queue)
     rewinds = Rewinds(
-        transport_consumer, topic_states, loop, acks, queue, options.receiver_queue_size
+        transport_consumer, topic_states, loop, acks, queue, options.receiver_queue_size, logger_of
     )
     redelivery = Redelivery(
-        transport_consumer, topic_states, options, loop, alarm, acks, rewinds, rng
+        transport_consumer, topic_states, options, loop, alarm, acks, rewinds, rng, logger_of
     )
-    window = UnackedWindowMonitor(transport_consumer, topic_states, options.max_unacked_messages)
+    window = UnackedWindowMonitor(
+        transport_consumer, topic_states, options.max_unacked_messages, logger_of
+    )
     ownership = Ownership(topic_states, transport_consumer)
     settlement = Settlement(ownership, transport_consumer, acks, redelivery)
     verdicts = _verdicts(options, rng)
     forwarder = arrivals = last = None
     if topics is not None:
-        forwarder = Forwarder(topics, settlement, transport_consumer.consumer_name, VERSION)
+        forwarder = Forwarder(
+            topics, settlement, transport_consumer.consumer_name, VERSION, logger_of
+        )
         last = LastAttempts(verdicts, forwarder, options.schema)
         redelivery.last = last
         arrivals = ArrivalFilter(options, verdicts, forwarder, queue, redelivery, loop, last)
@@ -201,14 +217,18 @@ def assemble(
         restored_leases = RestoredLeases(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
         )
-    leases = LeaseTable(settlement, nack_handler, receipts, loop, options.max_leases, writer)
+    leases = LeaseTable(
+        settlement, nack_handler, receipts, loop, options.max_leases, writer, logger_of
+    )
     key_queues = None
     if options.ordered_leases:
         # Spent messages are dead-lettered when they are the next of their key.
         dead_letter_if_spent = spent = None
         if arrivals is not None:
             dead_letter_if_spent, spent = arrivals.dead_letter_if_spent, arrivals.spent
-        key_queues = KeyQueues(queue, loop, options.max_leases, dead_letter_if_spent, spent)
+        key_queues = KeyQueues(
+            queue, loop, options.max_leases, dead_letter_if_spent, spent, logger_of
+        )
         settlement.forwarding_ended = key_queues.forwarding_ended
         redelivery.all_due = key_queues.check_all
     status.on_failure(leases.close)
@@ -216,7 +236,9 @@ def assemble(
         named: tuple[str, ...] = (options.pattern,)
     else:
         named = tuple(full_name(each) for each in options.topics)
-    event_publisher = EventPublisher(transport_consumer, options.event_listener, loop, named=named)
+    event_publisher = EventPublisher(
+        transport_consumer, options.event_listener, loop, named=named, logger_of=logger_of
+    )
     if topics is not None:
         topics.new_publisher = event_publisher.new_letter_publisher
     delivery_handler = DeliveryHandler(
@@ -231,6 +253,7 @@ def assemble(
         loop,
         None if options.ordered_leases else arrivals,
         state_writer,
+        logger_of,
     )
     if state_writer is not None:
         state_writer.on_foreign_state = delivery_handler.note_foreign_state
@@ -272,6 +295,7 @@ def assemble(
         popping=PopQueue(queue, leases, fair_yield, loop, key_queues),
         state_writer=state_writer,
         spilling=spilling,
+        logger_of=logger_of,
     )
 
 

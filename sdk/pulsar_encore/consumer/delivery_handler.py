@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.entry import Entry
@@ -34,8 +34,6 @@ from .unacked_window_monitor import UnackedWindowMonitor
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .state_writer import StateWriter
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 
 class DeliveryHandler:
     """Queues delivered messages, except copies that `TopicState.arrive` filters.
@@ -58,7 +56,9 @@ class DeliveryHandler:
         loop: asyncio.AbstractEventLoop,
         arrivals: ArrivalFilter | None = None,
         state_writer: StateWriter | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._transport_consumer = transport_consumer
         self._topic_states = topic_states
         self._queue = queue
@@ -180,9 +180,17 @@ class DeliveryHandler:
     def on_disconnected(self, topics: Container[int] | None = None) -> None:
         states = self._topic_states.record_change("disconnected", topics)
         self._acks.disconnected(states)
+        # On Exclusive and Failover, messages that the application gave back survive, as messages
+        # that it holds do. Otherwise one that it gives back later could be received before them.
+        returned = self._queue.returned([state for state in states if not state.shared])
+        for entry, index, _ in returned:
+            entry.deliver(index)
         for state in states:
             state.disconnected()
         self._queue.drop(states)
+        for entry, index, message in returned:
+            entry.requeue(index)
+            self._queue.put_back(entry, index, message)
         self._event_publisher.disconnected(topics)
 
     def on_uncertain(self, topics: Container[int] | None = None) -> None:
@@ -233,7 +241,7 @@ class DeliveryHandler:
 
     def on_failed(self, error: Exception, topic_number: int | None = None) -> None:
         if isinstance(error, ShutDownError) and self._topic_states.unsent_acks:
-            logger.warning(
+            self._logger.warning(
                 "%s/%s: the client was shut down, or its event loop ends, and the consumer was not "
                 "closed: acks of %d entries were not sent, and their messages are delivered again. "
                 "Await close() of the consumer or of the client first",

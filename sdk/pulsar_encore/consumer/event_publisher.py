@@ -26,8 +26,6 @@ from .events import (
     TopicRemoved,
 )
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 EventListener: TypeAlias = Callable[[Any], object]
 
 
@@ -45,7 +43,9 @@ class EventDispatcher:
         loop: asyncio.AbstractEventLoop,
         *,
         started: bool = True,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._listener = listener
         self.loop: asyncio.AbstractEventLoop = loop
         self._pending: list[ConsumerEvent] | None = None if started else []
@@ -71,7 +71,7 @@ class EventDispatcher:
         try:
             self._listener(event)
         except Exception:
-            logger.exception("the event_listener failed at %r", event)
+            self._logger.exception("the event_listener failed at %r", event)
 
     def close(self) -> None:
         self._listener = None
@@ -152,11 +152,12 @@ class EventPublisher:
         component: Component = "consumer",
         *,
         named: tuple[str, ...] = (),
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
         self._transport_consumer = transport_consumer
         self._named = named
         self._named_are_lost = False  # `Disconnected` was sent for them, and no `Connected` yet
-        self._events = EventDispatcher(listener, loop)
+        self._events = EventDispatcher(listener, loop, logger_of=logger_of)
         self._component = component
         self._ended: set[int] = set()
         self._removed: set[int] = set()

@@ -109,15 +109,14 @@ class HeldMessages:
             self._timeouts.extend(held.entry, held.batch_index, length_ms)
 
     def attempts_by_letters(self, message: Message) -> int:
-        """Return the attempts before the last `reconsume_later` of a message, 0 for no letter."""
-        state = self._own(message).entry.topic_state
+        """Return how often `reconsume_later` sent a message of the retry letter topic before."""
+        if not self._own(message).entry.topic_state.letters:
+            return 0
+        subscription = self._options.subscription_name
         try:
-            attempt = reconsume_attempt(
-                message, self._options.subscription_name, from_retry_topic=state.letters
-            )
+            return reconsume_attempt(message, subscription, from_retry_topic=True) - 1
         except UnreadableError:  # properties of another client, with raw bytes
             return 0
-        return attempt - 1
 
     def check(self, message: Message) -> None:
         """Raise if a message is not held."""

@@ -36,8 +36,6 @@ from ..values.backoff import to_ms
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 # How often pending changes are written.
 _POLL_S: Final = 1.0
 # After so many failed retries, one at each poll, the database is opened again.
@@ -54,7 +52,9 @@ class StateWriter:
         state: RocksState,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._store: RocksStore | None = store
         self._path = state.path
         self._options = options
@@ -63,6 +63,8 @@ class StateWriter:
         self.writes_before_delivery: bool = options.dead_letter_policy is not None
         if state.count_attempts is not None:
             self.writes_before_delivery = state.count_attempts == "before"
+        # "lazy": deliveries that are held for long are written at a poll.
+        self._writes_held = not self.writes_before_delivery and state.count_attempts != "explicit"
         self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
         self._writers: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
@@ -83,7 +85,11 @@ class StateWriter:
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, options: ConsumerOptions) -> StateWriter | None:
+    async def open(
+        cls,
+        options: ConsumerOptions,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+    ) -> StateWriter | None:
         """Open the state directory of a subscription; return None without the option `state`."""
         state: RocksState | None = options.state
         if state is None:
@@ -100,7 +106,7 @@ class StateWriter:
         except BaseException:
             await store.aclose()
             raise
-        return cls(store, state, options, loop)
+        return cls(store, state, options, loop, logger_of)
 
     def start(self, states: Iterable[TopicState]) -> None:
         self._states = states
@@ -123,7 +129,7 @@ class StateWriter:
         try:
             topic_store = self._store.topic_store(topic, self._options.subscription_name)
         except EncoreError as error:
-            logger.error(
+            self._logger.error(
                 "%s: attempts and due times are kept in memory only, because the store failed: %s",
                 topic,
                 error,
@@ -141,7 +147,7 @@ class StateWriter:
     def mismatched(self, topic_store: TopicStore) -> None:
         topic, records = topic_store.name[0], topic_store.records
         if records.mismatched == 1:
-            logger.warning(
+            self._logger.warning(
                 "%s: the state in %s has a record for the id of this message, but the record "
                 "belongs to a different message. The client is connected to another cluster, or "
                 "the topic was deleted and created again. The message is delivered as new. Logged "
@@ -166,7 +172,7 @@ class StateWriter:
     # Deliveries
 
     def on_delivery_before(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Write a delivery before it happens (`count_attempts="before"`)."""
+        """Write a delivery before it happens (`count_attempts="before"`), or begins."""
         state: TopicState = entry.topic_state
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
@@ -202,7 +208,7 @@ class StateWriter:
             durable.write_buffered()
         for state in self._states:
             state.clear_special()
-        sweeps = not (self.writes_before_delivery or self._sweeping)
+        sweeps = self._writes_held and not self._sweeping
         if sweeps and self._loop.time() - self._swept_at >= self._buffer_s:
             self._swept_at = self._loop.time()
             self._sweeping = True
@@ -218,11 +224,7 @@ class StateWriter:
     def _pause(self, store: RocksStore) -> float | None:
         if store.failure is not None or any(each.unwritten for each in self._writers.values()):
             return _POLL_S
-        return (
-            _POLL_S
-            if not self.writes_before_delivery and any(each.unacked for each in self._states)
-            else None
-        )
+        return _POLL_S if self._writes_held and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
         """Write the attempts at messages that were held at two polls, in steps."""
@@ -256,7 +258,7 @@ class StateWriter:
             try:
                 store.reopen()
             except StoreError as error:
-                logger.warning("state is kept in memory still: %s", error)
+                self._logger.warning("state is kept in memory still: %s", error)
 
     def _catch_up(self) -> None:
         """Write the changes of failed writes, in steps."""
@@ -301,7 +303,13 @@ class StateWriter:
                     await asyncio.sleep(0)
             finally:
                 # The closing thread writes the rest, if the store has no other user.
-                await _close_logging_errors(store)
+                await self._close_logging_errors(store)
+
+    async def _close_logging_errors(self, store: RocksStore) -> None:
+        try:
+            await store.aclose()
+        except StoreError as error:
+            self._logger.error("%s", error)
 
     def close_now(self) -> None:
         """Write all state and close, without an event loop."""
@@ -314,11 +322,11 @@ class StateWriter:
                 try:
                     store.close()
                 except StoreError as error:
-                    logger.error("%s", error)
+                    self._logger.error("%s", error)
 
     def _write_all_held(self) -> Iterator[None]:
         """Count the attempts of held messages, which "lazy" has not written yet, in steps."""
-        if self._store is None or self.writes_before_delivery:
+        if self._store is None or not self._writes_held:
             return
         entries = ((state, entry) for state in self._states for entry in state.held())
         while burst := list(islice(entries, _BURST)):
@@ -692,13 +700,6 @@ class _LongHeld:
                 at = (state.number, entry.key)
                 self._seen[at] = mask
                 yield state, entry, mask & before.get(at, 0)
-
-
-async def _close_logging_errors(store: RocksStore) -> None:
-    try:
-        await store.aclose()
-    except StoreError as error:
-        logger.error("%s", error)
 
 
 def _no_delay(failed: int) -> int:

@@ -7,12 +7,11 @@ messages that wait for their redelivery count: `docs/notes/wire-protocol.md#flow
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from ..transport.interface import TransportConsumer
 from .topic_states import TopicStates
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 _WARN_SHARE: Final = 0.8
 
@@ -25,8 +24,13 @@ class UnackedWindowMonitor:
     """
 
     def __init__(
-        self, transport_consumer: TransportConsumer, topic_states: TopicStates, size: int
+        self,
+        transport_consumer: TransportConsumer,
+        topic_states: TopicStates,
+        size: int,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._transport_consumer = transport_consumer
         self._topic_states = topic_states
         self.size = size
@@ -40,7 +44,7 @@ class UnackedWindowMonitor:
         if unacked < self.size * _WARN_SHARE:
             return
         self._warned = True
-        logger.warning(
+        self._logger.warning(
             "%s/%s: %d messages are unacked (held, queued, or nacked and waiting); at %d the "
             "broker stops delivering to this consumer. Ways out: shorter nack delays, fewer "
             "messages held at once, more consumers, or a larger maxUnackedMessagesPerConsumer at "

@@ -154,7 +154,7 @@ class TopicRelease(TopicArrival):
         self.nacks.clear()
         self.timeouts.clear()
         self._entered = self.acked + table.active
-        self.redelivered += before - self.unacked
+        self.redelivered: int = self.redelivered + before - self.unacked
 
     def _ignore_copies(self, queued: list[EntryKey]) -> None:
         unsent = self.acks.only_unsent

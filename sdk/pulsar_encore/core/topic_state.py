@@ -200,7 +200,7 @@ class TopicState(TopicRelease):
         self._drop(entry)
         active = entry.active
         settled = entry.ack_all()
-        self.acked += active
+        self.acked: int = self.acked + active
         self._count_acked_away(settled - active)
         return settled
 

@@ -25,7 +25,10 @@ class RocksState:
             message, so that an attempt that kills the process is counted (one write for each
             `receive` or `batch_receive`). "lazy" writes failed attempts, and deliveries that are
             held longer than `stay_buffer`, at the latest after twice that time; a kill forgets
-            newer attempts. None: "before" with a `dead_letter_policy`, else "lazy".
+            newer attempts. "explicit" writes failed attempts, and a delivery when
+            `Consumer.begin_attempt` is called for its message: for a program that receives messages
+            some time before it processes them. None: "before" with a `dead_letter_policy`, else
+            "lazy".
         stay_buffer: With "lazy", a message that is settled within this time is never written. s or
             a timedelta; RocketMQ's popCkStayBufferTime.
         durability: "kill": writes survive a killed process, and a crash of the machine except for
@@ -54,7 +57,7 @@ class RocksState:
     """
 
     path: str | os.PathLike[str]
-    count_attempts: Literal["before", "lazy"] | None = None
+    count_attempts: Literal["before", "lazy", "explicit"] | None = None
     stay_buffer: float | timedelta = 10.0
     durability: Literal["kill", "power"] = "kill"
     salvage: bool = False
@@ -70,7 +73,7 @@ class RocksState:
                 f"{path!r}. Name another directory"
             ) from error
         object.__setattr__(self, "path", path)
-        check_choice(self.count_attempts, "count_attempts", "before", "lazy", None)
+        check_choice(self.count_attempts, "count_attempts", "before", "lazy", "explicit", None)
         check_choice(self.durability, "durability", "kill", "power")
         check_choice(self.on_mismatch, "on_mismatch", "error", "fresh")
         check_booleans(self)

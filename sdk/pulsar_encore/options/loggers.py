@@ -1,4 +1,4 @@
-"""Where the C++ client logs, with the names of `pulsar-client`; other transports ignore it."""
+"""Where a client logs, with the names of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LoggerLevel(PulsarEnum):
 
 
 class ConsoleLogger:
-    """The C++ client logs to standard output.
+    """The client logs to standard output.
 
     Args:
         log_level: The lowest level that is logged.
@@ -36,7 +36,7 @@ class ConsoleLogger:
 
 
 class FileLogger:
-    """The C++ client logs to a file.
+    """The client logs to a file.
 
     Args:
         log_level: The lowest level that is logged.

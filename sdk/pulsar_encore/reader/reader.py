@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -67,6 +68,7 @@ class Reader(Generic[T_co]):
         options: ReaderOptions,
         *,
         on_closed: Callable[[Reader], None] | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
         self._transport_consumer = transport_consumer
         self._schema = options.schema
@@ -79,6 +81,7 @@ class Reader(Generic[T_co]):
             self.affinity.loop,
             "reader",
             named=(full_name(options.topic),),
+            logger_of=logger_of,
         )
         self._queue = ReadQueue(transport_consumer, self._event_publisher)
         self._closed = False

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from ..codecs.bound_codec import bind
 from ..errors import ConfigurationError
 from ..message import Message, RawMessage
 from ..options.checks import integer, string_map, topic_name
@@ -74,7 +75,7 @@ def message(
     )
     raw = entry_reader(name).open(body, 0, len(body))
     assert isinstance(raw, PlainMessage)  # neither a batch nor compressed
-    decoder = schema
+    decoder = bind(schema, reads=True)
     if schema is None and value is not None and not isinstance(value, bytes):
         raw, decoder = _WithoutPayload(name, raw.body, value), _GivenValue(value)
     message_id = MessageId(partition_of(name), 0, number, topic=name)

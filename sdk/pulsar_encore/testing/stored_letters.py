@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..codecs.bound_codec import bind
 from ..devbroker.rules.refusal import Refusal
 from ..devbroker.rules.topic_log import TopicLog
 from ..errors import ConfigurationError
@@ -34,14 +35,15 @@ def letters(transport: MemoryTransport, topic: str, schema: Any = None) -> list[
     Args:
         topic: Name of the letter topic, with or without partitions, such as
             ``"orders-billing-DLQ"``. A topic that does not exist has no letters.
-        schema: Decodes `letter.message.value()`. None gives bytes.
+        schema: Decodes `letter.message.value()`, such as `Json(Order)`. None gives bytes.
 
     Returns:
         The `deadletters.Letter` of each message: `error_class`, `error_message`, `evidence()`,
         `user_properties()`, `real_topic`, `message`.
 
     Raises:
-        ConfigurationError: if a letter is encrypted, or `topic` is not a topic name.
+        ConfigurationError: if a letter is encrypted, `topic` is not a topic name, or `schema` is
+            neither a codec nor a schema.
 
     Example:
         ::
@@ -51,6 +53,7 @@ def letters(transport: MemoryTransport, topic: str, schema: Any = None) -> list[
     """
     from ..deadletters import Letter  # lazy: most tests have no letters
 
+    decoder = bind(schema, reads=True)
     try:
         states = transport.catalogue.states(topic)
     except Refusal as refusal:
@@ -58,7 +61,7 @@ def letters(transport: MemoryTransport, topic: str, schema: Any = None) -> list[
             return []
         raise ConfigurationError(f"no letters of {topic!r}: {refusal.message}") from refusal
     return [
-        Letter(Message.of_reader(raw, schema, message_id))
+        Letter(Message.of_reader(raw, decoder, message_id))
         for state in states
         for message_id, raw in _messages(state.log)
     ]

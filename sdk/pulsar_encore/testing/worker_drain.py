@@ -40,7 +40,8 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
         longest: Seconds of virtual time after which messages that are left are an error.
 
     Raises:
-        ConfigurationError: if the client of the worker is not in memory.
+        ConfigurationError: if the client of the worker is not in memory, or if the subscription is
+            new and begins behind messages that were stored before.
         TimeoutError: if messages are left after `longest`. The text has the worker's health.
 
     Example:
@@ -63,7 +64,13 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
     loop = asyncio.get_running_loop()
     began_s, outcomes = loop.time(), list[tuple[float, Outcome]]()
     worker.watch_outcomes(lambda outcome: outcomes.append((loop.time(), outcome)))
+    before = {
+        name: set(state.subscriptions)
+        for name, state in transport.catalogue.topics.items()
+        if state.log.end > state.log.base
+    }
     async with worker:
+        _check_nothing_was_skipped(worker.consumer.subscription_name(), transport, before)
         empty_since: float | None = None
         while empty_since is None or loop.time() - empty_since < _SETTLED_S:
             await asyncio.sleep(_POLL_S)
@@ -78,6 +85,29 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
                 empty_since = None
     elapsed = outcomes[-1][0] - began_s if outcomes else 0.0
     return Drained(tuple(outcome for _, outcome in outcomes), elapsed)
+
+
+def _check_nothing_was_skipped(
+    subscription: str, transport: MemoryTransport, before: dict[str, set[str]]
+) -> None:
+    """Raise if the worker has just made a subscription that skips stored messages.
+
+    Without this check, a test without `initial_position` would pass without a handler call.
+
+    Args:
+        before: The subscriptions of each topic that had messages when the worker started.
+    """
+    for name, earlier in before.items():
+        if (
+            subscription not in earlier
+            and subscription in transport.catalogue.topics[name].subscriptions
+            and transport.backlog(name, subscription) == 0
+        ):
+            raise ConfigurationError(
+                f"the messages of {name} were stored before the worker made its subscription "
+                f"{subscription!r}, which begins at the latest message and skips them: give the "
+                "worker initial_position=InitialPosition.Earliest"
+            )
 
 
 def _is_empty(worker: Worker[Any], transport: MemoryTransport) -> bool:

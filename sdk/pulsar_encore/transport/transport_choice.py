@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Final
 
@@ -11,7 +12,7 @@ from ..errors import ConfigurationError, NotSupportedError
 from ..options import ClientOptions
 from .interface import Transport
 
-log: Final = logging.getLogger("pulsar_encore.client")
+LOG_NAME: Final = "pulsar_encore.client"
 
 VARIABLE: Final = "PULSAR_ENCORE_TRANSPORT"
 _NAMES: Final = ("auto", "native", "stock")
@@ -28,12 +29,17 @@ _NATIVE_ONLY: Final = frozenset(
 )
 
 
-def make_transport(options: ClientOptions, name: str | None) -> Transport:
+def make_transport(
+    options: ClientOptions,
+    name: str | None,
+    logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+) -> Transport:
     """Make the transport of a client.
 
     Args:
         name: "native", "stock", or "auto": the native transport if it supports the options, else
             the stock transport. None for the environment variable `PULSAR_ENCORE_TRANSPORT`.
+        logger_of: Returns the logger of the client for the name of a logger of this package.
 
     Raises:
         NotSupportedError: if "native" does not support the options, or the stock transport is used
@@ -50,7 +56,7 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
         )
     reason = f"{where}={name!r}"
     if name == "auto":
-        name, reason = _choose(options)
+        name, reason = _choose(options, logger_of(LOG_NAME))
     if name == "stock":
         _check_for_stock(options, reason)
         from .stock import StockTransport
@@ -59,10 +65,10 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
     from .native.native_transport import NativeTransport
     from .native.service_options import of_options
 
-    return NativeTransport(*of_options(options))
+    return NativeTransport(*of_options(options, logger_of))
 
 
-def _choose(options: ClientOptions) -> tuple[str, str]:
+def _choose(options: ClientOptions, log: logging.Logger) -> tuple[str, str]:
     """Return the name of the transport, and why it is not the native one."""
     from .native.service_options import unsupported
 
@@ -70,18 +76,19 @@ def _choose(options: ClientOptions) -> tuple[str, str]:
     if reason is None:
         log.info("transport: native")
         return "native", ""
-    log.info("transport: stock, because the native one cannot serve this: %s", reason)
+    log.warning(
+        "transport: stock, because the native one cannot serve this: %s. The stock transport lacks "
+        "some features and options. Pass transport='stock' to choose it without this warning",
+        reason,
+    )
     return "stock", reason
 
 
 def _check_for_stock(options: ClientOptions, reason: str) -> None:
     """Raise NotSupportedError if an option of the native transport is not at its default."""
-    advice = "use transport='native'"
-    if options.logger is not None:
-        advice = f"leave logger= out and {advice}"
     for field in fields(options):
         if field.name in _NATIVE_ONLY and getattr(options, field.name) != field.default:
             raise NotSupportedError(
                 f"{field.name} is not supported by the stock transport, which this client gets "
-                f"({reason}): leave it out, or {advice}"
+                f"({reason}): leave it out, or use transport='native'"
             )

@@ -23,8 +23,10 @@ log: Final = logging.getLogger("pulsar_encore.worker")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-_CLOSE_S: Final = 0.5
-"""How long a worker that is cut off after the budget may take to close."""
+_CUT_OFF_S: Final = 0.25
+"""How long after its budget a worker is cut off: its own time limits come first."""
+_CLOSE_S: Final = 0.25
+"""How long a worker that is cut off may take to close."""
 
 
 @runtime_checkable
@@ -174,7 +176,7 @@ class _Served(Generic[R]):
             self._timers.append(self.loop.call_later(time_s, self._leave, time_s))
 
     def _on_begin(self, end: float) -> None:
-        self._timers.append(self.loop.call_at(end, self._cut_off))
+        self._timers.append(self.loop.call_at(end + _CUT_OFF_S, self._cut_off))
 
     def _cut_off(self) -> None:
         log.error(

@@ -76,14 +76,14 @@ class Session:
     def __init__(
         self,
         client: Client,
-        consumer: Consumer,
+        consumer: Consumer[Any],
         options: WorkerOptions,
         handler: HandlerCall,
         name: str,
         stopping: asyncio.Event,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self.consumer = consumer
+        self.consumer: Consumer[Any] = consumer
         self._options = options
         self._handler = handler
         self._name = name
@@ -99,7 +99,7 @@ class Session:
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._outbox = Outbox(client, publish)
-        self.core = WorkerCore(
+        self.core: WorkerCore = WorkerCore(
             order=self._order,
             concurrency=options.concurrency,
             prefetch=options.prefetch_messages,

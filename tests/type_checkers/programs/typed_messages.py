@@ -81,6 +81,27 @@ async def other_models(client: encore.Client) -> None:
     assert_type((await records.receive()).value(), Old)
 
 
+async def pairs(client: encore.Client) -> None:
+    rows = encore.KeyValue(
+        encore.Json(Customer), encore.Json(Order, null=True), encoding="separated"
+    )
+    consumer = await client.subscribe("rows", "s", schema=rows)
+    customer, order = (await consumer.receive()).value()
+    assert_type(customer, Customer)
+    assert_type(order, Order | None)
+    words = encore.KeyValue(schema.StringSchema(), schema.JsonSchema(Old))
+    assert_type(
+        (await (await client.subscribe("t", "s", schema=words)).receive()).value(), tuple[str, Old]
+    )
+    producer = await client.create_producer("rows", schema=rows)
+    await producer.send(({"name": "Ada"}, None))
+
+
+async def generic(client: encore.Client) -> None:
+    consumer = await client.subscribe("any", "s", schema=encore.AutoConsume())
+    assert_type((await consumer.receive()).value(), Any)
+
+
 async def without_schema(client: encore.Client, anything: Any) -> None:
     plain = await client.subscribe("plain", "s")
     assert_type((await plain.receive()).value(), Any)

@@ -37,6 +37,8 @@ async def consume(client: encore.Client) -> None:
     await client.subscribe("orders", "billing", schema="Order")  # wrong
     await client.subscribe("orders", "billing", schema=Order)  # wrong
     encore.Json(Order(1))  # wrong
+    encore.KeyValue(encore.Json(Order), encore.Json(Order), encoding="both")  # wrong
+    encore.KeyValue(Order, encore.Json(Order))  # wrong
     encore.Json(Order, null="yes")  # wrong
 
 

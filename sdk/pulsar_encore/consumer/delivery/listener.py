@@ -18,8 +18,6 @@ from ...eventloop.fair_yield import FairYield
 from ...message import Message
 from .receive_queue import ReceiveQueue
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 #: Seconds that `close` waits for a running callback.
 CLOSE_S: Final = 5.0
 _CANCEL_S: Final = 1.0  # for a cancelled callback to clean up
@@ -46,7 +44,9 @@ class Listener:
         queue: ReceiveQueue,
         callback: Callable[..., Any],
         fair_yield: FairYield,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._consumer = consumer
         self._queue = queue
         self._callback = callback
@@ -108,14 +108,14 @@ class Listener:
             await self._consumer.negative_acknowledge(message, error=error)
         except EncoreError as refused:
             # Closed or failed meanwhile: the broker redelivers the message.
-            logger.error(
+            self._logger.error(
                 "message_listener failed on %s; not nacked: %s",
                 message.message_id(),
                 refused,
                 exc_info=error,
             )
         else:
-            logger.error(
+            self._logger.error(
                 "message_listener failed on %s; nacked", message.message_id(), exc_info=error
             )
 
@@ -125,7 +125,7 @@ class Listener:
             self._log_end(str(error))
 
     def _log_end(self, why: str) -> None:
-        logger.error(
+        self._logger.error(
             "message_listener of %s gets nothing more: %s; close the consumer and subscribe again",
             self._consumer.topic(),
             why,
@@ -144,7 +144,7 @@ class Listener:
             await asyncio.wait((self._task,), timeout=CLOSE_S)
         if not self._task.done():
             if self._current is not None:
-                logger.warning(
+                self._logger.warning(
                     "message_listener did not end on %s within %s s of closing: cancelled",
                     self._current.message_id(),
                     CLOSE_S,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
@@ -107,7 +107,7 @@ class QueuedRun(QueuedDelivery):
 
     def trim(self) -> int:
         self.entries = self.entries[self.at :]
-        self.entry = self.entries[0]
+        self.entry: Entry = self.entries[0]
         return super().trim()
 
     @property
@@ -149,20 +149,27 @@ class QueuedReturns(QueuedDelivery):
         self.entries.insert(at, entry)
         self.indexes.insert(at, index)
         self.messages.insert(at, message)
-        self.end += 1
+        self.end: int = self.end + 1
         if self.weights is not None:
             if at == self.end - 1:
                 self.weights.append(self.weights[-1] + message.length())
             else:
-                self.weights = None
+                self.weights: list[int] | None = None
                 self.weigh()
+
+    def left(self) -> Iterator[Queued]:
+        """Yield the messages that are still queued."""
+        for at in range(self.at, self.end):
+            entry, index = self.entry_at(at)
+            if entry.live and entry.state[index] == QUEUED:
+                yield entry, index, self.messages[at]
 
     def entry_at(self, at: int) -> tuple[Entry, int]:
         return self.entries[at], self.indexes[at]
 
     def trim(self) -> int:
         del self.entries[: self.at], self._positions[: self.at]
-        self.entry = self.entries[0]
+        self.entry: Entry = self.entries[0]
         return super().trim()
 
     @property

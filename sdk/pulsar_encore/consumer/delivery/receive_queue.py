@@ -192,6 +192,16 @@ class ReceiveQueue:
         self._deliveries.appendleft(returns)
         self._topics = None
 
+    def returned(self, states: Sequence[object]) -> list[Queued]:
+        """Return the messages of these `TopicState`s that were put back and are still queued."""
+        found: list[Queued] = []
+        for delivery in self._deliveries:
+            if type(delivery) is not QueuedReturns:
+                break
+            if delivery.entry.topic_state in states:
+                found += delivery.left()
+        return found
+
     def _trim_first(self, first: QueuedDelivery) -> None:
         """Forget the taken messages of the first delivery, because it will not be the first."""
         if first.at == first.end:

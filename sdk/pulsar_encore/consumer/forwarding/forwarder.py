@@ -40,8 +40,6 @@ from ..settlement.settlement import Settlement
 from .letter_log import LetterLog
 from .letter_topics import LetterTopics
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _DRAIN_S: Final = 10.0  # time for letters in flight at `close`
 _MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
 
@@ -88,8 +86,14 @@ class Forwarder:
     """
 
     def __init__(
-        self, topics: LetterTopics, settlement: Settlement, consumer_name: str, version: str
+        self,
+        topics: LetterTopics,
+        settlement: Settlement,
+        consumer_name: str,
+        version: str,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._topics = topics
         self._settlement = settlement
         self._author = LetterAuthor(
@@ -102,7 +106,7 @@ class Forwarder:
         self._rng = Random()
         self._in_flight: set[_Forwarding] = set()
         self._drained: asyncio.Future[None] | None = None
-        self._log = LetterLog(self._loop)
+        self._log = LetterLog(self._loop, logger_of)
         self.retry_letters: int = 0
         self.dead_letters: int = 0
         self.rejected: int = 0
@@ -353,7 +357,7 @@ class Forwarder:
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
-            logger.warning(
+            self._logger.warning(
                 "a letter was stored, but its original cannot be acked and may be redelivered: %s",
                 failure,
             )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ...letters.property_names import ATTEMPTS, ERROR_CLASS, ERROR_MESSAGE, FINGERPRINT, REASON
 from ...message import Message
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 10.0
 _FAILURES_EVERY_S: Final = 30.0
@@ -31,7 +29,12 @@ class _Line:
 
 
 class LetterLog:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+    ) -> None:
+        self._logger = logger_of(__name__)
         self._loop = loop
         self._lines: OrderedDict[str, _Line] = OrderedDict()  # by fingerprint
         self._failed_at: float | None = None
@@ -44,7 +47,7 @@ class LetterLog:
         if before is not None and now - before.at < _EVERY_S:
             before.left_out += 1
             return
-        logger.warning(
+        self._logger.warning(
             "dead letter: %r was stored in %s after attempt %s: %s (fingerprint %s)%s",
             message.message_id(),
             topic,
@@ -66,7 +69,7 @@ class LetterLog:
             return
         more = f" ({self._failures} letters since the last line)" if self._failures > 1 else ""
         self._failed_at, self._failures = now, 0
-        logger.error(
+        self._logger.error(
             "cannot send letters to %s; the original messages are retried%s: %s", topic, more, error
         )
 
@@ -78,7 +81,7 @@ class LetterLog:
 
     def _report(self, fingerprint: str, line: _Line) -> None:
         if line.left_out:
-            logger.warning(
+            self._logger.warning(
                 "%d more dead letters with fingerprint %s were stored, the first in %s",
                 line.left_out,
                 fingerprint,

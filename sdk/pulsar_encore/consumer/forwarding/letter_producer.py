@@ -29,8 +29,6 @@ from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from ..event_publisher import ProducerEventPublisher
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
 _SEND_LIMIT: Final = 200  # waiting letters sent in one iteration of the loop: about 4 ms
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
@@ -52,7 +50,9 @@ class LetterProducer:
         topic: str,
         create: Callable[[], Awaitable[TransportProducer]],
         event_publisher: ProducerEventPublisher,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._topic = topic
         self._create = create
         self._event_publisher = event_publisher
@@ -146,7 +146,9 @@ class LetterProducer:
                     else:
                         self._publish(transport_producer, letter, on_sent)
                 except Exception:  # an error in one callback must not stop the other letters
-                    logger.exception("%s: the outcome of a letter was not handled", self._topic)
+                    self._logger.exception(
+                        "%s: the outcome of a letter was not handled", self._topic
+                    )
             if self._creating is None:
                 return
             await asyncio.sleep(0)
@@ -168,7 +170,7 @@ class LetterProducer:
     def _created(self) -> None:
         create_failures, self._create_failures = self._create_failures, None
         if create_failures is not None:
-            logger.warning(
+            self._logger.warning(
                 "%s: letters are sent again, after %d failed attempts in %.1f s",
                 self._topic,
                 create_failures.attempts,

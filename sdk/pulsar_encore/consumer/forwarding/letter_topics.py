@@ -27,8 +27,6 @@ from ..event_publisher import ProducerEventPublisher
 from .copy_options import Destination, ensure_subscription, producer_options
 from .letter_producer import LetterProducer
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _MAX_IN_FLIGHT = 500  # in the transport; larger bursts contend with its threads
 _MAX_SUBSCRIBING = 16
 _TAIL = string.ascii_letters + string.digits
@@ -41,7 +39,9 @@ class LetterTopics:
         policy: DeadLetterPolicy,
         consumer_name: str,
         transport: Transport,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self.logger_of: Callable[[str], logging.Logger] = logger_of
         self.policy = policy
         self.subscription: str = options.subscription_name
         self.new_publisher: Callable[[], ProducerEventPublisher] | None = None
@@ -74,7 +74,7 @@ class LetterTopics:
                 topic = self._dead_topic(origin)
             except Exception:  # of the application's function
                 topic = self._named[origin] = shared_dead_topic_of(origin, self.subscription)
-                logger.exception(
+                self.logger_of(__name__).exception(
                     "the function dead_letter_topic of the DeadLetterPolicy failed for %s: its "
                     "dead letters go to %s",
                     origin,
@@ -147,6 +147,7 @@ class LetterTopics:
                 full_name(topic),
                 lambda: self._create(topic, form, event_publisher),
                 event_publisher,
+                self.logger_of,
             )
             self._producers[topic, form] = producer
             if self._closed:

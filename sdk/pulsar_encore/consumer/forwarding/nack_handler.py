@@ -51,16 +51,8 @@ class NackHandler:
 
         A `delay` of None stands for the delay of the policy.
         """
-        self._nack(item, delay, error)
-        self.nacked += 1
-
-    def _nack(
-        self,
-        item: Settleable,
-        delay: float | timedelta | None,
-        error: BaseException | str | None = None,
-    ) -> None:
         delay_ms = None if delay is None else to_ms(delay, "delay")
+        self.nacked += 1
         if type(item) is not Message:
             self._nack_named(item, delay_ms)
             return
@@ -81,7 +73,8 @@ class NackHandler:
         waiting time.
         """
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
-        self._nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
+        self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
+        self.nacked -= 1
 
     def redeliver_expired(self, state: TopicState, held: Sequence[Held]) -> bool:
         """Redeliver the messages of expired leases at once, in one step.

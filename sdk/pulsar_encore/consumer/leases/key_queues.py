@@ -33,8 +33,6 @@ from ..delivery.queued_deliveries import Queued
 from ..delivery.receive_queue import ReceiveQueue
 from .lease_record import LeaseRecord
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _FILE_LIMIT: Final = 500  # messages moved to key queues in one iteration of the loop: about 1 ms
 # How often a held-back first message is checked, because another call may settle it.
 _CHECK_INTERVAL_MS: Final = 1_000
@@ -81,7 +79,9 @@ class KeyQueues:
         most: int,
         dead_letter_if_spent: Callable[[Entry, int, RawMessage], bool] | None = None,
         spent: Callable[[Entry, int], bool] | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._queue = queue
         self._loop = loop
         self._most = most
@@ -402,7 +402,7 @@ class KeyQueues:
             self._warned = self._warned and many
         elif not self._warned:
             self._warned = True
-            logger.warning(
+            self._logger.warning(
                 "pops get nothing: %d messages are held back (%d bytes) behind %d keys whose first "
                 "message is out or failed; the bounds are %d messages (max_leases) and %d bytes",
                 self._count,

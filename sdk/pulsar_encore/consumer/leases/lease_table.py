@@ -39,8 +39,6 @@ from . import lease_handle as handles
 from .lease_record import BITS, LeaseRecord, lost
 from .lease_writer import LeaseWriter
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _Bucket: TypeAlias = dict[int, LeaseRecord | None]
 
 # Leases checked in one iteration of the loop.
@@ -62,7 +60,9 @@ class LeaseTable:
         loop: asyncio.AbstractEventLoop,
         most: int,
         writer: LeaseWriter | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._settlement = settlement
         self._nack_handler = nack_handler
         self._receipts = receipts
@@ -372,7 +372,7 @@ class LeaseTable:
         try:
             self._nack_handler.nack_expired(record.message)
         except Exception:  # only this message stays leased and is retried
-            logger.exception("an expired lease could not be nacked, again in a second")
+            self._logger.exception("an expired lease could not be nacked, again in a second")
             record.due_ms = now_ms(self._loop) + _RETRY_DELAY_MS
             self._arm(record)
         else:

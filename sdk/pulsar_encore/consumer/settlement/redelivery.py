@@ -27,8 +27,6 @@ from ..topic_states import TopicStates
 from .ack_sender import AckSender
 from .rewinds import Rewinds
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _BURST: Final = 500  # keys of a topic handled in one iteration of the loop
 # Delay before a rejected request is retried, doubled with each rejection.
 _RETRY_MS: Final = 200
@@ -69,7 +67,9 @@ class Redelivery:
         acks: AckSender,
         rewinds: Rewinds,
         rng: Random,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._transport_consumer = transport_consumer
         self._topic_states = topic_states
         self._options = options
@@ -209,7 +209,7 @@ class Redelivery:
         _, pause = self._retry_at.get(state.number, (0, _RETRY_MS // 2))
         pause = min(2 * pause, _MAX_RETRY_MS)
         self._retry_at[state.number] = (now + pause, pause)
-        logger.debug(
+        self._logger.debug(
             "%s: a redelivery request was rejected, retrying in %d ms: %s",
             state.topic,
             pause,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from ...core.topic_state import TopicState
@@ -17,8 +18,6 @@ from ...transport.interface import TransportConsumer
 from ..delivery.receive_queue import ReceiveQueue
 from ..topic_states import TopicStates
 from .ack_sender import AckSender
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 # A rewind that brought nothing for this long, despite permits, is repeated, with a doubled wait
 # each time. After `_MAX_REWINDS` the missing entries count as gone from the topic.
@@ -35,7 +34,9 @@ class Rewinds:
         acks: AckSender,
         queue: ReceiveQueue,
         queue_size: int,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._logger = logger_of(__name__)
         self._transport_consumer = transport_consumer
         self._topic_states = topic_states
         self._loop = loop
@@ -114,7 +115,7 @@ class Rewinds:
             else:
                 self._progress.pop(state.number)
                 missing_count = state.rewind.give_up()
-                logger.info(
+                self._logger.info(
                     "%s: %d entries were not redelivered after %d rewinds: they are gone from the "
                     "topic, or another consumer has them",
                     state.topic,

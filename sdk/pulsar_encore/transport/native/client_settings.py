@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +32,7 @@ class ClientSettings:
             attached to it creates it again.
         max_uncompressed_size: Largest payload of an entry or chunked message, compressed or not, in
             bytes.
+        logger_of: Returns the logger of the client for the name of a logger of this package.
     """
 
     operation_timeout_s: float = 30.0
@@ -45,3 +48,4 @@ class ClientSettings:
     recreate_after_s: float = 60.0
     max_partitions: int = 100_000
     max_uncompressed_size: int = 256 * 1024 * 1024
+    logger_of: Callable[[str], logging.Logger] = logging.getLogger

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from .connection.cluster_service import ClusterService
 from .connection.pool import ConnectionPool
 
-log: Final = logging.getLogger("pulsar_encore.connection")
+LOG_NAME: Final = "pulsar_encore.connection"
 
 
 class Clusters(Protocol):
@@ -96,6 +96,7 @@ class Failover:
                 if answered >= self.successes:
                     to = 0
             if to != at:
+                log = pool.settings.logger_of(LOG_NAME)
                 log.warning("moving from cluster %s to %s", self.services[at], self.services[to])
                 at, failed, answered = to, 0, 0
                 pool.move(self.services[at])
@@ -115,7 +116,13 @@ class Provided:
         provider: A provider of this package or of `pulsar-client`, or an object with its methods.
     """
 
-    def __init__(self, provider: Any, understand: Callable[[Any], ClusterService]) -> None:
+    def __init__(
+        self,
+        provider: Any,
+        understand: Callable[[Any], ClusterService],
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+    ) -> None:
+        self._log = logger_of(LOG_NAME)
         self._provider = provider
         self._make_service = understand
         self._pools: WeakSet[ConnectionPool] = WeakSet()
@@ -136,7 +143,7 @@ class Provided:
     def _on_service_info(self, info: Any) -> None:
         """Move to another cluster, or raise. The provider calls this on any thread."""
         service = self._make_service(info)
-        log.warning("moving from cluster %s to %s", self._service, service)
+        self._log.warning("moving from cluster %s to %s", self._service, service)
         self._service = service
         for pool in list(self._pools):
             _call_on_loop(pool, pool.move, service)

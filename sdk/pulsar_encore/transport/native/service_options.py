@@ -7,6 +7,8 @@ certificate is always verified, unless `tls_allow_insecure_connection` is set.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,8 +29,6 @@ from .connection.tls_context import TlsContext
 def unsupported(options: ClientOptions) -> str | None:
     """Return why the native transport does not support the options, or None."""
     where = options.service_url
-    if options.logger is not None:
-        return "logger= needs the stock transport; the native one uses the logger 'pulsar_encore'"
     if isinstance(where, str):
         if where.startswith("memory:"):
             return "memory:// needs the stock transport"
@@ -79,8 +79,13 @@ def _has_httpx2() -> bool:
     return find_spec("httpx2") is not None
 
 
-def of_options(options: ClientOptions) -> tuple[Clusters, ClientSettings]:
+def of_options(
+    options: ClientOptions, logger_of: Callable[[str], logging.Logger] = logging.getLogger
+) -> tuple[Clusters, ClientSettings]:
     """Return the clusters and the settings of a native client.
+
+    Args:
+        logger_of: Returns the logger of the client for the name of a logger of this package.
 
     Raises:
         NotSupportedError: if `unsupported` gives a reason.
@@ -99,11 +104,12 @@ def of_options(options: ClientOptions) -> tuple[Clusters, ClientSettings]:
         recreate_after_s=seconds(options.recreate_after, "recreate_after"),
         max_partitions=options.max_partitions,
         max_uncompressed_size=options.max_uncompressed_size,
+        logger_of=logger_of,
     )
-    return _clusters(options), settings
+    return _clusters(options, logger_of), settings
 
 
-def _clusters(options: ClientOptions) -> Clusters:
+def _clusters(options: ClientOptions, logger_of: Callable[[str], logging.Logger]) -> Clusters:
     where = options.service_url
     if isinstance(where, str):
         trusted = options.tls_trust_certs_file_path
@@ -115,7 +121,7 @@ def _clusters(options: ClientOptions) -> Clusters:
             failures=where.failover_threshold,
             successes=where.switch_back_threshold,
         )
-    return Provided(where, lambda info: _service_of(options, info))
+    return Provided(where, lambda info: _service_of(options, info), logger_of)
 
 
 def _service_of(options: ClientOptions, info: Any) -> ClusterService:

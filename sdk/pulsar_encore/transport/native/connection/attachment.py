@@ -50,7 +50,7 @@ from .requests import is_limit
 from .retry_log import RetryLog
 from .session import Session
 
-log: Final = logging.getLogger("pulsar_encore.connection")
+LOG_NAME: Final = "pulsar_encore.connection"
 
 # End the first attachment, unless `retryable` is set or a broker's limit is the reason. All others
 # are retried within the operation timeout.
@@ -118,7 +118,7 @@ class Attachment:
         retry_log: RetryLog | None = None,
     ) -> None:
         self.topic: str = topic
-        self._retry_log = retry_log or RetryLog(topic)
+        self._retry_log = retry_log or RetryLog(topic, lookup.pool.settings.logger_of)
         self._pool = lookup.pool
         self._attach = attach
         self._failed = failed
@@ -231,7 +231,7 @@ class Attachment:
             self._retries = FailureReports(self._loop.time())
         if not self._stopped:
             self._retry_log.lost(self.topic, self._loop.time())
-        where = _parse_or_none(address)
+        where = _parse_or_none(address, self._log())
         self._referring_cluster = self._pool.service
         self._start(where, at_once=where is not None)
 
@@ -336,7 +336,7 @@ class Attachment:
         self._missing_reported |= is_news
         is_reported = retries.failed(now_s, is_news=is_news)
         if is_reported and not isinstance(error, EncoreError):
-            log.error(
+            self._log().error(
                 "%s: code of the application (credentials, key reader) raised %s; the attempt is "
                 "retried",
                 self.topic,
@@ -355,6 +355,9 @@ class Attachment:
         if is_reported and self._retrying is not None:
             self._retrying(RetryNotice(self.topic, error, retries.attempts, elapsed_s))
         return delay_s
+
+    def _log(self) -> logging.Logger:
+        return self._settings.logger_of(LOG_NAME)
 
     def _on_attached(self) -> None:
         self.failure = None
@@ -398,7 +401,7 @@ class Attachment:
             cancel(self._task)
 
 
-def _parse_or_none(address: str | None) -> Address | None:
+def _parse_or_none(address: str | None, log: logging.Logger) -> Address | None:
     """Return the address that a broker named; None if it is malformed, so that a lookup follows."""
     try:
         return None if address is None else parse(address)[0]

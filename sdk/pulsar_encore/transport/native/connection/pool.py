@@ -255,6 +255,7 @@ class ConnectionPool:
                 tls=address.tls,
                 renew=partial(self._renew, service),
                 on_end=self._on_ended,
+                logger_of=settings.logger_of,
             )
 
         timeout_s = settings.connection_timeout_s

@@ -6,18 +6,22 @@ A lost broker that serves a hundred of its topics is one cause, and makes one se
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from ....values.backoff import FailureReports
 
-log: Final = logging.getLogger("pulsar_encore.connection")
+LOG_NAME: Final = "pulsar_encore.connection"
 
 
 class RetryLog:
     """Logs failed attempts at growing intervals, and their end. `name` begins the lines."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, logger_of: Callable[[str], logging.Logger] = logging.getLogger
+    ) -> None:
         self.name: str = name
+        self._log = logger_of(LOG_NAME)
         # None if all are attached.
         self._reports: FailureReports | None = None
         self._detached: set[str] = set()
@@ -40,10 +44,12 @@ class RetryLog:
     ) -> None:
         self.lost(topic, now_s)
         if self._reports is None or not self._reports.failed(now_s):
-            log.debug("%s: attempt %d to attach %s failed: %s", self.name, attempts, topic, error)
+            self._log.debug(
+                "%s: attempt %d to attach %s failed: %s", self.name, attempts, topic, error
+            )
             return
         others = len(self._detached) - 1
-        log.warning(
+        self._log.warning(
             "%s: %s; attempt %d%s failed, %.1f s after the loss; retried in about %.*f s: %s",
             self.name,
             f"{others + 1} of its topics are not attached" if others else "not attached",
@@ -63,7 +69,7 @@ class RetryLog:
         self._reattached += 1
         if self._detached:
             return
-        log.log(
+        self._log.log(
             logging.WARNING if reports.attempts else logging.INFO,
             "%s: attached again after %.1f s (%d %s)",
             self.name,

@@ -40,7 +40,7 @@ from .fast_path import MessageTemplate
 from .handlers import ConsumerHandler, ProducerHandler, WatchHandler
 from .requests import ANSWERS, Requests, refusal
 
-log: Final = logging.getLogger("pulsar_encore.connection")
+LOG_NAME: Final = "pulsar_encore.connection"
 
 _U32: Final = Struct(">I")
 _SIZES: Final = Struct(">II")
@@ -109,7 +109,9 @@ class Session:
         renew: Callable[[Session], None],
         on_end: Callable[[Session], None],
         tls: bool = False,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
+        self._log = logger_of(LOG_NAME)
         self.peer: str = peer
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
@@ -319,7 +321,7 @@ class Session:
 
     def fail(self, error: PulsarException) -> None:
         if not self.closed:
-            log.warning("the connection to %s ends: %s", self.peer, error)
+            self._log.warning("the connection to %s ends: %s", self.peer, error)
             self._end(error)
             self._transport.abort()
 
@@ -338,7 +340,9 @@ class Session:
             self._lost = (error,)
             return
         if not self.closed:
-            log.warning("the connection to %s was lost%s", self.peer, f": {error}" if error else "")
+            self._log.warning(
+                "the connection to %s was lost%s", self.peer, f": {error}" if error else ""
+            )
         self._end(error)
         if not self.gone.done():
             self.gone.set_result(None)
@@ -668,7 +672,7 @@ class Session:
         moved = command.topicMigrated
         url = self._address_in(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
         if url is not None:
-            log.warning(
+            self._log.warning(
                 "%s says that a topic has migrated to %s, which is not followed: if its consumers "
                 "and producers do not come back, make a client with that service_url",
                 self.peer,
@@ -696,7 +700,7 @@ class Session:
                 proxied=self._proxied,
             )
         except TopicLookupError as error:
-            log.warning("ignored: %s", error)
+            self._log.warning("ignored: %s", error)
             return None
         return str(address)
 

@@ -32,7 +32,6 @@ from . import entry_contents
 # Characters. A publisher may choose any text, and thousands of uuids are remembered.
 _LONGEST_UUID: Final = 256
 
-log: Final = logging.getLogger("pulsar_encore.consumer")
 
 _RETRY_S: Final = 1.0  # before chunks that cannot be joined now are requested again
 # An ordered subscription redelivers everything unacked together with those chunks. The wait doubles
@@ -69,7 +68,9 @@ class ChunkedMessages:
         starved: Callable[[], bool],
         max_bytes: int,
         refuse: Callable[[list[Place]], None],
+        log: logging.Logger,
     ) -> None:
+        self._log = log
         self._starved = starved
         self._topic = topic
         self._subscription = subscription.subscription_name
@@ -133,7 +134,7 @@ class ChunkedMessages:
                 self._refuse(list(places))
                 continue
             text = "%s: %d entries of a chunked message: %s: %s"
-            log.warning(text, self._topic, len(places), each.fate.value, each.reason)
+            self._log.warning(text, self._topic, len(places), each.fate.value, each.reason)
             if each.fate is ChunkFate.ACK:
                 self._ack(list(places))
             else:
@@ -141,7 +142,7 @@ class ChunkedMessages:
 
     def _log_refusal(self, refused: DiscardedChunks) -> None:
         """Log one error, however many chunks the message has."""
-        log.log(
+        self._log.log(
             logging.ERROR if refused.is_first else logging.DEBUG,
             "%s: subscription %r: chunked message %d:%d is too large and %s: %s",
             self._topic,

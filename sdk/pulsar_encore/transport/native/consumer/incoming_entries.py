@@ -37,8 +37,6 @@ from .read_position import ReadPosition
 from .skipped_entries import SkippedEntries
 from .topic_events import TopicEvents
 
-log: Final = logging.getLogger("pulsar_encore.consumer")
-
 _ONLY: Final = (0,)
 
 
@@ -69,7 +67,9 @@ class IncomingEntries:
         listener: TopicEvents,
         reattach: Callable[[], None],
         flow: Callable[[], None],
+        log: logging.Logger,
     ) -> None:
+        self._log = log
         self.epoch: int = 0
         self.arrived_s: float = 0.0
         self._number = number
@@ -294,7 +294,7 @@ class IncomingEntries:
             content()
         elif isinstance(content, Exception) and not isinstance(content, EntryError):
             text = "%s: entry %d:%d cannot be read now: %r"
-            log.error(text, self._broker.topic, ledger, entry, content)
+            self._log.error(text, self._broker.topic, ledger, entry, content)
             self._permits.arrived(queued.charged, 0, queued.size)
             if queued.chunks and self._position is not None:
                 # It has left the queue, so `connection_lost` does not find it there.

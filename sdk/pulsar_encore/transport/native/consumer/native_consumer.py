@@ -6,7 +6,6 @@ Each topic or partition has a `TopicConsumer`. `TopicDiscovery` finds topics and
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +31,7 @@ from .topic_consumer import TopicConsumer, TopicSnapshot
 from .topic_discovery import TopicDiscovery, error_of
 from .topic_events import TopicEvents
 
-log: Final = logging.getLogger("pulsar_encore.consumer")
+LOG_NAME: Final = "pulsar_encore.consumer"
 
 NATIVE: Final = Capabilities(name="native")
 
@@ -85,7 +84,9 @@ class NativeConsumer:
         self.consumer_name: str = consumer_name
         self._ids = ids
         self._gone = gone
-        self.retry_log: RetryLog = RetryLog(_name_of(subscription))
+        logger_of = lookup.pool.settings.logger_of
+        self._log = logger_of(LOG_NAME)
+        self.retry_log: RetryLog = RetryLog(_name_of(subscription), logger_of)
         self._subscribe_commands = SubscribeCommands(subscription, consumer_name)
         self._decryption = Decryption(subscription)
         self._budget = MemoryBudget(MOST_BYTES)
@@ -217,7 +218,9 @@ class NativeConsumer:
     def _on_ended(self, topic_number: int, error: Exception) -> None:
         self._discovery.cancel()
         text = "%s: the subscription %s has ended for good: %s"
-        log.error(text, self.topic_consumers[topic_number].topic, self.subscription_name, error)
+        self._log.error(
+            text, self.topic_consumers[topic_number].topic, self.subscription_name, error
+        )
 
     def _drop(self, consumer: TopicConsumer) -> None:
         self._deleted.add(consumer.number)

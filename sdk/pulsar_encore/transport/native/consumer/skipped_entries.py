@@ -18,8 +18,6 @@ from .entry_contents import UndecryptableEntry
 from .read_position import EntryKey
 from .topic_events import TopicEvents
 
-log: Final = logging.getLogger("pulsar_encore.consumer")
-
 _MOST_REMEMBERED: Final = 1_000  # broken entries
 
 
@@ -27,8 +25,16 @@ class SkippedEntries:
     """Acks or reports the entries of one topic that are not delivered."""
 
     def __init__(
-        self, number: int, topic: str, acks: AckWriter, listener: TopicEvents, *, durable: bool
+        self,
+        number: int,
+        topic: str,
+        acks: AckWriter,
+        listener: TopicEvents,
+        log: logging.Logger,
+        *,
+        durable: bool,
     ) -> None:
+        self._log = log
         self._number = number
         self._topic = topic
         self._acks = acks
@@ -45,7 +51,7 @@ class SkippedEntries:
         is_acked = withheld.action is ConsumerCryptoFailureAction.DISCARD
         outcome = "acked" if is_acked else "neither delivered nor acked"
         text = "%s: entry %d:%d is %s: %s"
-        log.error(text, self._topic, ledger, entry, outcome, withheld.error)
+        self._log.error(text, self._topic, ledger, entry, outcome, withheld.error)
         self.report(ledger, entry, SkipReason.ENCRYPTED, withheld.error)
         if is_acked:
             self._acks.discard((ledger, entry), pb.CommandAck.DecryptionError)
@@ -61,11 +67,11 @@ class SkippedEntries:
             if len(self._broken) >= _MOST_REMEMBERED:
                 self._broken.clear()
             self._broken.add(key)
-            log.warning("%s: entry %d:%d is requested again: %s", self._topic, *key, error)
+            self._log.warning("%s: entry %d:%d is requested again: %s", self._topic, *key, error)
             return False
         self._broken.discard(key)
         text = "%s: entry %d:%d is broken and %s: %s"
-        log.error(text, self._topic, *key, self._outcome, error)
+        self._log.error(text, self._topic, *key, self._outcome, error)
         self._acks.ack_unreadable([key], error.validation_error)
         self.report(ledger, entry, SkipReason.BROKEN, error)
         return True
@@ -74,7 +80,7 @@ class SkippedEntries:
         self, ledger: int, entry: int, chunks: tuple[EntryKey, ...], error: EntryError
     ) -> None:
         text = "%s: chunked message %d:%d is broken and %s: %s"
-        log.error(text, self._topic, *chunks[0], self._outcome, error)
+        self._log.error(text, self._topic, *chunks[0], self._outcome, error)
         self._acks.ack_unreadable(chunks, error.validation_error)
         self.report(ledger, entry, SkipReason.BROKEN, error)
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ....errors import PulsarException
 from ....eventloop.affinity import end_all
@@ -43,6 +43,8 @@ from .skipped_entries import SkippedEntries
 from .subscribe_commands import SubscribeCommands
 from .subscriber import Subscriber
 from .topic_events import TopicEvents
+
+LOG_NAME: Final = "pulsar_encore.consumer"
 
 
 class TopicSnapshot(NamedTuple):
@@ -98,7 +100,7 @@ class TopicConsumer:
     ) -> None:
         settings, loop = lookup.pool.settings, lookup.pool.loop
         timeout_s, max_size = settings.operation_timeout_s, settings.max_uncompressed_size
-        durable = subscribe_commands.durable
+        durable, log = subscribe_commands.durable, settings.logger_of(LOG_NAME)
         self.number: int = number
         self.topic: str = topic
         self.partition: int = partition
@@ -130,6 +132,7 @@ class TopicConsumer:
             lambda entries: self._acks.ack_unreadable(
                 entries, pb.CommandAck.UncompressedSizeCorruption
             ),
+            log,
         )
         self._acks = AckWriter(self._broker, self._chunked, durable=durable)
         self._incoming = IncomingEntries(
@@ -142,10 +145,11 @@ class TopicConsumer:
             lookup.pool.codecs,
             self._chunked,
             self._acks,
-            SkippedEntries(number, topic, self._acks, listener, durable=durable),
+            SkippedEntries(number, topic, self._acks, listener, log, durable=durable),
             listener,
             self.reattach,
             self._flow,
+            log,
         )
         self._rewind = RewindCommand(self._broker, self._incoming, self.permits, self._flow)
         self.redelivery: RedeliveryRequests = RedeliveryRequests(

@@ -8,7 +8,6 @@ topics of a pattern are removed as soon as they are deleted.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -28,7 +27,7 @@ from ..lookup.pattern_watch import PatternWatch
 from ..lookup.topic_shape import TopicShape
 from .topic_consumer import TopicConsumer
 
-log: Final = logging.getLogger("pulsar_encore.consumer")
+LOG_NAME: Final = "pulsar_encore.consumer"
 
 
 class TopicOwner(Protocol):
@@ -82,6 +81,7 @@ class TopicDiscovery:
     ) -> None:
         self._owner = owner
         self._lookup = lookup
+        self._log = lookup.pool.settings.logger_of(LOG_NAME)
         self._subscription = subscription
         self._creates = creates
         self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
@@ -232,7 +232,7 @@ class TopicDiscovery:
                 # A lost connection is reported anyway.
                 if failed.failed(self._lookup.pool.loop.time()) and self._owner.is_connected():
                     text = "%s: new topics and partitions cannot be looked for; retried: %s"
-                    log.warning(text, self._owner.topic, error)
+                    self._log.warning(text, self._owner.topic, error)
                 continue
             failed = None
             for topic, partition in topics:
@@ -248,7 +248,7 @@ class TopicDiscovery:
         try:
             consumer = self._owner.new_topic(topic, partition, creates=creates)
         except EncoreError as error:
-            log.error("%s cannot be read: %s", topic, error)
+            self._log.error("%s cannot be read: %s", topic, error)
             return False
         refused = await error_of(consumer.attachment.first())
         if refused is not None:
@@ -262,14 +262,14 @@ class TopicDiscovery:
     def _report_refusal(self, topic: str, error: EncoreError) -> None:
         """Report that a topic cannot be subscribed to: at once, then more rarely."""
         if isinstance(error, TopicNotFound):  # deleted since it was found
-            log.info("%s: not subscribed to: %s", topic, error)
+            self._log.info("%s: not subscribed to: %s", topic, error)
             self._refusals.pop(topic, None)
             return
         now_s = self._lookup.pool.loop.time()
         reports = self._refusals.setdefault(topic, FailureReports())
         if not reports.failed(now_s):
             return
-        log.warning("%s: not subscribed to, and retried: %s", topic, error)
+        self._log.warning("%s: not subscribed to, and retried: %s", topic, error)
         elapsed_s = reports.elapsed_s(now_s)
         self._owner.report(RetryNotice(topic, error, reports.attempts, elapsed_s))
 
@@ -305,7 +305,9 @@ class TopicDiscovery:
                 try:
                     await self._recover_topic(shape)
                 except EncoreError as error:
-                    log.info("%s: its partitions cannot be asked for; retried: %s", topic, error)
+                    self._log.info(
+                        "%s: its partitions cannot be asked for; retried: %s", topic, error
+                    )
                 delay_s = shape.next_look_s(delay_s)
             if self._missing:
                 await self._lookup.pool.rest(delay_s)
@@ -324,7 +326,7 @@ class TopicDiscovery:
             if gone:
                 some = ", ".join(each.topic for each in gone[:3])
                 text = "%s: deleted, and not waited for: %d of its topics (%s)"
-                log.warning(text, self._owner.retry_log.name, len(gone), some)
+                self._log.warning(text, self._owner.retry_log.name, len(gone), some)
             is_whole = True
             for topic, partition in parts:
                 if self._watched is None:

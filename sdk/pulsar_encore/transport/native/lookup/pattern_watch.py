@@ -9,7 +9,6 @@ the watch is requested again: `docs/notes/wire-protocol.md#topic-lists`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from ....errors import NotConnected, NotSupportedError, PulsarException
@@ -24,7 +23,7 @@ from ..connection.session import Session
 from .lookup import Lookup
 from .lookup_interface import NamePattern
 
-log: Final = logging.getLogger("pulsar_encore.lookup")
+LOG_NAME: Final = "pulsar_encore.lookup"
 
 _MAX_PATTERN_CHARS: Final = 50  # `subscriptionPatternMaxLength`
 
@@ -37,6 +36,7 @@ class PatternWatch:
         self, lookup: Lookup, pattern: str, mode: RegexSubscriptionMode, period_s: float
     ) -> None:
         self._lookup = lookup
+        self._log = lookup.pool.settings.logger_of(LOG_NAME)
         self._pattern = NamePattern(pattern)
         self._mode = mode
         self._period_s = period_s
@@ -204,7 +204,9 @@ class PatternWatch:
             try:
                 await self._watch(self._session)
             except PulsarException as error:
-                log.info("%s: the watch of topics starts again: %s", self._pattern.path, error)
+                self._log.info(
+                    "%s: the watch of topics starts again: %s", self._pattern.path, error
+                )
                 self._attachment.again()
 
     def _update(self, reported: set[str]) -> None:
@@ -223,4 +225,4 @@ class PatternWatch:
             self._attachment.again()
 
     def _on_refused(self, error: Exception) -> None:
-        log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)
+        self._log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)

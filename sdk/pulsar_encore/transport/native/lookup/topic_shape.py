@@ -13,14 +13,13 @@ deleted topic again.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from ....errors import TopicNotFound
 from ....values.topic_names import partition_of
 from .lookup import Lookup
 
-log: Final = logging.getLogger("pulsar_encore.lookup")
+LOG_NAME: Final = "pulsar_encore.lookup"
 
 # Between two lookups of a missing topic.
 _MISSING_S: Final = 5.0
@@ -104,7 +103,9 @@ class TopicShape:
 
     def _log(self, text: str, *values: object) -> None:
         if self._name is not None:
-            log.warning("%s: %s", self._name, text % (self.topic, *values))
+            self._lookup.pool.settings.logger_of(LOG_NAME).warning(
+                "%s: %s", self._name, text % (self.topic, *values)
+            )
 
     def is_due(self, missing_s: float | None) -> bool:
         """Return True if a topic that is missing since a loop time may be created again."""

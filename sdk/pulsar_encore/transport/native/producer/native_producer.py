@@ -7,7 +7,6 @@ other partitions, messages without a receipt go to those.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
 
@@ -36,7 +35,7 @@ from .send_queue import SendQueue
 from .send_results import set_failed
 from .unconfirmed_frames import SendFrame, Waiter
 
-log: Final = logging.getLogger("pulsar_encore.producer")
+LOG_NAME: Final = "pulsar_encore.producer"
 
 
 class ProducerClient(Protocol):
@@ -85,10 +84,12 @@ class NativeProducer:
         self._ids = ids
         self.topic: str = full_name(options.topic)
         name = f" {options.producer_name!r}" if options.producer_name else ""
-        self._retry_log = RetryLog(f"producer{name} on {self.topic}")
         self._encrypt = encrypt
         self._listener = listener
         self._lookup = client.lookup_for(self)
+        logger_of = self._lookup.pool.settings.logger_of
+        self._log = logger_of(LOG_NAME)
+        self._retry_log = RetryLog(f"producer{name} on {self.topic}", logger_of)
         self._loop = self._lookup.pool.loop
         self._choice = MessageRouter(options, self._lookup.pool.rng)
         self.parts: list[PartitionProducer] = []
@@ -174,7 +175,7 @@ class NativeProducer:
                     self.parts.append(part)
                     self._shape.partitions = len(self.parts)
         except EncoreError as error:
-            log.warning("cannot add new partitions of %s, will retry: %s", self.topic, error)
+            self._log.warning("cannot add new partitions of %s, will retry: %s", self.topic, error)
             return False
         return True
 
@@ -197,7 +198,7 @@ class NativeProducer:
                     if not self._retry_missing():
                         return
             except EncoreError as error:
-                log.info("cannot get the partitions of %s, will retry: %s", self.topic, error)
+                self._log.info("cannot get the partitions of %s, will retry: %s", self.topic, error)
             await pool.rest(shape.next_look_s(delays.next()))
 
     def _retry_missing(self) -> bool:
@@ -213,7 +214,7 @@ class NativeProducer:
         left = {part.topic: part for part in self.parts}
         if [topic for topic, _ in topics] == list(left):
             return
-        log.warning(
+        self._log.warning(
             "%s was created again: it had %s and has %s now. Messages without a receipt go to the "
             "new partitions",
             self.topic,
@@ -280,7 +281,7 @@ class NativeProducer:
         try:
             return self.parts[self._choice.partition(message, len(self.parts), now_ms(self._loop))]
         except ConfigurationError as error:
-            log.warning(
+            self._log.warning(
                 "%s: message_router failed for a message that moves to the new partitions; it goes "
                 "to partition 0: %s",
                 self.topic,

@@ -8,7 +8,6 @@ socket is full.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ from .send_encoder import Encrypt, SendEncoder
 from .send_results import FAILURES_PER_STEP, closed_error, set_failed, set_stored
 from .unconfirmed_frames import OutOfStepError, SendFrame, UnconfirmedFrames, Waiter
 
-log: Final = logging.getLogger("pulsar_encore.producer")
+LOG_NAME: Final = "pulsar_encore.producer"
 
 # By these, brokers refuse a topic that was deleted or has another number of partitions.
 _MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
@@ -98,6 +97,7 @@ class PartitionProducer:
         self.missing_s: float | None = None
         self.may_create: bool = False
         self._lookup = lookup
+        self._log = lookup.pool.settings.logger_of(LOG_NAME)
         self._on_missing = on_missing
         self._was_attached = established  # this part, or another of the producer
         # A non-persistent topic exists only while it is in use.
@@ -198,7 +198,7 @@ class PartitionProducer:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
         is_again, self._attached, self._was_attached = self._was_attached, True, True
         if self.missing_s is not None and self.may_create:
-            log.warning(
+            self._log.warning(
                 "%s was missing for %.0f s (recreate_after): the producer created it again, or it "
                 "was created just now",
                 self.topic,
@@ -286,7 +286,7 @@ class PartitionProducer:
         if self._was_attached:
             if isinstance(error, TopicNotFound) and self.missing_s is None:
                 self.missing_s = self._loop.time()
-                log.warning(
+                self._log.warning(
                     "%s does not exist any more. The producer waits for it, and may create it "
                     "again after %g s (recreate_after)",
                     self.topic,
@@ -334,7 +334,7 @@ class PartitionProducer:
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
-        log.error("%s: the producer has ended for good: %s", self.topic, error)
+        self._log.error("%s: the producer has ended for good: %s", self.topic, error)
         self._stop_timers()
         self._fail_all(error)
         if self._listener is not None:
@@ -397,7 +397,7 @@ class PartitionProducer:
             frame = self._unconfirmed.receipt(receipt.sequence_id)
         except OutOfStepError as error:
             # Only the state of this producer is uncertain: the connection stays open.
-            log.warning("%s: %s; unanswered messages are sent again", self.topic, error)
+            self._log.warning("%s: %s; unanswered messages are sent again", self.topic, error)
             self._attach_again()
             return 0
         if frame is None:
@@ -421,7 +421,7 @@ class PartitionProducer:
         elif kind == pb.ChecksumError and self._is_corrupted_again(error.sequence_id):
             self._refuse(error.sequence_id, refused)
         else:
-            log.warning("%s; it is sent again", refused)
+            self._log.warning("%s; it is sent again", refused)
             self._attach_again()
 
     def _is_corrupted_again(self, sequence_id: int) -> bool:
@@ -545,7 +545,7 @@ class PartitionProducer:
                 self._request_timeout_s,
             )
         except PulsarException as error:
-            log.info("%s; it ends with its connection", error)
+            self._log.info("%s; it ends with its connection", error)
 
     def abandon(self) -> None:
         """Close without waiting for the broker's answer."""

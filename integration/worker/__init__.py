@@ -1,0 +1,1 @@
+"""Workers in processes of their own on a real Pulsar: signals, restarts, order, and letters."""

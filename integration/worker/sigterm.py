@@ -1,0 +1,166 @@
+"""SIGTERM while handlers run: no message is lost or processed again, and processes end in time.
+
+    python -m integration.worker.sigterm [--rounds 20] [--url URL] [--transport native]
+
+prints one line for each form of a handler and for each way to publish. Without `--url` it starts a
+broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import tempfile
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulsar_encore as encore
+from tests.harness.pulsar_server import running_server
+
+from .fleet import QUIET, Event, Exit, Fleet, WorkerProcess, done, processed_again, publish
+
+DRAIN_S = 5.0
+GRACE_S = 2.0
+"""How much longer than its drain a process may live."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of several processes that were ended one after the other.
+
+    Attributes:
+        exits: The ends of the processes, without the last one.
+        again: Messages that were processed again after a handler had processed them.
+        lost: Published messages that no handler processed.
+        calls: Number of handler calls.
+    """
+
+    exits: list[Exit]
+    again: dict[str, list[Event]]
+    lost: set[str]
+    calls: int
+
+    @property
+    def codes(self) -> set[int]:
+        return {each.code for each in self.exits}
+
+    @property
+    def longest(self) -> float:
+        return max(each.took for each in self.exits)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.exits)} signals, {self.calls} calls, {len(self.again)} again, "
+            f"{len(self.lost)} lost, exit codes {sorted(self.codes)}, longest end "
+            f"{self.longest:.2f} s"
+        )
+
+
+@contextlib.asynccontextmanager
+async def fleet(url: str, **options: Any) -> AsyncIterator[Fleet]:
+    """Yield a fleet with a new topic and a temporary folder."""
+    options.setdefault("drain", DRAIN_S)
+    with tempfile.TemporaryDirectory(prefix="workers-") as folder:
+        topic = f"persistent://public/default/workers-{uuid.uuid4().hex[:8]}"
+        async with Fleet(url, topic, Path(folder), **options) as found:
+            yield found
+
+
+async def end_again_and_again(
+    url: str,
+    *,
+    rounds: int,
+    batch: int,
+    messages: int = 200,
+    calls: int = 40,
+    **options: Any,
+) -> Outcome:
+    """End one process after the other by SIGTERM, after some calls each.
+
+    Args:
+        rounds: Number of processes that are ended.
+        batch: Messages of a batch; 1 publishes single messages.
+        messages: Messages that are published for each round.
+        calls: Calls of each process before its signal, at least.
+        options: Of the fleet and its workers.
+    """
+    rng = random.Random()
+    texts = [f"{number}" for number in range(rounds * messages)]
+    async with fleet(url, **options) as workers, encore.Client(url, logger=QUIET) as client:
+        await publish(client, workers.topic, texts[:messages], batch=batch)
+        exits = []
+        for at in range(1, rounds + 1):
+            process = await workers.start()
+            # Publishing goes on while the process drains.
+            publishing = asyncio.ensure_future(
+                publish(
+                    client,
+                    workers.topic,
+                    texts[at * messages : (at + 1) * messages],
+                    batch=batch,
+                )
+            )
+            least = calls + rng.randrange(20)
+            await _until_calls(workers, process, least)
+            exits.append(await process.end())
+            await publishing
+        last = await workers.start(handler="plain", long_every=0)
+        with contextlib.suppress(AssertionError):
+            await workers.until_done(texts)
+        await asyncio.sleep(1)  # messages that are redelivered to the last process
+        await last.end()
+        events = workers.events()
+        return Outcome(
+            exits=exits,
+            again=processed_again(events),
+            lost=set(texts) - set(done(events)),
+            calls=sum(each.what == "start" for each in events),
+        )
+
+
+async def _until_calls(workers: Fleet, process: WorkerProcess, least: int) -> None:
+    await workers.until(
+        lambda events: sum(e.process == process.name and e.what == "start" for e in events) >= least
+    )
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "long handlers": {"long_every": 30},
+    "ignored cancellation": {"handler": "stubborn", "long_every": 30},
+    "threads": {"handler": "thread", "long_every": 30},
+    "blocked loop": {"handler": "blocking", "long_every": 45},
+}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--url")
+    parser.add_argument("--transport", default="native")
+    parser.add_argument("--forms", default=",".join(FORMS))
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        url = arguments.url or stack.enter_context(running_server()).service_url
+        for form in arguments.forms.split(","):
+            for batch in (1, 50):
+                outcome = await end_again_and_again(
+                    url,
+                    rounds=arguments.rounds,
+                    batch=batch,
+                    transport=arguments.transport,
+                    **FORMS[form],
+                )
+                print(f"{form}, batches of {batch}: {outcome}", flush=True)
+                if outcome.again:
+                    for each in list(outcome.again.values())[:3]:
+                        print("   ", each)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,204 @@
+"""Start, failure and end of a worker, and messages that another consumer takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from worker_kit import SUBSCRIPTION, TOPIC, all_acked, running, until
+
+import pulsar_encore as encore
+from pulsar_encore import Client, ConsumerType, InitialPosition, Message, testing
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+
+
+async def nothing(value: bytes) -> None: ...
+
+
+async def test_a_worker_waits_for_a_subscription_that_another_process_holds(
+    client: Client, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder = await client.subscribe(TOPIC, SUBSCRIPTION, ConsumerType.Exclusive)
+    transport.put(TOPIC, b"x")
+    worker = encore.Worker(client, TOPIC, SUBSCRIPTION, nothing)
+    serving = asyncio.ensure_future(worker.serve())
+    with caplog.at_level(logging.WARNING):
+        await asyncio.sleep(300)
+    assert worker.health().state == "starting"
+    waiting = [each for each in caplog.messages if "waits to start" in each]
+    assert len(waiting) == 1
+    await holder.close()
+    await all_acked(transport)
+    worker.stop()
+    assert (await serving).succeeded == 1
+
+
+async def test_without_start_retry_a_worker_fails_at_once(client: Client) -> None:
+    async with client.subscribe(TOPIC, SUBSCRIPTION, ConsumerType.Exclusive):
+        worker = encore.Worker(client, TOPIC, SUBSCRIPTION, nothing, start_retry=False)
+        with pytest.raises(encore.PulsarException):
+            await worker.serve()
+    assert worker.health().state == "failed"
+
+
+async def test_stop_ends_a_worker_that_waits_to_start(client: Client) -> None:
+    async with client.subscribe(TOPIC, SUBSCRIPTION, ConsumerType.Exclusive):
+        worker = encore.Worker(client, TOPIC, SUBSCRIPTION, nothing)
+        serving = asyncio.ensure_future(worker.serve())
+        await asyncio.sleep(60)
+        worker.stop()
+        async with asyncio.timeout(1):
+            await serving
+
+
+async def test_a_worker_runs_once(client: Client) -> None:
+    worker = encore.Worker(client, TOPIC, SUBSCRIPTION, nothing)
+    async with worker:
+        pass
+    with pytest.raises(encore.ConfigurationError, match="make a new one"):
+        await worker.serve()
+
+
+async def test_a_failure_in_the_background_ends_the_body_with_the_error_of_the_worker(
+    transport: MemoryTransport,
+) -> None:
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        with pytest.raises(encore.ClosedError):
+            async with encore.Worker(client, TOPIC, SUBSCRIPTION, nothing) as worker:
+                await worker.consumer.close()
+                await asyncio.sleep(3600)
+    task = asyncio.current_task()
+    assert task is not None and task.cancelling() == 0
+
+
+async def test_an_error_of_the_body_is_raised_after_the_drain(
+    client: Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"x")
+    with pytest.raises(ZeroDivisionError):
+        async with running(client, nothing) as worker:
+            await all_acked(transport)
+            raise ZeroDivisionError
+    assert worker.health().state == "ended"
+
+
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+async def test_a_cancelled_serve_gives_messages_back(
+    client: Client, transport: MemoryTransport, order: Any
+) -> None:
+    async def never(value: bytes) -> None:
+        await asyncio.Event().wait()
+
+    transport.put(TOPIC, b"x", key="k")
+    worker = encore.Worker(
+        client, TOPIC, SUBSCRIPTION, never, order=order, initial_position=InitialPosition.Earliest
+    )
+    serving = asyncio.ensure_future(worker.serve())
+    await asyncio.sleep(1)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10):
+            await serving
+    seen = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        seen.append(message.attempt)
+
+    async with running(client, handler, order=order):
+        await all_acked(transport)
+    assert seen == [1]
+
+
+async def test_a_partition_that_moves_to_another_worker_is_processed_there_in_order(
+    client: Client, transport: MemoryTransport
+) -> None:
+    cancelled, seen = [], []
+
+    async def first(value: bytes) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append(value)
+            raise
+
+    async def second(value: bytes) -> None:
+        seen.append(value)
+
+    for number in range(20):
+        transport.put(TOPIC, b"%d" % number)
+    slow = encore.SubscribeOptions(consumer_name="b")
+    fast = encore.SubscribeOptions(consumer_name="a")
+    async with running(client, first, order="partition", options=slow) as before:
+        await asyncio.sleep(5)
+        # The broker chooses the consumer whose name comes first.
+        async with running(client, second, order="partition", options=fast):
+            await all_acked(transport)
+        assert cancelled == [b"0"]
+        assert before.held == 0
+    assert seen == [b"%d" % number for number in range(20)]
+
+
+async def test_a_dead_letter_that_cannot_be_stored_keeps_its_message_and_is_tried_again(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def reject(value: bytes) -> None:
+        raise encore.Reject("no")
+
+    transport.put(TOPIC, b"x")
+    transport.faults = FaultPlan(
+        [Fault(kind="refuse", command="SEND", times=5, error="PersistenceError")]
+    )
+    async with running(client, reject) as worker:
+        await all_acked(transport)
+    assert worker.report().rejected == 1
+    assert len(testing.letters(transport, f"{TOPIC}-{SUBSCRIPTION}-DLQ")) >= 1
+
+
+async def test_a_payload_that_does_not_decode_is_rejected_with_its_error(
+    client: Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"{", b'{"total": 1}')
+
+    async def handler(value: dict[str, int]) -> None:
+        assert value == {"total": 1}
+
+    async with running(client, handler, schema=encore.Json(dict[str, int])):
+        await all_acked(transport)
+    (letter,) = testing.letters(transport, f"{TOPIC}-{SUBSCRIPTION}-DLQ")
+    assert (letter.error_class or "").endswith("DecodeError")
+
+
+async def test_stop_from_another_thread_begins_the_drain(client: Client) -> None:
+    worker = encore.Worker(client, TOPIC, SUBSCRIPTION, nothing)
+    serving = asyncio.ensure_future(worker.serve())
+    await until(lambda: worker.health().state == "running")
+    await asyncio.to_thread(worker.stop)
+    async with asyncio.timeout(30):
+        await serving
+
+
+@pytest.mark.parametrize("topics", ["list", "pattern"])
+async def test_a_worker_reads_lists_and_patterns_of_topics(
+    client: Client, transport: MemoryTransport, topics: str
+) -> None:
+    import re
+
+    seen = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        seen.append(value)
+        raise encore.Reject("no")
+
+    transport.put("orders-eu", b"eu")
+    transport.put("orders-us", b"us")
+    given: Any = ["orders-eu", "orders-us"]
+    if topics == "pattern":
+        given = re.compile("persistent://public/default/orders-..")
+    async with running(client, handler, given):
+        await until(lambda: len(seen) == 2)
+        for name in ("eu", "us"):
+            await all_acked(transport, f"persistent://public/default/orders-{name}")
+    for name in ("eu", "us"):
+        assert len(testing.letters(transport, f"orders-{name}-{SUBSCRIPTION}-DLQ")) == 1
