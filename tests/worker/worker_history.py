@@ -7,6 +7,7 @@ the disruptions, so that a failed history can be repeated.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -61,6 +62,7 @@ class Published:
         done_at: Numbers of commands that the broker had received when the message may be acked.
         final: True if it is settled for good by a handler or a worker.
         counted: Failed attempts that count.
+        counted_here: The same since the start of the last worker, or of the first with a state.
     """
 
     number: int
@@ -72,6 +74,7 @@ class Published:
     final: bool = False
     successes: int = 0
     counted: int = 0
+    counted_here: int = 0
     uncertain: bool = False
     letter_reasons: list[str] = field(default_factory=list)
 
@@ -299,10 +302,13 @@ class History:
             if not self._workers:
                 await self._start()
             if loop.time() > ends:
+                statistics = []
+                for worker, _ in self._workers.values():
+                    with contextlib.suppress(encore.ConfigurationError):
+                        statistics.append(worker.consumer.statistics())
                 self._broken(
                     f"messages are left: {self._backlogs()}, "
-                    f"{[worker.health() for worker, _ in self._workers.values()]}, "
-                    f"{[worker.consumer.statistics() for worker, _ in self._workers.values()]}"
+                    f"{[worker.health() for worker, _ in self._workers.values()]}, {statistics}"
                 )
             await asyncio.sleep(20)
 
@@ -361,6 +367,9 @@ class History:
         )
         worker.watch_outcomes(lambda outcome: self._guard(self._on_outcome, index, outcome))
         self._note(f"start worker {index} as {name}")
+        if not self._has_state:  # attempts that failed in place count in one worker only
+            for published in self.messages:
+                published.counted_here = 0
         self._workers[index] = worker, asyncio.ensure_future(worker.serve())
         if self._rng.random() < 0.7:
             await asyncio.sleep(0.01)
@@ -534,8 +543,8 @@ class History:
                 self._broken(f"{call} begins after the message was settled")
             if call.attempt > 1 + published.counted:
                 self._broken(f"{call} is not attempt {1 + published.counted}")
-            if published.counted >= self._attempts:
-                self._broken(f"{call} begins after {published.counted} failed attempts")
+            if published.counted_here >= self._attempts:
+                self._broken(f"{call} begins after {published.counted_here} failed attempts")
             if published.group is not None:
                 for each_message in self.messages[: call.number]:
                     if each_message.group == published.group and not each_message.final:
@@ -560,6 +569,7 @@ class History:
                 published.final = True
             case "retry":
                 published.counted += outcome.counted
+                published.counted_here += outcome.counted
             case "dead letter" | "discard":
                 published.counted += 1
                 published.letter_reasons.append(outcome.reason)

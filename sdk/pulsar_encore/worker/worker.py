@@ -257,19 +257,30 @@ class Worker(Generic[T]):
 
     async def _subscribe(self, stopping: asyncio.Event) -> Consumer | None:
         options = self._options
+        made: Consumer | None = None
 
         async def subscribe() -> Consumer:
+            nonlocal made
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
                 await consumer.create_letter_subscriptions()
+            except asyncio.CancelledError:
+                consumer.close_soon()
+                raise
             except BaseException:
                 await consumer.close()
                 raise
+            made = consumer
             return consumer
 
         if not options.start_retry:
             return await subscribe()
-        return await wait_until_made(subscribe, self.name, stopping, Random())
+        try:
+            return await wait_until_made(subscribe, self.name, stopping, Random())
+        except asyncio.CancelledError:
+            if made is not None:  # at the same moment
+                made.close_soon()
+            raise
 
     def _on_event(self, event: ConsumerEvent) -> None:
         if isinstance(event, BecameInactive) and self._session is not None:

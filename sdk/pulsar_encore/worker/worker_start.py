@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..errors import ConsumerBusy, EncoreError, TransportError
+from ..eventloop.close_once import seen
 from ..values.backoff import Backoff
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -29,9 +30,9 @@ def can_wait_for(error: BaseException) -> bool:
 
 
 async def wait_until_made(
-    make: Callable[[], Awaitable[T]], name: str, stopping: asyncio.Event, rng: Random
+    make: Callable[[], Coroutine[Any, Any, T]], name: str, stopping: asyncio.Event, rng: Random
 ) -> T | None:
-    """Call `make` until it succeeds; None if `stopping` was set first.
+    """Call `make` until it succeeds; None if `stopping` was set first, which cancels the call.
 
     Raises:
         EncoreError: at once, if another attempt cannot help.
@@ -39,7 +40,7 @@ async def wait_until_made(
     failed, logged = 0, ""
     while not stopping.is_set():
         try:
-            return await make()
+            return await _unless_stopped(make(), stopping)
         except EncoreError as error:
             if not can_wait_for(error):
                 raise
@@ -55,3 +56,19 @@ async def wait_until_made(
         except TimeoutError:
             continue
     return None
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
+    """Await `work`; cancel it and return None if `stopping` is set first.
+
+    A subscribe can take as long as the broker is away, and a drain must not wait for that.
+    """
+    working = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        if not working.done():
+            seen(working).cancel()
+    return working.result() if working.done() else None
