@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from worker_history import History
 
-from pulsar_encore.testing import run
 
 COUNT = int(os.environ.get("WORKER_HISTORIES", "120"))
 FIRST = int(os.environ.get("WORKER_HISTORIES_FIRST", "1"))
@@ -20,4 +19,4 @@ FIRST = int(os.environ.get("WORKER_HISTORIES_FIRST", "1"))
 @pytest.mark.parametrize("part", range(4))
 def test_each_message_of_a_random_history_is_settled_by_a_rule(part: int, tmp_path: Path) -> None:
     for seed in range(FIRST + part, FIRST + COUNT, 4):
-        run(History(seed, tmp_path / str(seed)).play())
+        History(seed, tmp_path / str(seed)).run()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import selectors
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from typing import Any
 import pulsar_encore as encore
 from pulsar_encore import Client, Message, MessageId, SubscribeOptions, Worker
 from pulsar_encore.devbroker import Fault, FaultPlan
-from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.testing import MemoryTransport, run
 from pulsar_encore.worker.outcome import Outcome
 
 TOPIC = "persistent://public/default/orders"
@@ -28,6 +30,7 @@ DEAD = f"{TOPIC}-{SUBSCRIPTION}-DLQ"
 RESULTS = "persistent://public/default/invoices"
 _NUMBER = re.compile(rb"#(\d+)#")
 _LONGEST_S = 200_000.0
+_PATIENCE_S = 0.003
 _FAILURES = ("raise", "outage", "retry", "uncounted", "hang", "cancel itself", "task fails")
 _SETTLING = ("ack", "ack and fail", "reject itself", "reject itself and fail")
 _UNORDERED = ("nack itself", "detach", "detach and leave", "detach and fail")
@@ -42,12 +45,14 @@ class Call:
     """One call of a handler.
 
     Attributes:
+        delivered: The topic and id of the received message: a retry letter has another one.
         commands: Number of commands that the broker had received when it began.
         ended: How it ended; None while it runs.
     """
 
     worker: int
     number: int
+    delivered: str
     attempt: int
     commands: int
     behaviour: str
@@ -77,6 +82,33 @@ class Published:
     counted_here: int = 0
     uncertain: bool = False
     letter_reasons: list[str] = field(default_factory=list)
+
+
+class _PatientSelector(selectors.DefaultSelector):
+    """Advances the loop's clock, and gives the threads of a state real time before."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(10 if timeout is None else min(timeout, _PATIENCE_S))
+        if timeout is not None and not events:
+            self.now_s += timeout
+        return events
+
+
+class PatientLoop(asyncio.SelectorEventLoop):
+    """Virtual time for histories with a `RocksState`."""
+
+    def __init__(self) -> None:
+        self._clock = _PatientSelector()
+        self._began_s = time.time()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now_s
+
+    def wall_time(self) -> float:
+        return self._began_s + self._clock.now_s
 
 
 class BrokenRuleError(AssertionError):
@@ -167,7 +199,15 @@ class History:
 
     # The run
 
-    async def play(self) -> None:
+    def run(self) -> None:
+        """Run the history in virtual time."""
+        if self._has_state:
+            with asyncio.Runner(loop_factory=PatientLoop) as runner:
+                runner.run(self._play())
+        else:
+            run(self._play())
+
+    async def _play(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._loop_errors.append(context))
         self.transport = MemoryTransport()
@@ -427,7 +467,8 @@ class History:
         elif rng.random() < self._failing:
             behaviour = rng.choice(self._behaviours)
         commands = len(self.transport.commands)
-        call = Call(index, number, message.attempt, commands, behaviour)
+        delivered = f"{message.topic_name()} {message.message_id()}"
+        call = Call(index, number, delivered, message.attempt, commands, behaviour)
         self._note(f"worker {index} begins {number} attempt {message.attempt}: {behaviour}")
         self._guard(self._check_begin, published, call)
         published.calls.append(call)
@@ -486,21 +527,22 @@ class History:
                     raise ValueError("after the ack")
                 await asyncio.sleep(rng.choice((0, 20)))
             case "reject itself" | "reject itself and fail":
+                # Also if the handler is cancelled meanwhile: the letter is sent all the same.
+                self.messages[number].letter_reasons.append("itself")
                 try:
                     await message.reject("rejected by itself")
                 except encore.EncoreError as error:
                     self._note(f"{number} not rejected by its handler: {error!r}")
                     raise
                 self._note(f"{number} rejected by its handler")
-                self.messages[number].letter_reasons.append("itself")
                 self.messages[number].final = True
                 if call.behaviour.endswith("fail"):
                     raise ValueError("after the reject")
             case "nack itself":
-                self.messages[number].uncertain = True
+                self._redeliver_batch(number)
                 await message.nack(delay=rng.choice((0, 5)))
             case "detach" | "detach and leave" | "detach and fail":
-                self.messages[number].uncertain = True
+                self._redeliver_batch(number)
                 lease = message.detach(lease=20)
                 self._note(f"{number} detached")
                 if call.behaviour != "detach and leave":
@@ -514,6 +556,11 @@ class History:
                 message.publish(b"extra #%d#" % number)
             return b"result #%d#" % number
         return None
+
+    def _redeliver_batch(self, number: int) -> None:
+        """A nack by the handler, or of its lease, redelivers the whole batch."""
+        for each in next(each for each in self._by_id.values() if number in each):
+            self.messages[each].uncertain = True
 
     async def _ack_lease(self, number: int, lease: Any, rng: Random) -> None:
         await asyncio.sleep(rng.choice((0, 5, 30)))
@@ -533,7 +580,7 @@ class History:
         if len(others) >= self._options["concurrency"]:
             self._broken(f"{call} begins beside {others}")
         for each in others:
-            if each.number == call.number:
+            if each.delivered == call.delivered and each.behaviour != "swallow":
                 self._broken(f"{call} begins while {each} runs")
             group = self.messages[each.number].group
             if group is not None and group == published.group:
@@ -601,7 +648,9 @@ class History:
                         if unacked != -1 and unacked >> bit & 1:
                             continue
                         done = self.messages[number].done_at
-                        if not (done and done[0] <= at) and letters.get(number, at) >= at:
+                        if done and done[0] <= at or letters.get(number, at) < at:
+                            continue
+                        if self._has_letters or not self._is_spent(self.messages[number]):
                             self._broken(f"{number} is acked by {command} without a reason")
 
     def _check_ends(self) -> None:
@@ -609,13 +658,21 @@ class History:
         results = self._stored(RESULTS)
         for each in self.messages:
             number = each.number
-            is_done = bool(each.done_at)
+            is_done = bool(each.done_at) or (not self._has_letters and self._is_spent(each))
             if not is_done and number not in dead:
                 self._broken(f"{each} is lost")
-            if number in dead and not each.letter_reasons:
+            if number in dead and not each.letter_reasons and not self._is_spent(each):
                 self._broken(f"{each} is a dead letter without a reason")
             if self._publishes and each.successes and number not in results:
                 self._broken(f"{each} is acked and its result is not stored")
+
+    def _is_spent(self, published: Published) -> bool:
+        """Return True if a state may count all attempts of a message as used up.
+
+        The worker then dead-letters or discards it without another call.
+        """
+        used_up = len(published.calls) >= self._attempts
+        return self._has_state and (used_up or not self._is_calm)
 
     def _stored(self, topic: str) -> dict[int, int]:
         found: dict[int, int] = defaultdict(int)
