@@ -67,7 +67,7 @@ class Published:
         done_at: Numbers of commands that the broker had received when the message may be acked.
         final: True if it is settled for good by a handler or a worker.
         counted: Failed attempts that count.
-        counted_here: The same since the start of the last worker, or of the first with a state.
+        counted_by: The same by worker, because attempts in place count in one worker only.
     """
 
     number: int
@@ -79,7 +79,7 @@ class Published:
     final: bool = False
     successes: int = 0
     counted: int = 0
-    counted_here: int = 0
+    counted_by: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     uncertain: bool = False
     letter_reasons: list[str] = field(default_factory=list)
 
@@ -407,9 +407,6 @@ class History:
         )
         worker.watch_outcomes(lambda outcome: self._guard(self._on_outcome, index, outcome))
         self._note(f"start worker {index} as {name}")
-        if not self._has_state:  # attempts that failed in place count in one worker only
-            for published in self.messages:
-                published.counted_here = 0
         self._workers[index] = worker, asyncio.ensure_future(worker.serve())
         if self._rng.random() < 0.7:
             await asyncio.sleep(0.01)
@@ -590,8 +587,9 @@ class History:
                 self._broken(f"{call} begins after the message was settled")
             if call.attempt > 1 + published.counted:
                 self._broken(f"{call} is not attempt {1 + published.counted}")
-            if published.counted_here >= self._attempts:
-                self._broken(f"{call} begins after {published.counted_here} failed attempts")
+            failed = published.counted if self._has_state else published.counted_by[call.worker]
+            if failed >= self._attempts:
+                self._broken(f"{call} begins after {failed} failed attempts")
             if published.group is not None:
                 for each_message in self.messages[: call.number]:
                     if each_message.group == published.group and not each_message.final:
@@ -616,7 +614,7 @@ class History:
                 published.final = True
             case "retry":
                 published.counted += outcome.counted
-                published.counted_here += outcome.counted
+                published.counted_by[index] += outcome.counted
             case "dead letter" | "discard":
                 published.counted += 1
                 published.letter_reasons.append(outcome.reason)

@@ -824,9 +824,11 @@ class Consumer(Generic[T_co]):
     def watch_losses(self, on_lost: Callable[[], None]) -> None:
         """Call a function after each seek and `redeliver_unacknowledged_messages`. For a worker.
 
-        `holds` then says which messages this consumer still holds.
+        `holds` then says which messages this consumer still holds. For a seek of several topics the
+        function is called for each of them, before its first message arrives.
         """
         self._on_lost = on_lost
+        self._parts.delivery_handler.on_sought = on_lost
 
     def _messages_lost(self) -> None:
         self._leases.sweep()
