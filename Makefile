@@ -91,7 +91,7 @@ types: $(STAMP)  ## this code, what a user sees of it, and a user's program
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes pulsar_encore --ignoreexternal
 	PATH="$(abspath $(BIN)):$$PATH" pyright tests/type_checkers/programs/service.py \
-	    tests/type_checkers/programs/typed_messages.py
+	    tests/type_checkers/programs/typed_messages.py examples/*worker*.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -47,6 +47,7 @@ _GROUPS = {
     "integration/test_stock_callbacks.py": "logins",
     "integration/test_letter_forms.py": "Java",
     "integration/test_null_values.py": "Java",
+    "integration/test_typed_values.py": "Java",
 }
 
 # Timeout in s for a test with its fixtures and the starts of brokers: 7 s each alone on two cores,

@@ -80,6 +80,9 @@ EXPECTED = {
         r"received one\nthe connection was dropped\nreceived two\nboth were acked\n"
     ),
     "virtual_time.py": r"nacked\ndone after 60 minutes\n1 request for redelivery\n",
+    "worker_database.py": (
+        r"99 rows, 1 dead letter\n7, NOT NULL constraint failed: readings\.celsius\n"
+    ),
     "worker_long_handler.py": (
         r"attempt 1 begins at minute 0\nstopped after minute 46\ngiven back: 1\n"
         r"attempt 1 begins at minute 46\ndone\nfailed attempts: 0\n"
@@ -106,7 +109,7 @@ EXPECTED = {
         r"pattern: an order of example-shop-de\npattern: an order of example-shop-fr\n"
         r"pattern: an order of example-shop-it\n"
     ),
-    "worker_tracing.py": (r"(00-(lamp|chair): committed \['insert \2', 'update \2'\]\n){2}"),
+    "worker_trace_context.py": (r"(00-(lamp|chair): committed \['insert \2', 'update \2'\]\n){2}"),
     "typed_schema.py": r"Order 7 of Ada\nrefused before sending: ContentError\n",
 }
 

@@ -112,24 +112,28 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "worker/__init__.py",
         "worker/retry_policy.py",
         "worker/reject_streak.py",
+        "worker/failure_log.py",
         "worker/handler_threads.py",
         "worker/abandoned_tasks.py",
         "worker/loop_watchdog.py",
         "worker/subscribe_options.py",
         "worker/health.py",
+        "worker/batch_failure.py",
     ),
     ("worker/breaker.py", "worker/scheduler.py", "worker/handler_call.py", "worker/slots.py"),
-    ("worker/worker_core.py", "worker/outbox.py"),
+    ("worker/worker_core.py", "worker/outbox.py", "worker/list_scheduler.py"),
+    ("worker/batch_core.py",),
     (
         "worker/handler_context.py",
         "worker/worker_options.py",
         "worker/worker_start.py",
         "worker/outcome.py",
-        "worker/decoding.py",
+        "worker/message_values.py",
     ),
+    ("worker/batch_options.py",),
     ("worker/drain_deadline.py", "worker/drain_signals.py"),
     ("worker/worker_session.py", "worker/run.py", "worker/single_call.py"),
-    ("worker/worker.py",),
+    ("worker/worker.py", "worker/batch_session.py"),
     ("worker/",),
     ("testing/worker_drain.py", "testing/__init__.py"),
     ("asyncio.py",),
@@ -165,7 +169,10 @@ PURE = (
     "core/",
     "letters/",
     "wire/",
+    "worker/batch_core.py",
+    "worker/batch_failure.py",
     "worker/breaker.py",
+    "worker/list_scheduler.py",
     "worker/reject_streak.py",
     "worker/retry_policy.py",
     "worker/scheduler.py",
@@ -175,7 +182,7 @@ PURE = (
 )
 IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
 # For the type of an argument: the caller seeds the source of random numbers.
-IMPURE_ALLOWED = {("worker/worker_core.py", "random")}
+IMPURE_ALLOWED = {("worker/worker_core.py", "random"), ("worker/batch_core.py", "random")}
 # The stock transport imports the C++ client, and so does the demo that compares both clients.
 # (`stock.library` imports it by its name, for code of pulsar-client.)
 NATIVE = {"pulsar", "_pulsar"}

@@ -23,13 +23,14 @@ QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
 
 class Event(NamedTuple):
-    """One line of a record: the time in s, what happened, the message, and the process."""
+    """One line of a record, and the name of its process. `at` is a time in s."""
 
     at: float
     what: str
     text: str
     attempt: int
     process: str
+    partition: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +158,10 @@ class Fleet:
             with path.open() as file:
                 file.seek(events.offset)
                 for line in iter(file.readline, ""):
-                    at, what, text, attempt = line.split()
-                    events.found.append(Event(float(at), what, text, int(attempt), path.stem))
+                    at, what, text, attempt, partition = line.split()
+                    events.found.append(
+                        Event(float(at), what, text, int(attempt), path.stem, partition)
+                    )
                 events.offset = file.tell()
         return sorted(itertools.chain.from_iterable(each.found for each in self._read.values()))
 

@@ -15,12 +15,14 @@ from typing import Any
 import pulsar_encore as encore
 from tests.harness.pulsar_server import running_server
 
-from .fleet import QUIET, Exit, done, letters_of, publish
+from .fleet import QUIET, Event, Exit, done, letters_of, publish
 from .sigterm import fleet
 
 LONG_S = 4.0
 """The time of the handler. A process lives about a second, and drains for two."""
 DRAIN_S = 3.5
+TEXT = "k:1-fail2"
+"""The message. Its first two attempts fail, if they are not cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +49,20 @@ class LongOutcome:
 
 
 async def outlive(
-    url: str, *, restarts: int, order: str, with_state: bool, others: int = 0, **options: Any
+    url: str,
+    *,
+    restarts: int,
+    order: str,
+    with_state: bool = False,
+    processes: int = 1,
+    transport: str = "native",
 ) -> LongOutcome:
     """Restart the process of a long handler again and again, and let the last process end it.
 
     Args:
-        others: Further processes of the same subscription, which live until the end. The broker
-            then counts redeliveries.
+        with_state: Give each process the same folder for a `RocksState`; needs `processes=1`.
+        processes: Processes that live at the same time. With more than one, another one gets the
+            message when its process ends.
     """
     async with contextlib.AsyncExitStack() as stack:
         workers = await stack.enter_async_context(
@@ -64,35 +73,41 @@ async def outlive(
                 long_every=1,
                 long_s=LONG_S,
                 retry={"attempts": 3, "backoff": [1]},
-                **options,
+                transport=transport,
             )
         )
         state = None
         if with_state:
             state = stack.enter_context(tempfile.TemporaryDirectory(prefix="state-"))
         client = await stack.enter_async_context(encore.Client(url, logger=QUIET))
-        await publish(client, workers.topic, ["k:1"], keyed=True)
+        await publish(client, workers.topic, [TEXT], keyed=True)
+        running = {}
         exits = []
-        for _ in range(others):
-            await workers.start(long_s=LONG_S)
+        for _ in range(processes - 1):
+            process = await workers.start()
+            running[process.name] = process
         for at in range(restarts):
             process = await workers.start(state=state)
-            await workers.until(
-                lambda events, least=at: sum(each.what == "start" for each in events) > least
-            )
-            exits.append(await process.end())
-        process = await workers.start(state=state, long_s=0.1)
+            running[process.name] = process
+            events = await workers.until(lambda events, least=at: _starts(events) > least)
+            exits.append(await running.pop(events[-1].process).end())
+        # The last process has short handlers: both failures and the success need all attempts.
+        for process in running.values():
+            process.kill()
+        await workers.start(state=state, handler="failing")
         with contextlib.suppress(AssertionError):
-            await workers.until_done(["k:1"], 15)
-        await asyncio.sleep(0.5)
-        await process.end()
+            await workers.until_done([TEXT], 15)
         events = workers.events()
         return LongOutcome(
             exits=exits,
             attempts=[each.attempt for each in events if each.what == "start"],
-            processed=done(events).count("k:1"),
+            processed=len(done(events)),
             letters=len(await letters_of(client, workers.topic)),
         )
+
+
+def _starts(events: list[Event]) -> int:
+    return sum(each.what == "start" for each in events)
 
 
 async def main() -> None:
@@ -103,12 +118,16 @@ async def main() -> None:
     with contextlib.ExitStack() as stack:
         url = arguments.url or stack.enter_context(running_server()).service_url
         for order in ("none", "key", "partition"):
-            for with_state in (False, True):
+            for processes, with_state in ((1, False), (1, True), (2, False)):
                 outcome = await outlive(
-                    url, restarts=arguments.restarts, order=order, with_state=with_state
+                    url,
+                    restarts=arguments.restarts,
+                    order=order,
+                    with_state=with_state,
+                    processes=processes,
                 )
                 state = "with" if with_state else "without"
-                print(f"order {order}, {state} state: {outcome}", flush=True)
+                print(f"order {order}, {processes} processes, {state} state: {outcome}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A process with one worker that records every handler call in a file.
 
 Each line of the file has the time (`time.monotonic`, which all processes of a machine share), an
-event, the message's text and its attempt. The events are "start", "done" (just before the handler
+event, the message's text, its attempt, and the end of its topic's name. The events are "start", "done" (just before the handler
 returns, so the message is acked), "failed" and "cancelled". The file is opened with O_APPEND and
 written without a buffer, so a killed process loses no line.
 
@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import pulsar_encore as encore
+
+log = logging.getLogger("worker_process")
 
 Handler = Literal["plain", "stubborn", "thread", "blocking", "failing"]
 
@@ -72,7 +74,8 @@ class Record:
 
     def write(self, event: str, message: encore.Message) -> None:
         text = message.data().decode()
-        line = f"{time.monotonic():.6f} {event} {text} {message.attempt}\n"
+        partition = message.topic_name().rpartition("-")[2]
+        line = f"{time.monotonic():.6f} {event} {text} {message.attempt} {partition}\n"
         os.write(self._file, line.encode())
 
 
@@ -138,6 +141,10 @@ def handler_of(setup: Setup, record: Record) -> Callable[..., Any]:
     }[setup.handler]
 
 
+def log_event(event: encore.ConsumerEvent) -> None:
+    log.info("%.6f %s", time.monotonic(), event)
+
+
 async def main(setup: Setup) -> None:
     """Run the worker until a signal, and print its report."""
     state = None
@@ -152,6 +159,7 @@ async def main(setup: Setup) -> None:
             initial_position=encore.InitialPosition.Earliest,
             retry=encore.RetryPolicy(**setup.retry),
             state=state,
+            options=encore.SubscribeOptions(event_listener=log_event),
             **setup.options,
         )
         report = await encore.run(worker)

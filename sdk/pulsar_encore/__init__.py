@@ -147,6 +147,8 @@ if TYPE_CHECKING:
     from .schema import BytesSchema
     from .state import MetricSample
     from .state.rocks import StoreStatistics
+    from .worker.batch_failure import BatchFailure
+    from .worker.batch_worker import BatchWorker
     from .worker.breaker import Breaker
     from .worker.handler_call import current_message
     from .worker.health import Health, LongHandler, Report
@@ -163,6 +165,8 @@ _LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
+    "BatchFailure": "worker.batch_failure",
+    "BatchWorker": "worker.batch_worker",
     "Breaker": "worker.breaker",
     "AutoConsume": "codecs.auto_consume",
     "BytesSchema": "schema",
@@ -217,14 +221,16 @@ _LAZY_NAMES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES:
-        return import_module(f".{name}", __name__)
-    if name in _LAZY_NAMES:
-        found = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
-        globals()[name] = found
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers would take every misspelled name for an Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY_MODULES:
+            return import_module(f".{name}", __name__)
+        if name in _LAZY_NAMES:
+            found = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
+            globals()[name] = found
+            return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -245,7 +251,9 @@ __all__ = [
     "AutoConsume",
     "Backoff",
     "BackoffTable",
+    "BatchFailure",
     "BatchReceivePolicy",
+    "BatchWorker",
     "BatchingType",
     "BecameActive",
     "BecameInactive",

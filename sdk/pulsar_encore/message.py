@@ -67,6 +67,9 @@ class HandlerContext(Protocol):
     def consumer(self) -> MessageConsumer | None: ...
     @property
     def stopping(self) -> asyncio.Event: ...
+    def check_nack(self) -> None:
+        """Raise if a nack would break the order of the worker."""
+
     def extend(self, seconds: float | timedelta) -> None: ...
     def detach(self, lease: float | timedelta) -> DetachedMessage: ...
     def publish(
@@ -355,8 +358,12 @@ class Message(Generic[T_co]):
             error: The reason, kept as evidence in case the message is dead-lettered.
 
         Raises:
+            ConfigurationError: in a handler of a worker with an order, which a nack would break.
             NotSupportedError: for a message of a reader.
         """
+        context = self._handler_context()
+        if context is not None:
+            context.check_nack()
         return self._consumer("nack").negative_acknowledge(self, delay, error=error)
 
     async def reject(self, reason: BaseException | str) -> None:
@@ -419,7 +426,7 @@ class Message(Generic[T_co]):
             if context is not None and context.consumer is not None:
                 return context.consumer
             raise NotSupportedError(
-                f"message.{call} needs a message of a consumer: a reader's message has nothing to "
+                f"message.{call} needs a message of a consumer: one of a reader has nothing to "
                 "settle. Use Client.subscribe to receive messages that are acked"
             )
         consumer = _consumer_of(entry)

@@ -252,3 +252,23 @@ def test_a_file_that_vanished_does_not_fail_the_caller(
     folder.rmdir()
     logs.named("pulsar_encore.consumer").warning("after the close")
     assert "Logging error" in capsys.readouterr().err
+
+
+async def test_a_worker_logs_to_the_logger_of_its_client(
+    broker: BrokerThread, topic: str, package: Records
+) -> None:
+    async def reject(value: bytes) -> None:
+        raise encore.Reject("no order")
+
+    logger = Records("own")
+    async with encore.Client(broker.url, transport="native", logger=logger) as client:
+        async with encore.Worker(
+            client, topic, "s", reject, initial_position=encore.InitialPosition.Earliest
+        ):
+            async with client.create_producer(topic) as producer:
+                for _ in range(20):
+                    await producer.send(b"one")
+            await until(lambda: logger.has("dead letter", logging.WARNING))
+            await until(lambda: logger.has("worker", logging.ERROR))  # the reject limit
+    assert not any(each.name.startswith("pulsar_encore.consumer") for each in package.kept)
+    assert package.kept == []

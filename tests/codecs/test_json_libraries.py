@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -93,6 +95,14 @@ def test_the_error_has_the_path_of_the_field(kind: Any, data: bytes, path: str) 
     assert caught.value.field == path
     assert caught.value.payload == data
     assert caught.value.__cause__ is not None
+
+
+def test_a_model_of_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(BaseModel=pydantic.BaseModel, VERSION="1.10.24")
+    monkeypatch.setitem(sys.modules, "pydantic", old)
+    for kind in (Model, list[Model]):
+        with pytest.raises(encore.ConfigurationError, match=r"pydantic 1\.10\.24"):
+            encore.Json(kind)
 
 
 @pytest.mark.parametrize("kind", [Model, Struct])

@@ -157,6 +157,24 @@ async def test_a_kept_message_that_a_seek_passed_is_not_held_after_its_letter_fa
         assert consumer.holds(again)
 
 
+async def test_a_kept_message_is_redelivered_if_the_call_was_cancelled(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """Nobody would settle it otherwise."""
+    transport.put(TOPIC, b"a")
+    transport.faults = refusing(DEAD)
+    async with await open_consumer(client, retry_enable=False) as consumer:
+        (message,) = await receive_n(consumer, 1)
+        rejecting = asyncio.create_task(consumer.reject(message, "no", keep=True))
+        await asyncio.sleep(0)
+        rejecting.cancel()
+        (again,) = await receive_n(consumer, 1)
+        assert not consumer.holds(message)
+        await again.ack()
+        await consumer.flush()
+        assert transport.backlog(TOPIC, "s") == 0
+
+
 # The retry letter topic
 
 

@@ -341,6 +341,10 @@ def test_patterns_match_the_full_topic_name() -> None:
     assert not NamePattern("t/n/a").matches("persistent://t/n/ab")
     assert NamePattern("t/n/a").matches("persistent://t/n/a-partition-3")
     assert NamePattern("x.*").namespace == "public/default"
+    alternatives = NamePattern("t/n/a.*|b")
+    assert alternatives.path == "t/n/(?:a.*|b)"
+    assert alternatives.matches("persistent://t/n/b")
+    assert not alternatives.matches("persistent://t/n/cb")
     for wrong in ("persistent://t/n", "t/n/[", "persistent://t"):
         with pytest.raises(InvalidTopicName):
             NamePattern(wrong)

@@ -22,7 +22,9 @@ import pulsar_encore
 from pulsar_encore import schema, testing
 
 PROGRAMS = Path(__file__).parent / "programs"
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples").glob("spark_*.py"))
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("spark_*.py"))
+WORKERS = sorted(EXAMPLES.glob("*worker*.py"))
 PACKAGE = Path(pulsar_encore.__file__).parent
 LONGEST_S = 240
 
@@ -59,8 +61,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reported(settings: Path) -> set[tuple[str, int]]:
-    """Return (file, line) of each error of mypy --strict in the programs and the notebooks."""
-    programs = sorted(str(path) for path in (*PROGRAMS.glob("*.py"), *NOTEBOOKS))
+    """Return (file, line) of each error of mypy --strict in the programs and the examples."""
+    programs = sorted(str(path) for path in (*PROGRAMS.glob("*.py"), *NOTEBOOKS, *WORKERS))
     ran = python(
         *("-m", "mypy", "--strict", "--config-file", str(settings)),
         *("--cache-dir", str(settings.parent / "cache"), *programs),
@@ -82,8 +84,9 @@ def test_a_correct_program_passes_strict(reported: set[tuple[str, int]], program
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_the_notebooks_pass_strict(reported: set[tuple[str, int]]) -> None:
-    names = {path.name for path in NOTEBOOKS}
+@pytest.mark.parametrize("examples", [NOTEBOOKS, WORKERS], ids=["notebooks", "workers"])
+def test_examples_pass_strict(reported: set[tuple[str, int]], examples: list[Path]) -> None:
+    names = {path.name for path in examples}
     assert names
     assert [(name, line) for name, line in sorted(reported) if name in names] == []
 

@@ -10,10 +10,15 @@ import pytest
 from pulsar_encore import Client
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
+# Threads and watchdogs need real time.
+_REAL = ("test_handler_call.py", "test_handler_threads.py", "test_loop_watchdog.py")
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.path.name in _REAL:
+        return {"real": asyncio.SelectorEventLoop}
     return {"virtual": VirtualClockLoop}
 
 

@@ -49,7 +49,7 @@ class FakeWorker:
         else:
             self._loop.call_soon_threadsafe(self._stopped.set)
 
-    async def serve(self, budget: DrainDeadline) -> list[str]:
+    async def serve(self, budget: DrainDeadline, /) -> list[str]:
         self._loop = asyncio.get_running_loop()
         self.deadline = budget
         try:

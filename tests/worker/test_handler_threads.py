@@ -97,11 +97,15 @@ def test_a_result_for_a_closed_event_loop_is_dropped_and_its_thread_is_used_agai
     asyncio.run(leave())
     proceed.set()
 
+    def slow() -> threading.Thread:
+        time.sleep(0.01)
+        return threading.current_thread()
+
     async def again() -> None:
-        for _ in range(500):
-            if await run_in_thread(threading.current_thread) is threads[0]:
+        for _ in range(100):
+            # Several at once, because threads of other tests may be idle too.
+            if threads[0] in await asyncio.gather(*(run_in_thread(slow) for _ in range(10))):
                 return
-            await asyncio.sleep(0.01)
         raise AssertionError("the thread is not used again")
 
     asyncio.run(again())

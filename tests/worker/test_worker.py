@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -389,7 +390,7 @@ async def test_a_long_delay_goes_through_the_retry_letter_topic(
         await until(lambda: len(attempts) == 3)
         await all_acked(transport)
     assert [each for each, _ in attempts] == [1, 2, 3]
-    assert attempts[2][1] - attempts[0][1] >= 7200
+    assert attempts[2][1] - attempts[0][1] >= 7200 - 1e-6  # sums of floats
 
 
 async def test_pause_starts_no_handler_until_resume(
@@ -501,3 +502,95 @@ async def test_a_worker_on_standby_loses_its_partitions_without_an_error(
     assert sorted(cancelled) == sorted(seen["second"])
     assert worker.report().lost == len(cancelled) == 2
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+async def test_a_worker_that_has_run_cannot_be_entered_again(client: Client) -> None:
+    async def handler(value: bytes) -> None: ...
+
+    async with running(client, handler) as worker:
+        with pytest.raises(encore.ConfigurationError, match="is running, and a worker runs once"):
+            async with worker:
+                pass
+    with pytest.raises(encore.ConfigurationError, match="is ended, and a worker runs once"):
+        async with worker:
+            pass
+    with pytest.raises(encore.ConfigurationError, match="is ended, and a worker runs once"):
+        await encore.run(worker)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"schema": encore.InitialPosition}, "schema must be a codec"),
+        ({"initial_position": "earliest"}, "InitialPosition.Latest or InitialPosition.Earliest"),
+        ({"state": "/var/lib/billing"}, "RocksState"),
+    ],
+)
+async def test_wrong_options_of_the_subscription_fail_at_construction(
+    client: Client, options: dict[str, Any], problem: str
+) -> None:
+    async def handler(value: bytes) -> None: ...
+
+    with pytest.raises(encore.ConfigurationError, match=problem):
+        encore.Worker(client, TOPIC, SUBSCRIPTION, handler, **options)
+
+
+async def test_a_url_in_place_of_a_client_is_an_error() -> None:
+    async def handler(value: bytes) -> None: ...
+
+    with pytest.raises(encore.ConfigurationError, match="client must be a Client, got str"):
+        encore.Worker("pulsar://localhost", TOPIC, SUBSCRIPTION, handler)  # type: ignore[arg-type]
+
+
+async def test_an_out_without_a_topic_of_results_is_a_failed_attempt(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> encore.Out:
+        return encore.Out(b"lost otherwise")
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, retry=encore.RetryPolicy(attempts=1)) as worker:
+        await all_acked(transport)
+    assert worker.report().rejected == 1
+    (letter,) = await letters(client)
+    assert "publish=" in str(letter.properties())
+
+
+async def test_health_counts_a_handler_that_ignores_its_timeout(
+    client: Client, transport: MemoryTransport
+) -> None:
+    ends = asyncio.Event()
+
+    async def handler(value: bytes) -> None:
+        while not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await ends.wait()
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, timeout=1) as worker:
+        await asyncio.sleep(5)
+        assert worker.health().stuck_handlers == 0
+        await asyncio.sleep(5)
+        assert worker.health().stuck_handlers == 1
+        ends.set()
+        await all_acked(transport)
+        assert worker.health().stuck_handlers == 0
+
+
+@pytest.mark.parametrize("order", ["key", "partition"])
+async def test_a_nack_in_a_handler_with_an_order_is_refused_with_the_way_out(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    errors = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        try:
+            await message.nack()
+        except encore.ConfigurationError as error:
+            errors.append(str(error))
+
+    transport.put(TOPIC, b"x", key="k")
+    async with running(client, handler, order=order):
+        await all_acked(transport)
+    (text,) = errors
+    assert "Retry(delay=" in text

@@ -202,3 +202,39 @@ async def test_a_worker_reads_lists_and_patterns_of_topics(
             await all_acked(transport, f"persistent://public/default/orders-{name}")
     for name in ("eu", "us"):
         assert len(testing.letters(transport, f"orders-{name}-{SUBSCRIPTION}-DLQ")) == 1
+
+
+async def test_a_broker_that_answers_no_close_holds_a_program_one_second_beyond_the_drain(
+    transport: MemoryTransport,
+) -> None:
+    """A worker has producers for dead letters and for results, beside its consumer."""
+
+    async def handler(value: bytes) -> bytes:
+        if value == b"reject":
+            raise encore.Reject("no")
+        return value
+
+    transport.put(TOPIC, b"reject", b"result")
+    loop = asyncio.get_running_loop()
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        worker = encore.Worker(
+            client,
+            TOPIC,
+            SUBSCRIPTION,
+            handler,
+            drain=10,
+            publish="results",
+            initial_position=InitialPosition.Earliest,
+        )
+        serving = asyncio.ensure_future(worker.serve())
+        await until(lambda: worker.health().state == "running")
+        await all_acked(transport)
+        transport.faults = FaultPlan(
+            [Fault(kind="drop", command=f"CLOSE_{each}") for each in ("CONSUMER", "PRODUCER")]
+        )
+        began = loop.time()
+        worker.stop()
+        report = await serving
+        assert (report.published, report.rejected) == (1, 1)
+        assert loop.time() - began <= 10.1
+    assert loop.time() - began <= 11.2

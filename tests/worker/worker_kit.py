@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pulsar_encore import Client, InitialPosition, Message, MessageId, Worker
+from pulsar_encore import BatchWorker, Client, InitialPosition, Message, MessageId, Worker
 from pulsar_encore.testing import MemoryTransport
 
 TOPIC = "persistent://public/default/orders"
@@ -22,6 +22,16 @@ async def running(
     """Run a worker from the earliest message on; at the end it drains."""
     options.setdefault("initial_position", InitialPosition.Earliest)
     async with Worker(client, topics, SUBSCRIPTION, handler, **options) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def running_lists(
+    client: Client, handler: Callable[..., Any], topics: Any = TOPIC, **options: Any
+) -> AsyncIterator[BatchWorker]:
+    """Run a batch worker from the earliest message on; at the end it drains."""
+    options.setdefault("initial_position", InitialPosition.Earliest)
+    async with BatchWorker(client, topics, SUBSCRIPTION, handler, **options) as worker:
         yield worker
 
 

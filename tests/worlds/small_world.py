@@ -701,7 +701,9 @@ class World:
     def _fail_in_place(self, app: App, spot: Spot, number: int) -> None:
         received = app.find(spot, number)
         before = received.message.redelivery_count()
-        received.message = app.consumer.fail_in_place(received.message)
+        failed, received.message = received.message, app.consumer.fail_in_place(received.message)
+        if app.consumer.holds(failed):
+            raise Violation(f"{app.name} failed {_spot(spot)}, and holds its old delivery still")
         if received.message.redelivery_count() != before + 1:
             raise Violation(f"{app.name} failed {_spot(spot)} in place, which was not counted")
 
@@ -762,7 +764,7 @@ class World:
             app.topic_state._check()
             if app.topic_state.rewind is not None:
                 app.topic_state.rewind._check()
-            for received in app.received:
+            for received in app.received if self.plan.budget.get("release") else ():
                 holds = received.in_hand and not received.void
                 if app.consumer.holds(received.message) is not holds:
                     raise Violation(f"{app.name} holds {_spot(received.spot)}: {not holds}")

@@ -90,15 +90,15 @@ HELD = {"release": 2, "fail in place": 1}
 
 EXCLUSIVE |= {
     "released messages and failures in place": (
-        9,
+        8,
         world(sizes=(1, 2, 1), start=handed_over(1), budget=HELD | {"nack": 1, "skip": 1}),
     ),
     "released messages and lost connections": (
-        9,
+        8,
         world(sizes=(2, 1), budget=HELD | {"cut": 1, "seek": 1}),
     ),
     "released messages and cumulative acks": (
-        9,
+        8,
         world(sizes=(2, 1), split=True, budget=HELD | {"ack all up to": 2, "redeliver all": 1}),
     ),
 }
@@ -123,7 +123,7 @@ FAILOVER = {
         failover(sizes=(1, 1, 1), start=handed_over(1), budget={"nack": 1, "switch": 1, "skip": 1}),
     ),
     "released messages and failures in place": (
-        8,
+        7,
         failover(sizes=(2, 1), start=handed_over(0), budget=HELD | {"switch": 1, "cut": 1}),
     ),
 }

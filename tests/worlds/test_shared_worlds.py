@@ -78,11 +78,11 @@ HELD = {"release": 2, "fail in place": 1}
 
 ONE |= {
     "released messages and failures in place": (
-        8,
+        7,
         world(sizes=(2,), names=("a",), budget=HELD | {"nack": 1, "nack by id": 1, "cut": 1}),
     ),
     "released messages, letters and timeouts": (
-        8,
+        7,
         world(
             sizes=(1, 1),
             names=("a",),
@@ -129,7 +129,7 @@ TWO = {
         world(sizes=(2,), names=("a", "b"), start=held_by("a", 2), budget={"nack": 1, "flap": 1}),
     ),
     "released messages and failures in place": (
-        8,
+        7,
         world(
             sizes=(2,),
             names=("a", "b"),

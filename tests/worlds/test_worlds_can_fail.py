@@ -192,3 +192,26 @@ def test_the_report_of_a_found_order_lists_its_events(monkeypatch: pytest.Monkey
     assert "  b: nack m0.0" in lines
     assert "  b: due m0.0" in lines
     assert lines[-1].startswith("  m0.0: ")
+
+
+def test_the_search_finds_a_released_message_that_a_later_one_overtakes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Exclusive, a lost connection must leave a released message in the queue."""
+    monkeypatch.setattr(ReceiveQueue, "returned", lambda self, states: [])
+    plan = Plan(mode="exclusive", sizes=(2,), names=("a",), budget={"release": 2, "cut": 1})
+    assert "m0.1 is handed to a past a hole" in str(found(plan))
+
+
+def test_the_search_finds_a_failure_in_place_that_leaves_the_old_delivery_current(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Entry, "fail_in_place", lambda self, index: True)
+    plan = Plan(
+        mode="shared",
+        sizes=(1,),
+        names=("a",),
+        budget={"release": 1, "fail in place": 1},
+    )
+    with pytest.raises(Found, match="holds its old delivery"):
+        search(plan)

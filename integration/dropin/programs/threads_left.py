@@ -14,6 +14,8 @@ logging.basicConfig(level=logging.CRITICAL)
 
 
 async def main():
+    # asyncio resolves names in a thread, which stays with the loop.
+    await asyncio.get_running_loop().getaddrinfo("localhost", 80)
     for close in (True, False):
         client = pulsar.Client(
             URL, io_threads=2, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

@@ -14,7 +14,12 @@ from .dataclass_json import JsonForm
 from .decode_errors import decode_error, field_path
 from .json_converters import Mismatch
 from .json_definition import definition_of, given_definition
-from .library_json import check_instance, pydantic_mismatch, struct_mismatch
+from .library_json import (
+    check_instance,
+    pydantic_adapter,
+    pydantic_mismatch,
+    struct_mismatch,
+)
 from .model_fields import is_pydantic, is_struct
 from .type_forms import type_name
 
@@ -162,7 +167,7 @@ class Json(Generic[T]):
 
 def _pydantic(model: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
     pydantic = sys.modules["pydantic"]
-    adapter = pydantic.TypeAdapter(model)
+    adapter = pydantic_adapter(model)
     read = adapter.validate_json
 
     def decode(data: bytes) -> Any:

@@ -9,11 +9,12 @@ import json
 import sys
 from typing import Any, get_origin
 
+from ..errors import ConfigurationError
 from .json_converters import Convert, Mismatch, without_decimals
 
 
 def pydantic_converters(model: Any) -> tuple[Convert, Convert]:
-    adapter = sys.modules["pydantic"].TypeAdapter(model)
+    adapter = pydantic_adapter(model)
 
     def decode(value: Any) -> Any:
         try:
@@ -26,6 +27,16 @@ def pydantic_converters(model: Any) -> tuple[Convert, Convert]:
         return adapter.dump_python(value, mode="json", by_alias=True)
 
     return decode, encode
+
+
+def pydantic_adapter(model: Any) -> Any:
+    """Return the `TypeAdapter` of a class."""
+    pydantic = sys.modules["pydantic"]
+    if not hasattr(pydantic, "TypeAdapter"):
+        raise ConfigurationError(
+            f"Json: {model.__name__} is a model of pydantic {pydantic.VERSION}: install pydantic 2"
+        )
+    return pydantic.TypeAdapter(model)
 
 
 def pydantic_mismatch(error: Any) -> Mismatch:

@@ -557,8 +557,9 @@ class Consumer(Generic[T_co]):
         Args:
             message: A message that this consumer holds.
             reason: The exception, or a text.
-            keep: If the letter cannot be written, keep the message held. By default the message is
-                redelivered after a backoff, as after `reconsume_later`.
+            keep: If the letter cannot be written, keep the message held. By default, and after a
+                cancelled call, the message is redelivered after a backoff, as after
+                `reconsume_later`.
 
         Raises:
             ConfigurationError: without a `dead_letter_policy`, or for an invalid argument; nothing

@@ -81,7 +81,11 @@ async def open_transport_consumer(
         name = uuid.uuid4().hex[:_NAME_DIGITS]
     subscription = Subscription(
         **{each: getattr(options, each) for each in _SHARED_FIELDS}
-        | {"consumer_name": name, "read_compacted": options.is_read_compacted}
+        | {
+            "consumer_name": name,
+            "read_compacted": options.is_read_compacted,
+            "excluded_topics": options.excluded_topics,
+        }
     )
     main = await transport.subscribe(subscription)
     if topic is None:

@@ -278,6 +278,23 @@ class ConsumerOptions:
             return full_name(policy.retry_letter_topic)
         return retry_topic_of(self.topics, self.subscription_name)
 
+    @property
+    def excluded_topics(self) -> tuple[str, ...]:
+        """Endings of the names of this consumer's letter topics, which its pattern must not add.
+
+        A pattern such as "orders-.*" also matches "orders-eu-billing-DLQ". A consumer that read its
+        own letters would write letters of letters without end.
+        """
+        policy: DeadLetterPolicy | None = self.dead_letter_policy
+        if self.pattern is None or policy is None:
+            return ()
+        named = (policy.dead_letter_topic, policy.retry_letter_topic)
+        return (
+            f"-{self.subscription_name}-DLQ",
+            f"-{self.subscription_name}-RETRY",
+            *(full_name(each) for each in named if isinstance(each, str)),
+        )
+
     def is_shared(self, topic: str) -> bool:
         """Return True if a topic of this consumer is subscribed as Shared or Key_Shared."""
         return self.shared or self.reads_letters(topic)

@@ -24,6 +24,7 @@ class Subscription:
     Attributes:
         topics: Short or full names; empty if there is a pattern.
         pattern: Regular expression of topic names. New topics that match are added.
+        excluded_topics: Endings of full names, without the partition, that a pattern does not add.
         receiver_queue_size: Most messages of a topic or partition that were received and not
             `consumed`.
         max_total_receiver_queue_size_across_partitions: The same for all topics together.
@@ -50,6 +51,7 @@ class Subscription:
     topics: tuple[str, ...]
     subscription_name: str
     pattern: str | None = None
+    excluded_topics: tuple[str, ...] = ()
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
     pattern_auto_discovery_period: int = 60
     consumer_type: ConsumerType = ConsumerType.Exclusive

@@ -25,6 +25,8 @@ Code with threads or sockets, which includes the stock transport, needs real tim
 A `FaultPlan` injects faults into either one. `BrokerUrl.broker` is the running broker.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ..devbroker import BrokerSettings, BrokerThread, Credential, Fault, FaultPlan, TlsSettings
 from .broker_context import BrokerUrl as BrokerUrl
 from .broker_context import broker
@@ -35,7 +37,18 @@ from .received_message import message
 from .stored_letters import letters
 from .virtual_clock import Deadlock, run
 from .virtual_clock import VirtualClockLoop as VirtualClockLoop
-from .worker_drain import Drained, drain
+
+if TYPE_CHECKING:
+    from .worker_drain import Drained, drain
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in ("Drained", "drain"):  # the worker, which a program without one does not load
+            from . import worker_drain
+
+            return getattr(worker_drain, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 # `BrokerUrl` and `VirtualClockLoop` are not listed: the methods that they inherit from str and from
 # asyncio's loop would make help() of this module ten times as long.

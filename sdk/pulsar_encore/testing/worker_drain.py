@@ -83,7 +83,8 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
                 empty_since = loop.time() if empty_since is None else empty_since
             else:
                 empty_since = None
-    elapsed = outcomes[-1][0] - began_s if outcomes else 0.0
+    # Whole ms: a sum of delays must not be 7199.999999999999 because of its binary form.
+    elapsed = round(outcomes[-1][0] - began_s, 3) if outcomes else 0.0
     return Drained(tuple(outcome for _, outcome in outcomes), elapsed)
 
 

@@ -103,6 +103,18 @@ class HandlerCall:
         # A second coroutine around the handler's would cost 0.3 us for each message.
         return result if type(result) is CoroutineType else self._result_of(result, emit)
 
+    def call_list(
+        self,
+        values: list[Any],
+        messages: list[Message[Any]],
+        emit: Callable[[Any], None] | None = None,
+    ) -> Awaitable[Any]:
+        """Call the handler of a `BatchWorker`, as `call` does; there is no current message."""
+        arguments = (values, messages) if self.takes_message else (values,)
+        if self.kind is HandlerKind.THREAD:
+            return self._in_thread(arguments, emit)
+        return self._result_of(self._handler(*arguments), emit)
+
     async def _in_thread(
         self, arguments: tuple[Any, ...], emit: Callable[[Any], None] | None
     ) -> Any:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..errors import ConfigurationError
 from ..options.checks import seconds, topic_name
-from .outbox import Outgoing, checked_out, out_of
-from .scheduler import Job
+from .outbox import Out, Outgoing, checked_out, out_of
+from .scheduler import Job, Order
 
 if TYPE_CHECKING:
     from ..message import DetachedMessage, MessageConsumer
@@ -24,12 +24,15 @@ class ContextServer(Protocol):
     Attributes:
         stopping: Set when the worker begins its drain.
         publish_topic: The topic of results, or None.
+        order: The order of the worker.
     """
 
     @property
     def stopping(self) -> asyncio.Event: ...
     @property
     def publish_topic(self) -> str | None: ...
+    @property
+    def order(self) -> Order: ...
     def extend(self, job: Job, seconds: float) -> None: ...
     def detach(self, job: Job, lease: float) -> DetachedMessage: ...
 
@@ -53,6 +56,13 @@ class HandlerContext:
     @property
     def stopping(self) -> asyncio.Event:
         return self._server.stopping
+
+    def check_nack(self) -> None:
+        if self._server.order is not Order.NONE:
+            raise ConfigurationError(
+                f'msg.nack() would break order="{self._server.order}": later messages would '
+                "overtake this one. Raise Retry(delay=...) instead, and it waits in the worker"
+            )
 
     def extend(self, length: float | timedelta) -> None:
         self._server.extend(self._job, seconds(length, "seconds", high=_MOST_S))
@@ -79,7 +89,17 @@ class HandlerContext:
         )
 
     def add_result(self, result: Any) -> None:
-        """Add a value that the handler returned or yielded; None adds nothing."""
+        """Add a value that the handler returned or yielded; None adds nothing.
+
+        Raises:
+            ConfigurationError: for an `Out` without a topic of results. Other values are ignored
+                then, because handlers return values for other callers too.
+        """
         topic = self._server.publish_topic
         if result is not None and topic is not None:
             self.outgoing.append(Outgoing(topic, out_of(result)))
+        elif isinstance(result, Out):
+            raise ConfigurationError(
+                "the handler returned an Out, and the worker has no topic for results: give one, "
+                'as in Worker(..., publish="invoices")'
+            )

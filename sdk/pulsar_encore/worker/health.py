@@ -33,7 +33,7 @@ class Health:
         held_keys: Examples of keys or partitions that wait for a failed message, up to 10, once
             10,000 messages are held back.
         long_handlers: Handlers that have been running for more than 5 minutes.
-        stuck_handlers: Handlers that ignored their cancellation.
+        stuck_handlers: Handlers that still run 5 s after their cancellation, or were left behind.
     """
 
     ready: bool

@@ -86,6 +86,7 @@ class Outbox:
         self._client = client
         self._schemas = {} if publish is None else {full_name(publish.topic): publish.schema}
         self._producers: dict[str, asyncio.Task[Producer]] = {}
+        self._closing: list[Producer] = []
         self.published: int = 0
 
     async def store(self, messages: Sequence[Outgoing]) -> None:
@@ -134,5 +135,10 @@ class Outbox:
             if not creating.done():
                 creating.cancel()
         outcomes = await asyncio.gather(*producers.values(), return_exceptions=True)
-        made = [each for each in outcomes if not isinstance(each, BaseException)]
-        await asyncio.gather(*(each.close() for each in made), return_exceptions=True)
+        self._closing = [each for each in outcomes if not isinstance(each, BaseException)]
+        await asyncio.gather(*(each.close() for each in self._closing), return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Mark the producers as closed, because the broker does not answer to their close."""
+        for each in self._closing:
+            each.abandon()

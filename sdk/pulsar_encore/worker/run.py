@@ -43,7 +43,7 @@ class Runnable(Protocol[R_co]):
     @property
     def on_failure(self) -> Literal["raise", "terminate"]: ...
 
-    async def serve(self, budget: DrainDeadline) -> R_co:
+    async def serve(self, deadline: DrainDeadline, /) -> R_co:
         """Run until `stop` was called and the drain ended, and return the report.
 
         A worker that is stopped begins its budget, unless `run` began it at the signal. Cancelling

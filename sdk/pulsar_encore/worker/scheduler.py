@@ -20,8 +20,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
-from itertools import islice
-from typing import Any, Final
+from itertools import count, islice
+from typing import Any, ClassVar, Final
 
 _FAIR_START: Final = 10  # every tenth start ignores the priorities
 _FEW_STALE: Final = 64  # entries of a heap that are not worth a cleanup
@@ -112,21 +112,23 @@ class Job:
 class DueJobs:
     """Jobs by due time. A job is in one `DueJobs` at most."""
 
-    __slots__ = ("_heap", "_live", "_number")
+    __slots__ = ("_heap", "_live")
+
+    # One sequence for all objects, so that a job in another object does not match a stale entry.
+    _numbers: ClassVar[Iterator[int]] = count(1)
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Job]] = []
         self._live = 0
-        self._number = 0
 
     def __len__(self) -> int:
         return self._live
 
     def add(self, job: Job, due_ms: int) -> None:
-        self._number += 1
         self._live += 1
-        job.due_ms, job.due_number = due_ms, self._number
-        heappush(self._heap, (due_ms, self._number, job))
+        number = next(self._numbers)
+        job.due_ms, job.due_number = due_ms, number
+        heappush(self._heap, (due_ms, number, job))
 
     def discard(self, job: Job) -> None:
         """Remove a job that is in here."""

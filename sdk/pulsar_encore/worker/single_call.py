@@ -17,9 +17,9 @@ from ..message import (
     set_handler_context,
     size_of,
 )
-from .decoding import decoded_with
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
+from .message_values import decoded_with
 from .outcome import Outcome, outcome_of
 from .scheduler import Job, Order
 from .slots import Raised, Returned, Slots, TimedOut
@@ -46,6 +46,7 @@ class _SingleCall:
                 "pulsar_encore.testing.message(value)"
             )
         self.stopping: asyncio.Event = asyncio.Event()
+        self.order: Order = Order(options.order)
         self.publish_topic: str | None = None if options.publish is None else options.publish.topic
         self._options = options
         self._handler = handler
@@ -59,7 +60,7 @@ class _SingleCall:
         loop = asyncio.get_running_loop()
         now = now_ms(loop)
         core = WorkerCore(
-            order=Order(options.order),
+            order=self.order,
             concurrency=1,
             prefetch=1,
             max_bytes=options.max_bytes,
@@ -71,7 +72,7 @@ class _SingleCall:
         job = Job(
             message,
             message.topic_name(),
-            None if options.order is Order.NONE else message.topic_name(),
+            None if self.order is Order.NONE else message.topic_name(),
             size_of(message),
             message.redelivery_count() + 1,
             message.publish_timestamp() - wall_now_ms(loop) + now,

@@ -134,6 +134,7 @@ class Slots(Generic[J]):
         self._watchdog = watchdog
         self._name = name
         self._running: dict[J, _Call] = {}
+        self._abandoned: list[asyncio.Task[None]] = []
         self._context = copy_context()
         self._filling = False
         self._stopped = False
@@ -311,6 +312,7 @@ class Slots(Generic[J]):
             return
         self._remove(call)
         assert call.task is not None
+        self._abandoned.append(call.task)
         abandon(call.task, lambda context: context.get(_call) is call)
         self.wake()
 
@@ -331,6 +333,10 @@ class Slots(Generic[J]):
             for job, call in self._running.items()
             if now - call.cancelled_s >= STUCK_AFTER_S
         }
+
+    def left_behind(self) -> int:
+        """Return how many abandoned handlers still run."""
+        return sum(not task.done() for task in self._abandoned)
 
     # End
 

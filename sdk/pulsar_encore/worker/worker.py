@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import signal
@@ -12,14 +11,14 @@ from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
-from typing_extensions import TypeVar
-
+from ..client import logger_of
 from ..consumer.events import BecameInactive, ConsumerEvent, Failed
 from ..errors import ConfigurationError
 from ..message import Message
 from ..options import InitialPosition, RocksState
+from ..values.type_variables import T
 from .breaker import Breaker
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall, HandlerKind
@@ -37,10 +36,6 @@ from .worker_start import wait_until_made
 if TYPE_CHECKING:
     from ..client import Client
     from ..consumer.consumer import Consumer
-
-log: logging.Logger = logging.getLogger(__name__)
-
-T = TypeVar("T", default=Any)
 
 
 class Worker(Generic[T]):
@@ -103,6 +98,8 @@ class Worker(Generic[T]):
         ```
     """
 
+    _session_type: ClassVar[type[Session]] = Session
+
     def __init__(
         self,
         client: Client,
@@ -128,7 +125,12 @@ class Worker(Generic[T]):
         start_retry: bool = True,
         options: SubscribeOptions | None = None,
     ) -> None:
-        self._options = WorkerOptions(
+        if not callable(getattr(client, "subscribe", None)):
+            raise ConfigurationError(
+                f"client must be a Client, got {type(client).__name__}: write "
+                'Worker(Client("pulsar://localhost:6650"), ...)'
+            )
+        checked = WorkerOptions(
             topics=topics,
             subscription=subscription,
             schema=schema,
@@ -149,16 +151,21 @@ class Worker(Generic[T]):
             start_retry=start_retry,
             options=options,
         )
+        self._set_up(client, checked, handler)
+
+    def _set_up(self, client: Client, options: WorkerOptions, handler: Callable[..., Any]) -> None:
+        self._options = options
         self.client: Client = client
+        self._log = logger_of(client)(__name__)
         self._handler = HandlerCall(handler)
-        if self._handler.kind is HandlerKind.GENERATOR and publish is None:
+        if self._handler.kind is HandlerKind.GENERATOR and options.publish is None:
             raise ConfigurationError(
                 "the handler is an async generator, and nothing is done with its values: give the "
-                'topic of its results, as in Worker(..., publish="invoices")'
+                f'topic of its results, as in {type(self).__name__}(..., publish="invoices")'
             )
-        self.name: str = name or f"{self._topics_text()}/{subscription}"
-        self.drain: float = self._options.drain_s
-        self.on_failure: Literal["raise", "terminate"] = on_failure
+        self.name: str = options.name or f"{self._topics_text()}/{options.subscription}"
+        self.drain: float = options.drain_s
+        self.on_failure: Literal["raise", "terminate"] = options.on_failure
         self._on_outcome: Callable[[Outcome], None] | None = None
         self._state = "new"
         self._error: BaseException | None = None
@@ -178,7 +185,7 @@ class Worker(Generic[T]):
         return ",".join(self._options.topic_names) if pattern is None else pattern.pattern
 
     def __repr__(self) -> str:
-        return f"<Worker {self.name}, {self._state}>"
+        return f"<{type(self).__name__} {self.name}, {self._state}>"
 
     # Running
 
@@ -198,7 +205,7 @@ class Worker(Generic[T]):
             EncoreError: if the subscription is refused or ends for good.
         """
         if self._state != "new":
-            raise ConfigurationError(f"worker {self.name} has already run: make a new one")
+            raise self._used_error()
         loop = asyncio.get_running_loop()
         if deadline is None:
             deadline = DrainDeadline(self.drain, loop.time)
@@ -228,7 +235,7 @@ class Worker(Generic[T]):
         consumer = await self._subscribe(self._stopping)
         if consumer is None:
             return
-        self._session = session = Session(
+        self._session = session = self._session_type(
             self.client,
             consumer,
             self._options,
@@ -263,7 +270,8 @@ class Worker(Generic[T]):
             nonlocal made
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
-                await consumer.create_letter_subscriptions()
+                if options.retry.dead_letters:
+                    await consumer.create_letter_subscriptions()
             except asyncio.CancelledError:
                 consumer.close_soon()
                 raise
@@ -276,7 +284,7 @@ class Worker(Generic[T]):
         if not options.start_retry:
             return await subscribe()
         try:
-            return await wait_until_made(subscribe, self.name, stopping, Random())
+            return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
         except asyncio.CancelledError:
             if made is not None:  # at the same moment
                 made.close_soon()
@@ -294,7 +302,7 @@ class Worker(Generic[T]):
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():
-            log.error("worker %s failed: %s", self.name, error)
+            self._log.error("worker %s failed: %s", self.name, error)
             self._ended.set_exception(error)
 
     async def handle(self, message: Message[T]) -> Outcome:
@@ -318,6 +326,11 @@ class Worker(Generic[T]):
         The outcomes name no published messages.
         """
         self._on_outcome = on_outcome
+
+    def _used_error(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"worker {self.name} is {self._state}, and a worker runs once: make a new one"
+        )
 
     # Control
 
@@ -374,7 +387,12 @@ class Worker(Generic[T]):
 
         If the worker fails later, the task that entered the context is cancelled, and the `async
         with` statement raises the worker's error.
+
+        Raises:
+            ConfigurationError: if the worker has already run. Make a new one.
         """
+        if self._state != "new" or self._background is not None:
+            raise self._used_error()
         self._parent = asyncio.current_task()
         self._started = asyncio.Event()
         self._background = asyncio.ensure_future(self.serve())
@@ -394,7 +412,7 @@ class Worker(Generic[T]):
         if task.cancelled() or task.exception() is None:
             return
         if self.on_failure == "terminate":
-            log.error("worker %s failed, and ends this process by SIGTERM", self.name)
+            self._log.error("worker %s failed, and ends this process by SIGTERM", self.name)
             os.kill(os.getpid(), signal.SIGTERM)
         if self._parent is not None:
             self._parent.cancel()

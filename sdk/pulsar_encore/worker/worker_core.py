@@ -518,7 +518,7 @@ class WorkerCore:
         )
         if breaker is not None:
             if is_outage:
-                breaker.failed(error, now_ms, was_probe=is_trial)
+                self._tell_breaker(error, now_ms, is_trial)
             elif is_trial:
                 breaker.probe_said_nothing(now_ms)
         if is_outage:
@@ -548,6 +548,10 @@ class WorkerCore:
         if job.waits_here:
             return Hold(now_ms + delay_ms, True, error)
         return Nack(delay_ms, error)
+
+    def _tell_breaker(self, error: BaseException, now_ms: int, is_trial: bool) -> None:
+        assert self._breaker is not None
+        self._breaker.failed(error, now_ms, was_probe=is_trial)
 
     def _verdict_before_call(self, job: Job, now_ms: int) -> DeadLetter | Discard | None:
         if self._is_too_old(job, now_ms):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from ..codecs.bound_codec import bind
 from ..consumer.events import ConsumerEvent
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
 from ..errors import ConfigurationError
@@ -79,6 +80,11 @@ class WorkerOptions:
             topic_name(each, "topics")
         if self.pattern is None and not names:
             raise ConfigurationError("topics must name at least one topic, got an empty collection")
+        if self.pattern is not None and self.pattern.flags & ~re.UNICODE:
+            raise ConfigurationError(
+                f"topics {self.pattern!r} has flags, which topic patterns do not have: write them "
+                'into the expression, such as "[Oo]rders-.*" for re.IGNORECASE'
+            )
         if isinstance(self.topics, Mapping):
             for each, priority in self.topics.items():
                 integer(priority, f"the priority of topic {each!r}", low=-(2**31))
@@ -120,12 +126,29 @@ class WorkerOptions:
             raise ConfigurationError(
                 f"options must be SubscribeOptions(...), got {type(self.options).__name__}"
             )
+        if not isinstance(self.initial_position, InitialPosition):
+            raise ConfigurationError(
+                "initial_position must be InitialPosition.Latest or InitialPosition.Earliest, got "
+                f"{self.initial_position!r}"
+            )
+        if not isinstance(self.state, RocksState | None):
+            raise ConfigurationError(
+                f"state must be a RocksState(path) or None, got {type(self.state).__name__}"
+            )
+        bind(self.schema, reads=True)  # raises if it is no schema
         self._check_loops()
         self._check_combinations()
 
     def _check_loops(self) -> None:
         consumed = {full_name(each) for each in self.topic_names}
         dead = self.retry.dead_letter_topic
+        if self.pattern is not None and self.publish is not None:
+            publish = full_name(self.publish.topic)
+            if re.fullmatch(full_name(self.pattern.pattern), publish):
+                raise ConfigurationError(
+                    f"publish {self.publish.topic!r} matches the pattern {self.pattern.pattern!r} "
+                    "that the worker reads, which is a loop: choose another topic"
+                )
         for name, topic in (
             ("publish", None if self.publish is None else self.publish.topic),
             ("dead_letter_topic", dead),
@@ -189,6 +212,22 @@ class WorkerOptions:
         return seconds(self.drain, "drain", low=0.0)
 
     @property
+    def consumer_state(self) -> RocksState | None:
+        """The state of the consumer: only messages whose handler started count as attempted.
+
+        A killed process would otherwise count an attempt at each message that it had prefetched.
+        """
+        if self.state is None or self.state.count_attempts is not None:
+            return self.state
+        return replace(self.state, count_attempts="explicit")
+
+    @property
+    def writes_attempts(self) -> bool:
+        """True if the worker writes each attempt to the state when its handler starts."""
+        state = self.consumer_state
+        return state is not None and state.count_attempts != "lazy"
+
+    @property
     def consumer_type(self) -> ConsumerType:
         return _CONSUMER_TYPES[Order(self.order)]
 
@@ -220,7 +259,7 @@ class WorkerOptions:
             "receiver_queue_size": self.prefetch_messages,
             "dead_letter_policy": self.dead_letter_policy(),
             "retry_enable": self.uses_retry_letters,
-            "state": self.state,
+            "state": self.consumer_state,
             "event_listener": event_listener,
         }
 

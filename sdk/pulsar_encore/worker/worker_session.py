@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from ..client import logger_of
 from ..errors import (
     ClosedError,
     ConfigurationError,
@@ -23,12 +23,13 @@ from ..errors import (
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
 from ..message import Message, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
-from .decoding import Undecodable, decoded
 from .drain_deadline import DrainDeadline
+from .failure_log import FailureLog
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
+from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .scheduler import SETTLING, Order
@@ -55,12 +56,12 @@ if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
     from ..consumer.leases.lease import Lease
 
-log: logging.Logger = logging.getLogger(__name__)
-
 _SETTLE_AGAIN_MS: Final = 5_000
-_SUCCEEDED: Final = Succeeded()
-_LOST: Final = "lost"
-_DRAIN: Final = "drain"
+SUCCEEDED: Final = Succeeded()
+LOST: Final = "lost"
+DRAIN: Final = "drain"
+_LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
+_LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
@@ -72,6 +73,8 @@ class Session:
         options: The checked parameters of the worker.
         failed: Called once with the error that ends the session.
     """
+
+    _job_type: ClassVar[type[Job]] = Job
 
     def __init__(
         self,
@@ -87,20 +90,42 @@ class Session:
         self._options = options
         self._handler = handler
         self._name = name
+        self._log = logger_of(client)(__name__)
         self.stopping: asyncio.Event = stopping
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._priorities = options.priorities
         self._topics: dict[str, tuple[int, bool]] = {}
-        self._order = Order(options.order)
+        self.order: Order = Order(options.order)
         self._max_age_ms = options.retry.max_age_ms
         publish = options.publish
         self.publish_topic: str | None = None if publish is None else publish.topic
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
+        self._writes_attempts = options.writes_attempts
         self._outbox = Outbox(client, publish)
-        self.core: WorkerCore = WorkerCore(
-            order=self._order,
+        self.core: WorkerCore = self._make_core(options)
+        self._watchdog = LoopWatchdog.watch()
+        self.slots: Slots[Any] = self._make_slots(options)
+        self._room = asyncio.Event()
+        self._alarm = Alarm(self._loop)
+        self._alarm.start(self._ring)
+        self._receiver: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._received = self._succeeded = 0
+        self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
+        self._failures = FailureLog(name, self._log)
+        self._detached: set[Job] = set()
+        self._limits: set[str] = set()  # that are in force
+        self._has_logged_long_wait = False
+        self._given_back = 0
+        self._abandoned = 0
+        #: Called with the outcome of each handler call, for tests.
+        self.on_outcome: Callable[[Outcome], None] | None = None
+
+    def _make_core(self, options: WorkerOptions) -> WorkerCore:
+        return WorkerCore(
+            order=self.order,
             concurrency=options.concurrency,
             prefetch=options.prefetch_messages,
             max_bytes=options.max_bytes,
@@ -110,30 +135,19 @@ class Session:
             rng=Random(),
             held_limit=HELD_LIMIT,
         )
-        self._watchdog = LoopWatchdog.watch()
-        self.slots: Slots[Job] = Slots(
+
+    def _make_slots(self, options: WorkerOptions) -> Slots[Any]:
+        return Slots(
             options.concurrency,
             self._next_job,
             self._handle,
             self._finished,
             timeout=options.timeout_s,
-            cancellable=handler.cancellable,
+            cancellable=self._handler.cancellable,
             stuck=self._on_stuck,
             watchdog=self._watchdog,
-            name=f"pulsar-encore handler of {name}",
+            name=f"pulsar-encore handler of {self._name}",
         )
-        self._room = asyncio.Event()
-        self._alarm = Alarm(self._loop)
-        self._alarm.start(self._ring)
-        self._receiver: asyncio.Task[None] | None = None
-        self._background: set[asyncio.Task[None]] = set()
-        self._received = self._succeeded = 0
-        self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
-        self._detached: set[Job] = set()
-        self._given_back = 0
-        self._abandoned = 0
-        #: Called with the outcome of each handler call, for tests.
-        self.on_outcome: Callable[[Outcome], None] | None = None
 
     # Taking messages
 
@@ -164,10 +178,10 @@ class Session:
         if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
             published_ms = message.publish_timestamp() - wall_now_ms(self._loop) + now
-        job = Job(
+        job = self._job_type(
             message,
             topic,
-            None if self._order is Order.NONE else self._group_of(message, topic),
+            None if self.order is Order.NONE else self._group_of(message, topic),
             size_of(message),
             message.attempt if may_be_letters else message.redelivery_count() + 1,
             published_ms,
@@ -181,7 +195,7 @@ class Session:
         self.slots.wake()
 
     def _group_of(self, message: Message, topic: str) -> Any:
-        if self._order is Order.PARTITION:
+        if self.order is Order.PARTITION:
             return topic
         try:
             key = message.ordering_key() or message.partition_key()
@@ -221,18 +235,20 @@ class Session:
         job = self.core.start(now)
         if self._has_early_verdicts:
             self._alarm.at(self.core.next_wake_ms(now))
-            if job is not None and job.is_retry:
-                self._begin_attempt(job)
+        if job is not None and self._writes_attempts:
+            self._begin_attempt(job)
         return job
 
     def _begin_attempt(self, job: Job) -> None:
-        """Write an attempt in place to the state. The consumer wrote the first one at `receive`."""
+        """Write the attempt to the state, so that it counts if the message kills the process."""
         try:
             self.consumer.begin_attempt(job.message)
         except MessageNotHeldError:
             pass  # noticed at the end of the call
         except EncoreError as error:
-            log.error("worker %s: the attempt at %r is not recorded: %s", self._name, job, error)
+            self._log.error(
+                "worker %s: the attempt at %r is not recorded: %s", self._name, job, error
+            )
 
     async def _handle(self, job: Job) -> None:
         message: Message = job.message
@@ -248,10 +264,12 @@ class Session:
 
     def extend(self, job: Job, seconds: float) -> None:
         if not self.slots.extend(job, seconds):
-            log.warning("worker %s: the handler of %r has ended already", self._name, job.message)
+            self._log.warning(
+                "worker %s: the handler of %r has ended already", self._name, job.message
+            )
 
     def detach(self, job: Job, lease: float) -> Lease:
-        if self._order is not Order.NONE:
+        if self.order is not Order.NONE:
             raise ConfigurationError(
                 'detach needs order="none": with an order, the next message of the key or '
                 "partition has to wait for this one. Keep the handler running, and give it more "
@@ -278,7 +296,7 @@ class Session:
 
     def _finished(self, job: Job, result: SlotResult) -> None:
         core, now = self.core, now_ms(self._loop)
-        outcome = _SUCCEEDED if type(result) is Returned else self._outcome_of(result)
+        outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
         if job in self._detached or not self.consumer.holds(job.message):
@@ -286,7 +304,7 @@ class Session:
             self._detached.discard(job)
             core.remove(job)
             if type(outcome) is Failed:
-                log.warning(
+                self._log.warning(
                     "worker %s: the handler of %r failed after the message was settled or lost: %r",
                     self._name,
                     job.message,
@@ -299,6 +317,9 @@ class Session:
         self._count(outcome)
         message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
+        if isinstance(action, Hold | Nack | RetryLetter):
+            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
+            self._failures.retried(message, attempt, action.error, delay_ms, now)
         if self.on_outcome is not None:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
@@ -307,6 +328,38 @@ class Session:
             self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
+            self._note_limits()
+        elif self._limits:
+            self._note_limits()
+
+    def _note_limits(self) -> None:
+        """Log when the breaker opens or closes, and when the reject limit is reached or left."""
+        core, limits = self.core, set[str]()
+        if core.is_breaker_open:
+            limits.add("breaker")
+        if core.is_reject_limit_reached:
+            limits.add("rejections")
+        if limits == self._limits:
+            return
+        began, ended = limits - self._limits, self._limits - limits
+        self._limits = limits
+        snapshot = core.snapshot()
+        if "breaker" in began:
+            self._log.warning(
+                "worker %s: the breaker is open and only probes start: %r",
+                self._name,
+                snapshot.breaker_error,
+            )
+        if "rejections" in began:
+            self._log.error(
+                "worker %s: %d messages in a row were rejected. It takes one message each 30 s "
+                "until one is processed, and dead-letters none. Last error: %r",
+                self._name,
+                snapshot.rejects_in_row,
+                snapshot.reject_error,
+            )
+        for each in sorted(ended):
+            self._log.warning("worker %s goes on: the %s ended", self._name, _LIMITS[each])
 
     def _outcome(
         self,
@@ -322,12 +375,12 @@ class Session:
     def _outcome_of(self, result: SlotResult) -> Succeeded | Failed | Lost | None:
         match result:
             case Returned():
-                return _SUCCEEDED
+                return SUCCEEDED
             case TimedOut():
                 return Failed(self._timeout_error())
-            case Cancelled(reason) | Raised(_, reason) if reason == _DRAIN:
+            case Cancelled(reason) | Raised(_, reason) if reason == DRAIN:
                 return None
-            case Cancelled(reason) | Raised(_, reason) if reason == _LOST:
+            case Cancelled(reason) | Raised(_, reason) if reason == LOST:
                 return Lost()
             case Raised(error, reason):
                 if reason != TIMEOUT:
@@ -342,13 +395,17 @@ class Session:
     def _timeout_error(self) -> TimeoutError:
         return TimeoutError(f"the handler took longer than {self._options.timeout_s:g} s")
 
-    def _on_stuck(self, job: Job, reason: str) -> None:
-        log.error(
-            "worker %s: the handler of %r ignores its cancellation (%s) and keeps its slot",
+    def _on_stuck(self, call: Any, reason: str) -> None:
+        self._log.error(
+            "worker %s: the handler of %s ignores its cancellation (%s) and keeps its slot",
             self._name,
-            job.message,
+            self._text_of(call),
             reason,
         )
+
+    def _text_of(self, call: Any) -> str:
+        """Return the message of a job in a slot, as text."""
+        return repr(call.message)
 
     def _count(self, outcome: Succeeded | Failed | Lost) -> None:
         if type(outcome) is Succeeded:
@@ -368,7 +425,9 @@ class Session:
             self._failed(error)
         except EncoreError as error:
             # For example, the disk of the state is full. The message stays held.
-            log.error("worker %s: %r is not settled, trying again: %s", self._name, job, error)
+            self._log.error(
+                "worker %s: %r is not settled, trying again: %s", self._name, job, error
+            )
             if type(action) is not Hold:
                 self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
                 self.update()
@@ -380,8 +439,9 @@ class Session:
             self.core.settled(job, now_ms(self._loop))
             return
         match action:
-            case Hold(counted=counted, error=error):
+            case Hold(due_ms=due_ms, counted=counted, error=error):
                 self._counts["retried"] += 1
+                self._log_long_wait(due_ms - now_ms(self._loop))
                 if counted:
                     job.message = consumer.fail_in_place(message, error=error)
             case Nack(delay_ms=delay_ms, error=error):
@@ -390,13 +450,24 @@ class Session:
                 self.core.settled(job, now_ms(self._loop))
             case Discard(reason=reason):
                 self._counts["discarded"] += 1
-                log.warning("worker %s discarded %r: %s", self._name, message, reason)
+                self._log.warning("worker %s discarded %r: %s", self._name, message, reason)
                 consumer.acknowledge(message)
                 self.core.settled(job, now_ms(self._loop))
             case RetryLetter(delay_ms=delay_ms, error=error):
                 self._in_background(self._send_retry_letter(job, delay_ms, error))
             case DeadLetter():
                 self._in_background(self._dead_letter(job, action))
+
+    def _log_long_wait(self, delay_ms: int) -> None:
+        if delay_ms > _LONG_WAIT_MS and not self._has_logged_long_wait:
+            self._has_logged_long_wait = True
+            self._log.warning(
+                "worker %s: a message waits here for %.0f s%s. It fills the unacked window of the "
+                "subscription meanwhile",
+                self._name,
+                delay_ms / 1000,
+                "" if self.order is Order.NONE else ", and its key or partition waits behind it",
+            )
 
     async def _send_retry_letter(self, job: Job, delay_ms: int, error: BaseException) -> None:
         try:
@@ -439,7 +510,11 @@ class Session:
     def _lose(self, job: Job) -> None:
         self._counts["lost"] += 1
         self.core.remove(job)
-        self.slots.cancel(job, _LOST)
+        self._cancel(job)
+
+    def _cancel(self, job: Job) -> None:
+        """Cancel the handler of a message that another consumer has now."""
+        self.slots.cancel(job, LOST)
 
     def _lose_messages(self) -> None:
         """Cancel the handlers of messages that a seek or a rewind took away, and drop those."""
@@ -467,13 +542,13 @@ class Session:
         slots, loop = self.slots, self._loop
         slots.stop()
         await slots.join(loop.time() + deadline.handlers_left_s())
-        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, DRAIN)
         self._abandoned = len(abandoned)
-        for job in abandoned:
-            log.error(
-                "worker %s: the handler of %r ignores its cancellation and is left behind",
+        for call in abandoned:
+            self._log.error(
+                "worker %s: the handler of %s ignores its cancellation and is left behind",
                 self._name,
-                job.message,
+                self._text_of(call),
             )
         if self._background:
             await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
@@ -482,7 +557,7 @@ class Session:
             async with asyncio.timeout(deadline.flush_left_s()):
                 await self.consumer.flush()
         except (TimeoutError, EncoreError) as error:
-            log.warning("worker %s: acks are not confirmed: %r", self._name, error)
+            self._log.warning("worker %s: acks are not confirmed: %r", self._name, error)
 
     def _end_receiving(self) -> None:
         if self._receiver is not None:
@@ -498,21 +573,22 @@ class Session:
     async def close(self, deadline: DrainDeadline) -> None:
         """Close the consumer and the producers, within the budget."""
         self._end_receiving()
-        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, _DRAIN)
+        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, DRAIN)
+        self._give_back()
         self._watchdog.release()
         self._alarm.close()
         for task in self._background:
             task.cancel()
         try:
             async with asyncio.timeout(deadline.left_s()):
-                await self._outbox.close()
-                await self.consumer.close()
+                await asyncio.gather(self._outbox.close(), self.consumer.close())
         except TimeoutError:
-            log.warning(
+            self._log.warning(
                 "worker %s: the broker did not confirm the close in time; messages whose acks are "
                 "unconfirmed may be redelivered",
                 self._name,
             )
+            self._outbox.abandon()
             self.consumer.close_soon()
 
     # What is seen from outside
@@ -520,8 +596,8 @@ class Session:
     def long_handlers(self) -> tuple[LongHandler, ...]:
         now = self._loop.time()
         return tuple(
-            LongHandler(message=repr(job.message), running=now - started_s)
-            for job, started_s in self.slots.running().items()
+            LongHandler(message=self._text_of(call), running=now - started_s)
+            for call, started_s in self.slots.running().items()
             if now - started_s > LONG_HANDLER_S
         )
 
@@ -550,12 +626,12 @@ class Session:
             blocked=snapshot.blocked,
             held_keys=held_keys,
             long_handlers=self.long_handlers(),
-            stuck_handlers=self._abandoned,
+            stuck_handlers=self._abandoned + len(self.slots.stuck()),
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain."""
-        return self._abandoned
+        """Return how many handlers were left behind by the drain and still run."""
+        return self.slots.left_behind()
 
     def report(self) -> Report:
         return Report(

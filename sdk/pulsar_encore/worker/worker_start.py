@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from ..errors import ConsumerBusy, EncoreError, TransportError
-from ..eventloop.close_once import seen
 from ..values.backoff import Backoff
 
-log: logging.Logger = logging.getLogger(__name__)
-
 _BACKOFF: Final = Backoff(min_delay=0.5, max_delay=30, jitter=0.2)
+#: An attempt that takes longer is logged, because connecting can take a minute without an error.
+_SILENCE_S: Final = 5.0
 T = TypeVar("T")
 
 
@@ -30,17 +29,33 @@ def can_wait_for(error: BaseException) -> bool:
 
 
 async def wait_until_made(
-    make: Callable[[], Coroutine[Any, Any, T]], name: str, stopping: asyncio.Event, rng: Random
+    make: Callable[[], Awaitable[T]],
+    name: str,
+    stopping: asyncio.Event,
+    rng: Random,
+    log: logging.Logger,
 ) -> T | None:
-    """Call `make` until it succeeds; None if `stopping` was set first, which cancels the call.
+    """Call `make` until it succeeds; None if `stopping` was set first.
+
+    An attempt that is in progress when `stopping` is set is cancelled, so that the process can end
+    at once.
 
     Raises:
         EncoreError: at once, if another attempt cannot help.
     """
     failed, logged = 0, ""
+
+    def on_silence() -> None:
+        nonlocal logged
+        if not logged:
+            logged = "silence"
+            log.warning(
+                "worker %s waits to start: no answer from the broker for %g s", name, _SILENCE_S
+            )
+
     while not stopping.is_set():
         try:
-            return await _unless_stopped(make(), stopping)
+            return await _unless_stopped(make, stopping, on_silence)
         except EncoreError as error:
             if not can_wait_for(error):
                 raise
@@ -58,17 +73,21 @@ async def wait_until_made(
     return None
 
 
-async def _unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
-    """Await `work`; cancel it and return None if `stopping` is set first.
-
-    A subscribe can take as long as the broker is away, and a drain must not wait for that.
-    """
-    working = asyncio.ensure_future(work)
+async def _unless_stopped(
+    make: Callable[[], Awaitable[T]], stopping: asyncio.Event, on_silence: Callable[[], None]
+) -> T | None:
+    """Await `make()`; cancel it and return None if `stopping` is set before it ends."""
+    making = asyncio.ensure_future(make())
     stopped = asyncio.ensure_future(stopping.wait())
+    both = (making, stopped)
     try:
-        await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(both, timeout=_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            on_silence()
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopped.cancel()
-        if not working.done():
-            seen(working).cancel()
-    return working.result() if working.done() else None
+        making.cancel()  # changes nothing if it has ended
+    # A result that came in spite of the cancellation is returned, so that the caller closes it.
+    await asyncio.wait((making,))
+    return None if making.cancelled() else making.result()

@@ -131,6 +131,22 @@ async def test_an_id_without_its_topic_is_refused(client: encore.Client, topic: 
         await consumer.acknowledge(id_without_topic)
 
 
+async def test_a_pattern_does_not_add_the_letter_topics_of_its_own_subscription(
+    client: encore.Client, topic: str
+) -> None:
+    """Otherwise a message that always fails would get letters of letters without end."""
+    dead, other = f"{topic}-dead", f"{topic}-other-DLQ"
+    letters = (f"{topic}-a-{SUBSCRIPTION}-DLQ", f"{topic}-a-{SUBSCRIPTION}-RETRY", dead)
+    for each in (f"{topic}-a", *letters, other):
+        await publish(client, each, [each.encode()])
+    policy = encore.DeadLetterPolicy(1, dead_letter_topic=dead)
+    pattern = re.compile(f"nothing|{topic.rpartition('/')[2]}-.*")  # without a namespace
+    consumer = await subscribe(client, pattern, Shared, dead_letter_policy=policy)
+    assert sorted(data(await take(consumer, 2))) == sorted([f"{topic}-a".encode(), other.encode()])
+    with pytest.raises(encore.ReceiveTimeout):
+        await consumer.receive(timeout=0.3)
+
+
 async def test_a_pattern_matches_existing_and_new_topics(client: encore.Client, topic: str) -> None:
     await publish(client, f"{topic}-a", [b"a"])
     await publish(client, f"{topic}-b", [b"b"])

@@ -64,3 +64,12 @@ async def consume(client: encore.Client) -> None:
     message.data().encode()  # wrong
     encore.DeadLetterPolicy(max_redeliver_count="3")  # wrong
     await client.create_producer("orders", compression_type="ZLib")  # wrong
+
+
+def build(client: encore.Client) -> None:
+    encore.Wroker(client, "orders", "billing", print)  # wrong
+    encore.Worker(client, "orders", "billing", print, order="keys")  # wrong
+    encore.Worker(client, "orders", handler=print)  # wrong
+    encore.RetryPolicy(attempts="3")  # wrong
+    encore.Breaker(on="ConnectionError")  # wrong
+    encore.SubscribeOptions(consumer_type=encore.ConsumerType.Shared)  # wrong

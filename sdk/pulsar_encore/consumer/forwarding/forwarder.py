@@ -58,7 +58,7 @@ class _Forwarding:
         message: The original, in state FORWARDING.
         kind: A retry letter, a dead letter, or the dead letter of a rejected message.
         cumulative: True if the ack of the original is cumulative.
-        keep: True if the original stays held when the letter fails, and the caller still waits.
+        keep: True if the original stays held when the letter fails.
         failed_before: How often letters of this message failed before.
         due: For an overflowed nack, the due time in ms since the epoch.
         outcome: Awaited by a caller; None without one.
@@ -105,7 +105,6 @@ class Forwarder:
         self._loop = asyncio.get_running_loop()
         self._rng = Random()
         self._in_flight: set[_Forwarding] = set()
-        self._is_closing = False
         self._drained: asyncio.Future[None] | None = None
         self._log = LetterLog(self._loop, logger_of)
         self.retry_letters: int = 0
@@ -375,10 +374,9 @@ class Forwarder:
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         wall_now = self._wall_now()
-        # If the caller was cancelled, nobody else would settle the message. At `close` the broker
-        # redelivers it anyway, and no attempt is counted.
-        is_awaited = forwarding.outcome is None or not forwarding.outcome.done()
-        if forwarding.keep and (is_awaited or self._is_closing):
+        outcome = forwarding.outcome
+        # After a cancelled call nobody knows that the message would be held again.
+        if forwarding.keep and outcome is not None and not outcome.cancelled():
             self._settlement.keep_held(forwarding.message)
         # The attempt of an overflowed nack was counted, and its delay stays.
         elif forwarding.due is not None:
@@ -389,17 +387,16 @@ class Forwarder:
             producer = self._topics.producer(forwarding.topic, forwarding.form)
             delay_ms = producer.retry_delay_ms(forwarding.failed_before)
             self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
-        if forwarding.outcome is None or forwarding.keep:
+        if outcome is None or forwarding.keep:
             self._log.failed(forwarding.topic, error)
-        if forwarding.outcome is not None and not forwarding.outcome.done():
-            forwarding.outcome.set_exception(error)
+        if outcome is not None and not outcome.done():
+            outcome.set_exception(error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
 
     async def close(self) -> None:
         """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
-        self._is_closing = True
         if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from ...codecs.codec import SchemaInfo
 from ...errors import ClosedError, TopicNotFound
 from ...eventloop.affinity import LoopEnd, end_all, running_loop
+from ...eventloop.close_once import seen
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...values.topic_names import full_name
 from ...wire import pulsar_pb2 as pb
@@ -37,6 +38,7 @@ from .producer.native_producer import NativeProducer, open_producer
 from .wire_schema import known_info
 
 _NAME_DIGITS: Final = 5  # as many as in Java
+_CLOSE_S: Final = 1.0  # how long `close` waits for the broker's answers to the close commands
 
 
 class _LoopScope:
@@ -211,9 +213,13 @@ class NativeTransport:
         scope = self._scopes.get(asyncio.get_running_loop())
         if scope is not None and not self._closed:
             self._closed = True
-            await asyncio.gather(
-                *(handle.close() for handle in list(scope.handles)), return_exceptions=True
-            )
+            closing = [
+                seen(asyncio.ensure_future(handle.close())) for handle in list(scope.handles)
+            ]
+            if closing:
+                # The end of the connections has the same effect. A broker that is silent, such as
+                # behind a network partition, would hold the end of the process for 30 s otherwise.
+                await asyncio.wait(closing, timeout=_CLOSE_S)
         self.shutdown()
         if scope is not None:
             await scope.lookup.pool.gone()

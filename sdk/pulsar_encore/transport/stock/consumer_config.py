@@ -13,6 +13,7 @@ import _pulsar
 
 from ...errors import NotSupportedError
 from ...options import Subscription
+from ...values.topic_names import full_name
 from .client_config import native_enum
 from .stock_schemas import schema_info
 
@@ -110,5 +111,28 @@ def _role_prefix(name: str) -> str:
 
 def subscribed_topics(subscription: Subscription) -> Any:
     if subscription.pattern is not None:
-        return _pulsar.TopicRegex(subscription.pattern)
+        return _pulsar.TopicRegex(_regex_of(subscription.pattern, subscription.excluded_topics))
     return subscription.topics[0] if len(subscription.topics) == 1 else list(subscription.topics)
+
+
+def _regex_of(pattern: str, excluded: tuple[str, ...]) -> str:
+    """Return a pattern for the C++ client, which compares it with names without their domain.
+
+    A lookahead behind the namespace excludes topics. The C++ client takes everything before the
+    last slash for the namespace.
+    """
+    path = full_name(pattern).partition("://")[2]
+    parts = path.split("/", 2)
+    if len(parts) != 3:
+        return path
+    namespace = "/".join(parts[:2]) + "/"
+    name = f"(?:{parts[2]})" if "|" in parts[2] else parts[2]
+    if not excluded:
+        return namespace + name
+    endings = []
+    for each in excluded:
+        if "://" not in each:
+            endings.append(f".*{re.escape(each)}")
+        elif each.partition("://")[2].startswith(namespace):
+            endings.append(re.escape(each.partition("://")[2].removeprefix(namespace)))
+    return f"{namespace}(?!(?:{'|'.join(endings)})(?:-partition-\\d+)?$){name}"

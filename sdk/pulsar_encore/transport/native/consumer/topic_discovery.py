@@ -98,6 +98,7 @@ class TopicDiscovery:
                 subscription.pattern,
                 subscription.regex_subscription_mode,
                 subscription.pattern_auto_discovery_period,
+                subscription.excluded_topics,
             )
         self._round = lookup.make_round()
         self._discovering: asyncio.Task[None] | None = None

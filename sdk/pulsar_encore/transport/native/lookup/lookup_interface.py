@@ -55,16 +55,23 @@ class NamePattern:
     Tenant and namespace are literal, and the domain is ignored. `path` is the pattern without its
     domain, as brokers take it.
 
+    Args:
+        pattern: The expression, with or without domain, tenant and namespace.
+        excluded: Endings of full names that do not match.
+
     Raises:
         InvalidTopicName: if it is not a regular expression, or has no namespace.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, excluded: tuple[str, ...] = ()) -> None:
+        self._excluded = excluded
         self.path: str = full_name(pattern).partition("://")[2]
         parts = self.path.split("/", 2)
         if len(parts) != 3:
             raise InvalidTopicName(f"the pattern {pattern!r} must be tenant/namespace/expression")
         self.namespace: str = "/".join(parts[:2])
+        if "|" in parts[2]:  # an alternative of the name, not of the whole path
+            self.path = f"{self.namespace}/(?:{parts[2]})"
         try:
             self._matches: Callable[[str], object] = re.compile(self.path).fullmatch
         except re.error as error:
@@ -72,4 +79,5 @@ class NamePattern:
 
     def matches(self, topic: str) -> bool:
         """Return True if the pattern matches a topic's full name, or the topic of a partition."""
-        return bool(self._matches(base_name(topic).partition("://")[2]))
+        name = base_name(topic)
+        return bool(self._matches(name.partition("://")[2])) and not name.endswith(self._excluded)

@@ -33,11 +33,16 @@ class PatternWatch:
     `period_s`."""
 
     def __init__(
-        self, lookup: Lookup, pattern: str, mode: RegexSubscriptionMode, period_s: float
+        self,
+        lookup: Lookup,
+        pattern: str,
+        mode: RegexSubscriptionMode,
+        period_s: float,
+        excluded: tuple[str, ...] = (),
     ) -> None:
         self._lookup = lookup
         self._log = lookup.pool.settings.logger_of(LOG_NAME)
-        self._pattern = NamePattern(pattern)
+        self._pattern = NamePattern(pattern, excluded)
         self._mode = mode
         self._period_s = period_s
         self._names: set[str] = set()  # each partition by its own

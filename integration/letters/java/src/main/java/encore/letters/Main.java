@@ -222,6 +222,83 @@ public final class Main {
         }
     }
 
+    public enum Colour { RED, BLUE }
+
+    /** A record in a list and a map of {@link Order}. */
+    public static final class Line {
+        public String sku;
+        public int count;
+
+        @Override
+        public String toString() {
+            return count + " of " + sku;
+        }
+    }
+
+    /** The key of a pair. */
+    public static final class OrderKey {
+        public long id;
+
+        @Override
+        public String toString() {
+            return "key " + id;
+        }
+    }
+
+    /** A record with a field of each form that JSON has. */
+    public static final class Order {
+        public long id;
+        public int count;
+        public double total;
+        public float share;
+        public boolean paid;
+        public String name;
+        public Long number;
+        public Colour colour;
+        public byte[] raw;
+        public List<Line> lines;
+        public Map<String, Line> bySku;
+        public List<Colour> colours;
+
+        static Order example() {
+            Line line = new Line();
+            line.sku = "x";
+            line.count = 2;
+            Order order = new Order();
+            order.id = 7;
+            order.count = 3;
+            order.total = 1.5;
+            order.share = 0.5f;
+            order.paid = true;
+            order.name = "Ada";
+            order.colour = Colour.BLUE;
+            order.raw = new byte[] {-1, 0};
+            order.lines = List.of(line);
+            order.bySku = Map.of("x", line);
+            order.colours = List.of(Colour.RED);
+            return order;
+        }
+
+        @Override
+        public String toString() {
+            return id + " " + count + " " + total + " " + share + " " + paid + " " + name + " "
+                    + number + " " + colour + " " + List.of(raw[0], raw[1]) + " " + lines + " "
+                    + bySku + " " + colours;
+        }
+    }
+
+    private static Kind<KeyValue<OrderKey, Order>> orders(
+            Schema<OrderKey> key, Schema<Order> value, KeyValueEncodingType encoding) {
+        OrderKey id = new OrderKey();
+        id.id = 5;
+        List<KeyValue<OrderKey, Order>> pairs = new ArrayList<>();
+        pairs.add(new KeyValue<>(id, Order.example()));
+        pairs.add(new KeyValue<>(id, null));
+        pairs.add(new KeyValue<>(null, Order.example()));
+        pairs.add(null);
+        return new Kind<>(Schema.KeyValue(key, value, encoding), pairs);
+    }
+
     /** A schema with the values to send; null is a message without a value. */
     private record Kind<T>(Schema<T> schema, List<T> values) {}
 
@@ -246,6 +323,14 @@ public final class Main {
                     KeyValueEncodingType.SEPARATED), pairs);
             case "inline" -> new Kind<>(Schema.KeyValue(Schema.STRING, Schema.STRING,
                     KeyValueEncodingType.INLINE), pairs);
+            case "order" -> new Kind<>(Schema.JSON(Order.class), orNull(Order.example()));
+            case "order-avro" -> new Kind<>(Schema.AVRO(Order.class), orNull(Order.example()));
+            case "order-inline" -> orders(Schema.JSON(OrderKey.class), Schema.JSON(Order.class),
+                    KeyValueEncodingType.INLINE);
+            case "order-separated" -> orders(Schema.JSON(OrderKey.class),
+                    Schema.JSON(Order.class), KeyValueEncodingType.SEPARATED);
+            case "order-avro-separated" -> orders(Schema.AVRO(OrderKey.class),
+                    Schema.AVRO(Order.class), KeyValueEncodingType.SEPARATED);
             default -> throw new IllegalArgumentException("no schema " + name);
         };
     }

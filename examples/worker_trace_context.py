@@ -1,6 +1,6 @@
 """Trace each call: a log filter adds the trace, and a decorator opens a session for each message.
 
-python examples/worker_tracing.py
+python examples/worker_trace_context.py
 """
 
 import asyncio

@@ -1,0 +1,233 @@
+"""A running `BatchWorker`: a `Session` whose handler gets a list of messages.
+
+`batch_core` decides; this file does the I/O that differs from `worker_session`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from itertools import takewhile
+from random import Random
+from typing import Any, ClassVar, Final
+
+from ..errors import ConfigurationError
+from ..eventloop.alarm import now_ms
+from ..message import Message, set_handler_context
+from ..values.message_id import MessageId
+from .batch_core import BatchCore, ListJob, MessageList
+from .batch_failure import BatchFailure
+from .batch_options import BatchOptions
+from .handler_context import HandlerContext
+from .health import Health
+from .message_values import decoded
+from .scheduler import GONE, Job
+from .scheduler import LOST as LOST_STATE
+from .slots import Result as SlotResult
+from .slots import Returned, Slots
+from .worker_core import Failed, Lost, Nack, Order, WorkerCore
+from .worker_options import HELD_LIMIT, WorkerOptions
+from .worker_session import DRAIN, LOST, SUCCEEDED, Session
+
+#: Nacked messages that failed alone and are remembered, at most.
+_REMEMBERED: Final = 10_000
+
+
+class BatchSession(Session):
+    """One run of a `BatchWorker` on one consumer."""
+
+    _job_type: ClassVar[type[Job]] = ListJob
+
+    def _make_core(self, options: WorkerOptions) -> WorkerCore:
+        assert isinstance(options, BatchOptions)
+        self._failed_alone: OrderedDict[MessageId, None] = OrderedDict()
+        self._lists = BatchCore(
+            order=self.order,
+            max_messages=options.max_messages,
+            max_wait_ms=options.max_wait_ms,
+            is_suspect=self._is_suspect,
+            concurrency=options.concurrency,
+            prefetch=options.prefetch_messages,
+            max_bytes=options.max_bytes,
+            retry=options.retry,
+            breaker=options.breaker,
+            reject_limit=options.reject_limit,
+            rng=Random(),
+            held_limit=HELD_LIMIT,
+        )
+        return self._lists
+
+    def _make_slots(self, options: WorkerOptions) -> Slots[Any]:
+        slots: Slots[MessageList] = Slots(
+            options.concurrency,
+            self._next_list,
+            self._handle_list,
+            self._list_finished,
+            timeout=options.timeout_s,
+            cancellable=self._handler.cancellable,
+            stuck=self._on_stuck,
+            watchdog=self._watchdog,
+            name=f"pulsar-encore handler of {self._name}",
+        )
+        return slots
+
+    def _is_suspect(self, job: ListJob) -> bool:
+        message: Message = job.message
+        has_failed = message.message_id() in self._failed_alone
+        if has_failed:
+            del self._failed_alone[message.message_id()]
+        # With durable attempts, the earlier attempt may have ended its process. In a list it would
+        # use up the attempts of the other messages, too.
+        return has_failed or job.is_attempt_exact
+
+    # Taking messages
+
+    def _take(self, message: Message) -> None:
+        super()._take(message)
+        self._alarm.at(self._lists.list_due_ms())
+
+    # Running handlers
+
+    def _next_list(self) -> MessageList | None:
+        if self.stopping.is_set():
+            return None
+        now = now_ms(self._loop)
+        messages = self._lists.start_list(now)
+        if self._has_early_verdicts or messages is not None:
+            self._alarm.at(self.core.next_wake_ms(now))
+        if messages is not None:
+            if not self._room.is_set() and self.core.demand() > 0:
+                self._room.set()  # the next list is gathered while this one runs
+            if self._writes_attempts:
+                for job in messages.jobs:
+                    self._begin_attempt(job)
+        return messages
+
+    async def _handle_list(self, messages: MessageList) -> None:
+        values = self._decode(messages)
+        passed = messages.passed
+        if not passed:
+            return
+        contexts = {job: HandlerContext(self, job) for job in passed}
+        for job, context in contexts.items():
+            set_handler_context(job.message, context)
+        results = HandlerContext(self, passed[0])
+        try:
+            result = await self._handler.call_list(
+                values, [job.message for job in passed], results.add_result
+            )
+            if result is not None:
+                results.add_result(result)
+        except BatchFailure as failure:
+            self._note_failures(messages, failure)
+        finally:
+            for job in passed:
+                set_handler_context(job.message, None)
+        processed = self._processed(messages)
+        if processed:
+            outgoing = results.outgoing
+            for job in processed:
+                outgoing += contexts[job].outgoing
+            if outgoing:
+                await self._outbox.store(outgoing)
+
+    def _decode(self, messages: MessageList) -> list[Any]:
+        """Return the values for the handler, and note which messages have one."""
+        values = []
+        for job in messages.jobs:
+            try:
+                values.append(decoded(job.message))
+            except Exception as error:
+                messages.errors[job] = error
+                if self.order is not Order.NONE:
+                    break  # the messages behind it wait until it is settled
+            else:
+                messages.passed.append(job)
+        return values
+
+    def _note_failures(self, messages: MessageList, failure: BatchFailure) -> None:
+        passed = messages.passed
+        wrong = [index for index in failure.errors if index >= len(passed)]
+        if wrong:
+            raise ConfigurationError(
+                f"BatchFailure has the index {wrong[0]}, and the list has {len(passed)} messages: "
+                "give the positions of the failed messages in the list"
+            ) from failure
+        for index, error in failure.errors.items():
+            messages.errors[passed[index]] = error
+
+    def _processed(self, messages: MessageList) -> list[ListJob]:
+        """Return the messages that the handler got and that are acked."""
+        errors = messages.errors
+        if self.order is Order.NONE:
+            return [job for job in messages.passed if job not in errors]
+        return list(takewhile(lambda job: job not in errors, messages.passed))
+
+    def extend(self, job: Job, seconds: float) -> None:
+        assert isinstance(job, ListJob)
+        if job.running_in is None or not self.slots.extend(job.running_in, seconds):
+            self._log.warning(
+                "worker %s: the handler of %r has ended already", self._name, job.message
+            )
+
+    def _list_finished(self, messages: MessageList, result: SlotResult) -> None:
+        outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
+        if type(result) is Returned and result.reason == DRAIN and messages.errors:
+            self._finish_in_drain(messages)
+            return
+        if outcome is None:
+            return  # the drain gives the messages back
+        now = now_ms(self._loop)
+        error = outcome.error if type(outcome) is Failed else None
+        for job in messages.jobs:
+            if job.state not in (GONE, LOST_STATE) and not self.consumer.holds(job.message):
+                # The handler has settled the message, or another consumer has it now.
+                self.core.remove(job)
+            self._detached.discard(job)
+        if error is not None or messages.errors:
+            self._counts["failed"] += 1
+        if error is None and type(outcome) is not Lost:
+            self._succeeded += len(self._processed(messages))
+        actions = self._lists.finished_list(messages, error, now, lost=type(outcome) is Lost)
+        for job, action in actions:
+            if type(action) is Nack and job.is_alone:
+                self._remember(job)
+            self._act(job, action)
+        if not self._room.is_set() and self.core.demand() > 0:
+            self._room.set()
+        self._alarm.at(self.core.next_wake_ms(now))
+
+    def _finish_in_drain(self, messages: MessageList) -> None:
+        """Ack what a cancelled handler processed. The drain gives the failed messages back."""
+        for job in self._processed(messages):
+            if self.consumer.holds(job.message):
+                self._succeeded += 1
+                self.consumer.acknowledge(job.message)
+            self.core.remove(job)
+
+    def _remember(self, job: ListJob) -> None:
+        message: Message = job.message
+        self._failed_alone[message.message_id()] = None
+        if len(self._failed_alone) > _REMEMBERED:
+            self._failed_alone.popitem(last=False)
+
+    # Messages that another consumer has now
+
+    def _cancel(self, job: Job) -> None:
+        assert isinstance(job, ListJob)
+        running = job.running_in
+        # The last message first: usually the messages of a list are lost in their order.
+        if running is not None and all(
+            each.state in (GONE, LOST_STATE) for each in reversed(running.jobs)
+        ):
+            self.slots.cancel(running, LOST)
+
+    # What is seen from outside
+
+    def _text_of(self, call: Any) -> str:
+        assert isinstance(call, MessageList)
+        first, count = call.jobs[0].message, len(call.jobs)
+        return repr(first) if count == 1 else f"{count} messages from {first!r} on"
+
+    def health(self, state: str) -> Health:
+        return replace(super().health(state), running=len(self.slots.running()))

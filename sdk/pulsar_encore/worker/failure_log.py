@@ -1,0 +1,64 @@
+"""Log lines about failed attempts: one for each kind of failure in 10 s, with its traceback."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from types import CodeType
+from typing import Final, TypeAlias
+
+from ..message import Message
+from .retry_policy import Retry
+
+_EVERY_MS: Final = 10_000
+_MOST_KINDS: Final = 1_000  # the kind that was logged first is forgotten first
+
+_Kind: TypeAlias = "tuple[type[BaseException], CodeType | None]"
+
+
+class FailureLog:
+    """The failed attempts of one worker that are followed by another attempt.
+
+    Without these lines, an error in a handler would be seen only when the attempts are used up.
+    """
+
+    def __init__(self, worker: str, logger: logging.Logger) -> None:
+        self._worker = worker
+        self._log = logger
+        self._lines: OrderedDict[_Kind, tuple[int, int]] = OrderedDict()  # time, left out since
+
+    def retried(
+        self, message: Message, attempt: int, error: BaseException, delay_ms: int, now_ms: int
+    ) -> None:
+        """Log a failed attempt at WARNING. `Retry` is no failure, and is not logged."""
+        if isinstance(error, Retry):
+            return
+        kind = (type(error), _raised_in(error))
+        at_ms, left_out = self._lines.get(kind, (now_ms - _EVERY_MS, 0))
+        if now_ms - at_ms < _EVERY_MS:
+            self._lines[kind] = (at_ms, left_out + 1)
+            return
+        self._log.warning(
+            "worker %s: attempt %d at %r failed, the next one is in %.1f s%s: %r",
+            self._worker,
+            attempt,
+            message,
+            delay_ms / 1000,
+            f" ({left_out} more failures of this kind since the last line)" if left_out else "",
+            error,
+            exc_info=error,
+        )
+        self._lines.pop(kind, None)
+        self._lines[kind] = (now_ms, 0)
+        if len(self._lines) > _MOST_KINDS:
+            self._lines.popitem(last=False)
+
+
+def _raised_in(error: BaseException) -> CodeType | None:
+    """Return the code of the function that raised an error."""
+    step = error.__traceback__
+    if step is None:
+        return None
+    while step.tb_next is not None:
+        step = step.tb_next
+    return step.tb_frame.f_code
