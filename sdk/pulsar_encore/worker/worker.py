@@ -275,22 +275,33 @@ class Worker(Generic[T]):
 
     async def _subscribe(self, stopping: asyncio.Event) -> Consumer | None:
         options = self._options
+        made: Consumer | None = None
 
         async def subscribe() -> Consumer:
+            nonlocal made
             # Before the first event, which may come before there is a session.
             self._standby = self._new_standby()
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
                 if options.retry.dead_letters:
                     await consumer.create_letter_subscriptions()
+            except asyncio.CancelledError:
+                consumer.close_soon()
+                raise
             except BaseException:
                 await consumer.close()
                 raise
+            made = consumer
             return consumer
 
         if not options.start_retry:
             return await subscribe()
-        return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
+        try:
+            return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
+        except asyncio.CancelledError:
+            if made is not None:  # at the same moment
+                made.close_soon()
+            raise
 
     def _on_event(self, event: ConsumerEvent) -> None:
         if isinstance(event, BecameActive | BecameInactive | Disconnected):

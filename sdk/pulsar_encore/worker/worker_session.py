@@ -21,7 +21,7 @@ from ..errors import (
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
-from ..message import Message, set_handler_context, size_of
+from ..message import Message, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
 from .drain_deadline import DrainDeadline
 from .failure_log import FailureLog
@@ -32,7 +32,7 @@ from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
-from .scheduler import Order
+from .scheduler import SETTLING, Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .standby import Standby
@@ -155,6 +155,7 @@ class Session:
     # Taking messages
 
     def start(self) -> None:
+        self.consumer.watch_losses(self._lose_messages)
         self._receiver = self._loop.create_task(self._receive())
 
     async def _receive(self) -> None:
@@ -331,6 +332,10 @@ class Session:
                     job.message,
                     outcome.error,
                 )
+        elif type(outcome) is Failed and has_siblings(job.message):
+            # The broker would redeliver the whole batch for one nack, also to other consumers, and
+            # they would process the messages of the batch that are held here.
+            job.waits_here = True
         self._count(outcome)
         message, attempt = job.message, job.attempt
         action = core.finished(job, outcome, now)
@@ -536,6 +541,14 @@ class Session:
     def has_jobs_of(self, topic: str) -> bool:
         return any(each.topic == topic for each in self.core.jobs())
 
+    def _lose_messages(self) -> None:
+        """Cancel the handlers of messages that a seek or a rewind took away, and drop those."""
+        holds = self.consumer.holds
+        for job in self.core.jobs():
+            if job.state != SETTLING and not holds(job.message):  # a letter of its own may be sent
+                self._lose(job)
+        self.update()
+
     def lose_topic(self, topic: str) -> None:
         """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
         for job in [each for each in self.core.jobs() if each.topic == topic]:
@@ -601,7 +614,7 @@ class Session:
                 self._name,
             )
             self._outbox.abandon()
-            self.consumer.abandon()
+            self.consumer.close_soon()
 
     # What is seen from outside
 
