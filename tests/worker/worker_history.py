@@ -379,7 +379,9 @@ class History:
 
     def _put(self) -> None:
         rng = self._rng
-        topic = f"{TOPIC}-partition-{rng.randrange(self._partitions)}" if self._partitions else TOPIC
+        topic = (
+            f"{TOPIC}-partition-{rng.randrange(self._partitions)}" if self._partitions else TOPIC
+        )
         key = rng.choice(("", "a", "b", "c", "d")) if self.order == "key" else ""
         count = rng.choice((1, 1, 1, 3))
         payloads, numbers = [], []
@@ -403,7 +405,12 @@ class History:
         name = f"{self._rng.choice('abcdef')}{index}"
         options["options"] = SubscribeOptions(consumer_name=name)
         worker = Worker(
-            self.client, TOPIC, SUBSCRIPTION, self._handler_of(index), name=f"worker {index}", **options
+            self.client,
+            TOPIC,
+            SUBSCRIPTION,
+            self._handler_of(index),
+            name=f"worker {index}",
+            **options,
         )
         worker.watch_outcomes(lambda outcome: self._guard(self._on_outcome, index, outcome))
         self._note(f"start worker {index} as {name}")
@@ -646,7 +653,7 @@ class History:
                         if unacked != -1 and unacked >> bit & 1:
                             continue
                         done = self.messages[number].done_at
-                        if done and done[0] <= at or letters.get(number, at) < at:
+                        if (done and done[0] <= at) or letters.get(number, at) < at:
                             continue
                         if self._has_letters or not self._is_spent(self.messages[number]):
                             self._broken(f"{number} is acked by {command} without a reason")
