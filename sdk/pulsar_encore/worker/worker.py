@@ -484,7 +484,7 @@ class Worker(Generic[T]):
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain and still run."""
+        """Return how many handlers on the event loop were left behind and still run."""
         return 0 if self._session is None else self._session.unfinished()
 
     def report(self) -> Report:

@@ -655,7 +655,7 @@ class Session:
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain and still run."""
+        """Return how many handlers on the event loop were left behind and still run."""
         return self.slots.left_behind()
 
     def report(self) -> Report:
