@@ -912,6 +912,8 @@ async def test_the_parameters_of_a_batch_worker_are_checked(client: Client) -> N
     ):
         with pytest.raises(encore.ConfigurationError, match=text):
             make(**options)
+    with pytest.raises(encore.ConfigurationError, match="client must be a Client"):
+        encore.BatchWorker("pulsar://localhost", TOPIC, SUBSCRIPTION, handler)  # type: ignore[arg-type]
     assert repr(make()).startswith("<BatchWorker ")
 
 
