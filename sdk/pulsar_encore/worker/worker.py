@@ -134,11 +134,6 @@ class Worker(Generic[T]):
         start_retry: bool = True,
         options: SubscribeOptions | None = None,
     ) -> None:
-        if not callable(getattr(client, "subscribe", None)):
-            raise ConfigurationError(
-                f"client must be a Client, got {type(client).__name__}: write "
-                'Worker(Client("pulsar://localhost:6650"), ...)'
-            )
         checked = WorkerOptions(
             topics=topics,
             subscription=subscription,
@@ -163,6 +158,11 @@ class Worker(Generic[T]):
         self._set_up(client, checked, handler)
 
     def _set_up(self, client: Client, options: WorkerOptions, handler: Callable[..., Any]) -> None:
+        if not callable(getattr(client, "subscribe", None)):
+            raise ConfigurationError(
+                f"client must be a Client, got {type(client).__name__}: write "
+                f'{type(self).__name__}(Client("pulsar://localhost:6650"), ...)'
+            )
         self._options = options
         self.client: Client = client
         self._log = logger_of(client)(__name__)

@@ -32,6 +32,7 @@ from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
+from .retry_policy import Reject, causes_of
 from .scheduler import SETTLING, Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
@@ -119,6 +120,8 @@ class Session:
         self._failures = FailureLog(name, self._log)
         self.standby: Standby[Message] | None = None
         self._detached: set[Job] = set()
+        # Nacks and rejections by handlers, as results: they are no successes.
+        self._verdicts: dict[Job, Failed | Lost] = {}
         self._limits: set[str] = set()  # that are in force
         self._has_logged_long_wait = False
         self._given_back = 0
@@ -290,6 +293,9 @@ class Session:
                 "worker %s: the handler of %r has ended already", self._name, job.message
             )
 
+    def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
+        self._verdicts[job] = Failed(error) if isinstance(error, BaseException) else Lost()
+
     def detach(self, job: Job, lease: float) -> Lease:
         if self.order is not Order.NONE:
             raise ConfigurationError(
@@ -321,6 +327,11 @@ class Session:
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
+        if type(outcome) is Failed and self.stopping.is_set() and not self._rejects(outcome.error):
+            self._note_failure_in_drain(job, outcome.error)
+            return
+        result_for_core: Succeeded | Failed | Lost = outcome
+        verdict = self._verdicts.pop(job, None) if self._verdicts else None
         if job in self._detached or not self.consumer.holds(job.message):
             # The handler has settled or detached the message, or another consumer has it now.
             self._detached.discard(job)
@@ -332,13 +343,17 @@ class Session:
                     job.message,
                     outcome.error,
                 )
+            elif verdict is not None:
+                result_for_core = verdict
+                self._count_verdict(verdict)
         elif type(outcome) is Failed and has_siblings(job.message):
             # The broker would redeliver the whole batch for one nack, also to other consumers, and
             # they would process the messages of the batch that are held here.
             job.waits_here = True
-        self._count(outcome)
+        if result_for_core is outcome:
+            self._count(outcome)
         message, attempt = job.message, job.attempt
-        action = core.finished(job, outcome, now)
+        action = core.finished(job, result_for_core, now)
         if isinstance(action, Hold | Nack | RetryLetter):
             delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
             self._failures.retried(message, attempt, action.error, delay_ms, now)
@@ -434,6 +449,27 @@ class Session:
             self._succeeded += 1
         elif type(outcome) is Failed:
             self._counts["failed"] += 1
+
+    def _rejects(self, error: BaseException) -> bool:
+        kinds = self._options.retry.reject_kinds
+        return any(isinstance(each, kinds) for each in causes_of(error))
+
+    def _note_failure_in_drain(self, call: Any, error: BaseException) -> None:
+        """Log a failure that counts no attempt: the drain gives the message back.
+
+        Handlers that watch `Message.stopping` may end by an error of their own.
+        """
+        self._counts["failed"] += 1
+        self._log.warning(
+            "worker %s: the handler of %s failed during the drain, which counts no attempt: %r",
+            self._name,
+            self._text_of(call),
+            error,
+        )
+
+    def _count_verdict(self, verdict: Failed | Lost) -> None:
+        is_rejected = type(verdict) is Failed and isinstance(verdict.error, Reject)
+        self._counts["rejected" if is_rejected else "retried"] += 1
 
     # Settling
 
@@ -635,11 +671,14 @@ class Session:
         if not connected:
             reasons.append("the consumer is not connected to its broker")
         held_keys: tuple[str, ...] = ()
-        if snapshot.held_back >= HELD_LIMIT:
+        is_full = snapshot.bytes >= self._options.max_bytes
+        has_work = snapshot.ready or snapshot.running or snapshot.settling
+        if snapshot.held_back >= HELD_LIMIT or (is_full and not has_work):
             held_keys = tuple(_key_text(each) for each in snapshot.held_group_examples)
+            bound = "" if snapshot.held_back >= HELD_LIMIT else " and fill max_bytes"
             reasons.append(
-                f"{snapshot.held_back} messages are held back; the first keys: "
-                + ", ".join(held_keys)
+                f"{snapshot.held_back} messages are held back by failures{bound}, so no more are "
+                "taken" + ("; the first keys: " + ", ".join(held_keys) if held_keys else "")
             )
         return Health(
             ready=not reasons,
@@ -679,7 +718,10 @@ def _reasons(snapshot: CoreSnapshot) -> list[str]:
             f"{snapshot.rejects_in_row} messages in a row were rejected: {snapshot.reject_error!r}"
         )
     if snapshot.unsettled:
-        reasons.append(f"{snapshot.unsettled} dead letters cannot be written")
+        reasons.append(
+            f"{snapshot.unsettled} messages cannot be settled: a letter or the state cannot be "
+            "written"
+        )
     return reasons
 
 
