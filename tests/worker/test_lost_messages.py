@@ -108,9 +108,7 @@ async def test_a_worker_that_stops_while_it_subscribes_leaves_no_consumer_behind
     loop = asyncio.get_running_loop()
     for passes in range(40):  # the stop comes at another step of the subscribe each time
         earliest = InitialPosition.Earliest
-        worker = Worker(
-            client, TOPIC, SUBSCRIPTION, handler, initial_position=earliest, drain=0
-        )
+        worker = Worker(client, TOPIC, SUBSCRIPTION, handler, initial_position=earliest, drain=0)
         serving = asyncio.ensure_future(worker.serve())
         for _ in range(passes):
             await asyncio.sleep(0)

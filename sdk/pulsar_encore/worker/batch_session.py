@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from ..errors import ConfigurationError
 from ..eventloop.alarm import now_ms
-from ..message import Message, set_handler_context
+from ..message import Message, has_siblings, set_handler_context
 from ..values.message_id import MessageId
 from .batch_core import BatchCore, ListJob, MessageList
 from .batch_failure import BatchFailure
@@ -183,6 +183,8 @@ class BatchSession(Session):
             if job.state not in (GONE, LOST_STATE) and not self.consumer.holds(job.message):
                 # The handler has settled the message, or another consumer has it now.
                 self.core.remove(job)
+            elif error is not None or messages.errors:
+                job.waits_here = has_siblings(job.message)  # as in `Session._finished`
             self._detached.discard(job)
         if error is not None or messages.errors:
             self._counts["failed"] += 1
