@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,6 +199,44 @@ async def test_after_the_reject_limit_a_backlog_is_not_dead_lettered(
         await all_acked(transport)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+async def test_rejections_by_the_verb_reach_the_limit_too(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    async def handler(value: bytes, message: Message) -> None:
+        await message.reject("wrong schema")
+
+    for n in range(1000):
+        transport.put(TOPIC, b"%d" % n)
+    async with running(client, handler, order=order, reject_limit=20, concurrency=1) as worker:
+        await asyncio.sleep(25)
+        assert worker.report().rejected == 20
+        assert worker.report().succeeded == 0
+        assert "20 messages in a row were rejected" in worker.health().reasons[0]
+        await asyncio.sleep(60)
+        assert worker.report().rejected == 22
+    assert len(await letters(client)) == 22
+
+
+async def test_a_nack_by_the_handler_is_no_success_for_the_breaker(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(value)
+        if len(calls) % 2:
+            raise ConnectionError("away")
+        await message.nack(delay=3600)
+
+    transport.put(TOPIC, *(b"%d" % n for n in range(100)))
+    breaker = encore.Breaker(on=ConnectionError, failures=3)
+    async with running(client, handler, breaker=breaker, concurrency=1) as worker:
+        await asyncio.sleep(10)
+        assert worker.health().reasons == ("the breaker is open: ConnectionError('away')",)
+    assert len(calls) == 5
+
+
 async def test_results_are_stored_before_the_message_is_acked(
     client: Client, transport: MemoryTransport
 ) -> None:
@@ -329,6 +368,45 @@ async def test_a_drain_gives_unfinished_messages_back_without_an_attempt(
         await all_acked(transport)
     assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(50))
     assert await letters(client) == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_an_error_of_a_handler_that_stops_for_the_drain_costs_no_attempt(
+    client: Client, transport: MemoryTransport, order: str, tmp_path: Path
+) -> None:
+    attempts = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        attempts.append(message.attempt)
+        await message.stopping.wait()
+        raise RuntimeError("stopped half-way")
+
+    transport.put(TOPIC, b"x", key="k")
+    for _ in range(5):
+        async with running(
+            client,
+            handler,
+            order=order,
+            retry=encore.RetryPolicy(attempts=3),
+            state=encore.RocksState(tmp_path / "state"),
+        ) as worker:
+            await asyncio.sleep(10)
+        assert worker.report().given_back == 1
+    assert attempts == [1] * 5
+
+
+async def test_a_rejection_during_the_drain_is_dead_lettered(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes, message: Message) -> None:
+        await message.stopping.wait()
+        raise encore.Reject("negative total")
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler) as worker:
+        await asyncio.sleep(10)
+    assert worker.report().rejected == 1
+    assert transport.backlog(TOPIC, SUBSCRIPTION) == 0
 
 
 async def test_a_drain_lets_running_handlers_end(
@@ -554,6 +632,24 @@ async def test_an_out_without_a_topic_of_results_is_a_failed_attempt(
     assert worker.report().rejected == 1
     (letter,) = await letters(client)
     assert "publish=" in str(letter.properties())
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_failed_messages_that_fill_max_bytes_are_in_health(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    async def handler(value: bytes) -> None:
+        raise encore.Retry(delay=500, count=False)
+
+    for n in range(50):
+        transport.put(TOPIC, b"x" * 1000, key=f"k{n}")
+    async with running(client, handler, order=order, max_bytes=10_000) as worker:
+        await asyncio.sleep(100)
+        health = worker.health()
+        assert not health.ready
+        (reason,) = health.reasons
+        assert "10 messages are held back by failures and fill max_bytes" in reason
+        assert ("the first keys: 'k0'" in reason) == (order == "key")
 
 
 async def test_health_counts_a_handler_that_ignores_its_timeout(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from worker_history import History
 
-
 COUNT = int(os.environ.get("WORKER_HISTORIES", "120"))
 FIRST = int(os.environ.get("WORKER_HISTORIES_FIRST", "1"))
 

@@ -10,7 +10,7 @@ import pytest
 from worker_kit import SUBSCRIPTION, TOPIC, all_acked, running, until
 
 import pulsar_encore as encore
-from pulsar_encore import Client, ConsumerType, InitialPosition, Message, testing
+from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition, Message, testing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 
@@ -138,6 +138,78 @@ async def test_a_partition_that_moves_to_another_worker_is_processed_there_in_or
         assert cancelled == [b"0"]
         assert before.held == 0
     assert seen == [b"%d" % number for number in range(20)]
+
+
+async def test_a_partition_that_moves_while_the_worker_starts_is_left_to_the_other_consumer(
+    client: Client, transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled, read = [], []
+    create = Consumer.create_letter_subscriptions
+
+    async def create_slowly(consumer: Consumer) -> list[str]:
+        await asyncio.sleep(4)
+        return await create(consumer)
+
+    async def handler(value: bytes) -> None:
+        handled.append(value)
+
+    monkeypatch.setattr(Consumer, "create_letter_subscriptions", create_slowly)
+    for n in range(6):
+        transport.put(TOPIC, b"%d" % n)
+    worker = encore.Worker(
+        client,
+        TOPIC,
+        SUBSCRIPTION,
+        handler,
+        order="partition",
+        initial_position=InitialPosition.Earliest,
+        options=encore.SubscribeOptions(consumer_name="b"),
+    )
+    starting = asyncio.create_task(worker.__aenter__())
+    await asyncio.sleep(2)
+    async with await client.subscribe(
+        TOPIC, SUBSCRIPTION, consumer_type=ConsumerType.Failover, consumer_name="a"
+    ) as other:
+        await starting
+        for _ in range(6):
+            message = await other.receive(timeout=10)
+            read.append(message.data())
+            await other.acknowledge(message)
+    await worker.__aexit__(None, None, None)
+    assert read == [b"%d" % n for n in range(6)]
+    assert handled == []
+
+
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+@pytest.mark.parametrize("call", ["seek", "redeliver"])
+async def test_messages_that_a_seek_or_a_rewind_gives_back_are_lost(
+    client: Client, transport: MemoryTransport, order: str, call: str
+) -> None:
+    events = []
+    is_slow = True
+
+    async def handler(value: bytes) -> None:
+        events.append(("start", value))
+        try:
+            await asyncio.sleep(60 if is_slow else 0)
+        except asyncio.CancelledError:
+            events.append(("cancelled", value))
+            raise
+        events.append(("end", value))
+
+    for n in range(4):
+        transport.put(TOPIC, b"%d" % n, key="k")
+    async with running(client, handler, order=order, concurrency=1, prefetch=9) as worker:
+        await until(lambda: worker.held == 4 and bool(events))
+        is_slow = False
+        if call == "seek":
+            await worker.consumer.seek(encore.MessageId.earliest)
+        else:
+            worker.consumer.redeliver_unacknowledged_messages()
+        await all_acked(transport)
+    assert events[:2] == [("start", b"0"), ("cancelled", b"0")]
+    assert [value for event, value in events if event == "end"] == [b"0", b"1", b"2", b"3"]
+    assert worker.report().lost == 4
 
 
 async def test_a_dead_letter_that_cannot_be_stored_keeps_its_message_and_is_tried_again(

@@ -653,7 +653,7 @@ class History:
                         if unacked != -1 and unacked >> bit & 1:
                             continue
                         done = self.messages[number].done_at
-                        if done and done[0] <= at or letters.get(number, at) < at:
+                        if (done and done[0] <= at) or letters.get(number, at) < at:
                             continue
                         if self._has_letters or not self._is_spent(self.messages[number]):
                             self._broken(f"{number} is acked by {command} without a reason")

@@ -64,7 +64,7 @@ class _SingleCall:
             concurrency=1,
             prefetch=1,
             max_bytes=options.max_bytes,
-            retry=options.retry,
+            retry=options.core_retry,
             breaker=options.breaker,
             reject_limit=None,
             rng=Random(),
@@ -136,6 +136,9 @@ class _SingleCall:
 
     def settled(self) -> None:
         self._is_settled = True
+
+    def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
+        """Do nothing: one call makes no series of rejections."""
 
     def extend(self, job: Job, seconds: float) -> None:
         if self._slots is not None:

@@ -13,8 +13,9 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
-from ..client import logger_of
-from ..consumer.events import BecameInactive, ConsumerEvent, Failed
+from ..client import logger_of, transport_of
+from ..codecs.codec import Codec
+from ..consumer.events import BecameActive, BecameInactive, ConsumerEvent, Disconnected, Failed
 from ..errors import ConfigurationError
 from ..message import Message
 from ..options import InitialPosition, RocksState
@@ -28,6 +29,7 @@ from .outcome import Outcome
 from .retry_policy import RetryPolicy
 from .scheduler import Order
 from .single_call import call_once
+from .standby import Standby
 from .subscribe_options import SubscribeOptions
 from .worker_options import DEFAULT_MAX_BYTES, WorkerOptions
 from .worker_session import Session
@@ -68,7 +70,8 @@ class Worker(Generic[T]):
         breaker: Pauses the worker while a dependency is away, without using up attempts.
         reject_limit: After so many rejections in a row the worker takes one message each 30 s,
             because one bad deployment could dead-letter a whole backlog. None for no limit.
-        initial_position: Where a new subscription begins.
+        initial_position: Where a new subscription begins. With Latest, messages that were published
+            before the first start are skipped.
         state: A `RocksState`, so that attempts survive a process that a message kills.
         publish: The topic of results, or a `PublishTo` with a schema. Results are stored before the
             message is acked; an error is a failed attempt. Without it, results are ignored.
@@ -92,7 +95,13 @@ class Worker(Generic[T]):
 
         async with pulsar_encore.Client("pulsar://localhost:6650") as client:
             worker = pulsar_encore.Worker(
-                client, "orders", "billing", bill, schema=pulsar_encore.Json(Order), order="key"
+                client,
+                "orders",
+                "billing",
+                bill,
+                schema=pulsar_encore.Json(Order),
+                order="key",
+                initial_position=pulsar_encore.InitialPosition.Earliest,
             )
             await pulsar_encore.run(worker)
         ```
@@ -105,9 +114,9 @@ class Worker(Generic[T]):
         client: Client,
         topics: str | Sequence[str] | re.Pattern[str] | Mapping[str, int],
         subscription: str,
-        handler: Callable[..., Any],
+        handler: Callable[[T], Any] | Callable[[T, Message[T]], Any],
         *,
-        schema: Any = None,
+        schema: Codec[T] | None = None,
         concurrency: int = 16,
         max_bytes: int = DEFAULT_MAX_BYTES,
         order: Order | Literal["none", "key", "partition"] = Order.NONE,
@@ -125,11 +134,6 @@ class Worker(Generic[T]):
         start_retry: bool = True,
         options: SubscribeOptions | None = None,
     ) -> None:
-        if not callable(getattr(client, "subscribe", None)):
-            raise ConfigurationError(
-                f"client must be a Client, got {type(client).__name__}: write "
-                'Worker(Client("pulsar://localhost:6650"), ...)'
-            )
         checked = WorkerOptions(
             topics=topics,
             subscription=subscription,
@@ -154,6 +158,11 @@ class Worker(Generic[T]):
         self._set_up(client, checked, handler)
 
     def _set_up(self, client: Client, options: WorkerOptions, handler: Callable[..., Any]) -> None:
+        if not callable(getattr(client, "subscribe", None)):
+            raise ConfigurationError(
+                f"client must be a Client, got {type(client).__name__}: write "
+                f'{type(self).__name__}(Client("pulsar://localhost:6650"), ...)'
+            )
         self._options = options
         self.client: Client = client
         self._log = logger_of(client)(__name__)
@@ -177,6 +186,7 @@ class Worker(Generic[T]):
         self._ended: asyncio.Future[None] | None = None
         self._started: asyncio.Event | None = None
         self._session: Session | None = None
+        self._standby: Standby[Message] | None = None
         self._background: asyncio.Task[Report] | None = None
         self._parent: asyncio.Task[Any] | None = None
 
@@ -245,6 +255,7 @@ class Worker(Generic[T]):
             self._fail,
         )
         session.on_outcome = self._on_outcome
+        session.standby = self._standby
         try:
             if self._paused:
                 session.core.pause()
@@ -268,6 +279,8 @@ class Worker(Generic[T]):
 
         async def subscribe() -> Consumer:
             nonlocal made
+            # Before the first event, which may come before there is a session.
+            self._standby = self._new_standby()
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
                 if options.retry.dead_letters:
@@ -291,14 +304,35 @@ class Worker(Generic[T]):
             raise
 
     def _on_event(self, event: ConsumerEvent) -> None:
-        if isinstance(event, BecameInactive) and self._session is not None:
-            self._session.lose_topic(event.topic)
+        if isinstance(event, BecameActive | BecameInactive | Disconnected):
+            self._on_change(event)
         elif isinstance(event, Failed) and event.component == "consumer":
             self._fail(event.error)
         keywords = {} if self._options.options is None else self._options.options.keywords
         listener = keywords.get("event_listener")
         if listener is not None:
             listener(event)
+
+    def _new_standby(self) -> Standby[Message] | None:
+        is_told = transport_of(self.client).capabilities.active_changes
+        return Standby() if is_told and self._options.order == Order.PARTITION else None
+
+    def _on_change(self, event: BecameActive | BecameInactive | Disconnected) -> None:
+        """Note which consumer of a Failover subscription gets the messages of a topic."""
+        session, standby = self._session, self._standby
+        if isinstance(event, BecameInactive):
+            if standby is not None:
+                standby.became_inactive(event.topic)
+            if session is not None:
+                session.lose_topic(event.topic)
+        elif standby is not None and isinstance(event, BecameActive):
+            early = standby.became_active(event.topic)
+            # Messages that came too early may also wait in the consumer.
+            if session is not None and (early or not session.has_jobs_of(event.topic)):
+                session.lose_topic(event.topic)
+        elif standby is not None and isinstance(event, Disconnected):
+            for topic in event.topics:
+                standby.disconnected(topic)
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():

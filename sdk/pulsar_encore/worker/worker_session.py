@@ -32,9 +32,11 @@ from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
+from .retry_policy import Reject, causes_of
 from .scheduler import SETTLING, Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
+from .standby import Standby
 from .worker_core import (
     Ack,
     CoreSnapshot,
@@ -63,6 +65,7 @@ DRAIN: Final = "drain"
 _LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
 _LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
+_UNKNOWN_S: Final = 5.0  # the broker names the active consumer about 1 s after a subscribe
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
 
@@ -115,7 +118,10 @@ class Session:
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._failures = FailureLog(name, self._log)
+        self.standby: Standby[Message] | None = None
         self._detached: set[Job] = set()
+        # Nacks and rejections by handlers, as results: they are no successes.
+        self._verdicts: dict[Job, Failed | Lost] = {}
         self._limits: set[str] = set()  # that are in force
         self._has_logged_long_wait = False
         self._given_back = 0
@@ -129,7 +135,7 @@ class Session:
             concurrency=options.concurrency,
             prefetch=options.prefetch_messages,
             max_bytes=options.max_bytes,
-            retry=options.retry,
+            retry=options.core_retry,
             breaker=options.breaker,
             reject_limit=options.reject_limit,
             rng=Random(),
@@ -172,6 +178,11 @@ class Session:
 
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), now_ms(self._loop)
+        standby = self.standby
+        if standby is not None and standby.keeps(topic, message):
+            if not standby.is_known(topic):
+                self._loop.call_later(_UNKNOWN_S, self._assume_active, topic)
+            return
         known = self._topics.get(topic)
         priority, may_be_letters = self._learn(topic) if known is None else known
         published_ms = 0
@@ -193,6 +204,20 @@ class Session:
         if action is not None:
             self._act(job, action)
         self.slots.wake()
+
+    def _assume_active(self, topic: str) -> None:
+        """Process the messages of a topic of which the broker has named no active consumer."""
+        standby = self.standby
+        if standby is not None and not (standby.is_known(topic) or self.stopping.is_set()):
+            self._log.warning(
+                "worker %s: the broker has named no active consumer of %s for %g s; its messages "
+                "are processed",
+                self._name,
+                topic,
+                _UNKNOWN_S,
+            )
+            for each in standby.became_active(topic):
+                self._take(each)
 
     def _group_of(self, message: Message, topic: str) -> Any:
         if self.order is Order.PARTITION:
@@ -268,6 +293,9 @@ class Session:
                 "worker %s: the handler of %r has ended already", self._name, job.message
             )
 
+    def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
+        self._verdicts[job] = Failed(error) if isinstance(error, BaseException) else Lost()
+
     def detach(self, job: Job, lease: float) -> Lease:
         if self.order is not Order.NONE:
             raise ConfigurationError(
@@ -299,6 +327,11 @@ class Session:
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
+        if type(outcome) is Failed and self.stopping.is_set() and not self._rejects(outcome.error):
+            self._note_failure_in_drain(job, outcome.error)
+            return
+        result_for_core: Succeeded | Failed | Lost = outcome
+        verdict = self._verdicts.pop(job, None) if self._verdicts else None
         if job in self._detached or not self.consumer.holds(job.message):
             # The handler has settled or detached the message, or another consumer has it now.
             self._detached.discard(job)
@@ -310,13 +343,17 @@ class Session:
                     job.message,
                     outcome.error,
                 )
+            elif verdict is not None:
+                result_for_core = verdict
+                self._count_verdict(verdict)
         elif type(outcome) is Failed and has_siblings(job.message):
             # The broker would redeliver the whole batch for one nack, also to other consumers, and
             # they would process the messages of the batch that are held here.
             job.waits_here = True
-        self._count(outcome)
+        if result_for_core is outcome:
+            self._count(outcome)
         message, attempt = job.message, job.attempt
-        action = core.finished(job, outcome, now)
+        action = core.finished(job, result_for_core, now)
         if isinstance(action, Hold | Nack | RetryLetter):
             delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
             self._failures.retried(message, attempt, action.error, delay_ms, now)
@@ -412,6 +449,27 @@ class Session:
             self._succeeded += 1
         elif type(outcome) is Failed:
             self._counts["failed"] += 1
+
+    def _rejects(self, error: BaseException) -> bool:
+        kinds = self._options.retry.reject_kinds
+        return any(isinstance(each, kinds) for each in causes_of(error))
+
+    def _note_failure_in_drain(self, call: Any, error: BaseException) -> None:
+        """Log a failure that counts no attempt: the drain gives the message back.
+
+        Handlers that watch `Message.stopping` may end by an error of their own.
+        """
+        self._counts["failed"] += 1
+        self._log.warning(
+            "worker %s: the handler of %s failed during the drain, which counts no attempt: %r",
+            self._name,
+            self._text_of(call),
+            error,
+        )
+
+    def _count_verdict(self, verdict: Failed | Lost) -> None:
+        is_rejected = type(verdict) is Failed and isinstance(verdict.error, Reject)
+        self._counts["rejected" if is_rejected else "retried"] += 1
 
     # Settling
 
@@ -516,6 +574,9 @@ class Session:
         """Cancel the handler of a message that another consumer has now."""
         self.slots.cancel(job, LOST)
 
+    def has_jobs_of(self, topic: str) -> bool:
+        return any(each.topic == topic for each in self.core.jobs())
+
     def _lose_messages(self) -> None:
         """Cancel the handlers of messages that a seek or a rewind took away, and drop those."""
         holds = self.consumer.holds
@@ -610,11 +671,14 @@ class Session:
         if not connected:
             reasons.append("the consumer is not connected to its broker")
         held_keys: tuple[str, ...] = ()
-        if snapshot.held_back >= HELD_LIMIT:
+        is_full = snapshot.bytes >= self._options.max_bytes
+        has_work = snapshot.ready or snapshot.running or snapshot.settling
+        if snapshot.held_back >= HELD_LIMIT or (is_full and not has_work):
             held_keys = tuple(_key_text(each) for each in snapshot.held_group_examples)
+            bound = "" if snapshot.held_back >= HELD_LIMIT else " and fill max_bytes"
             reasons.append(
-                f"{snapshot.held_back} messages are held back; the first keys: "
-                + ", ".join(held_keys)
+                f"{snapshot.held_back} messages are held back by failures{bound}, so no more are "
+                "taken" + ("; the first keys: " + ", ".join(held_keys) if held_keys else "")
             )
         return Health(
             ready=not reasons,
@@ -654,7 +718,10 @@ def _reasons(snapshot: CoreSnapshot) -> list[str]:
             f"{snapshot.rejects_in_row} messages in a row were rejected: {snapshot.reject_error!r}"
         )
     if snapshot.unsettled:
-        reasons.append(f"{snapshot.unsettled} dead letters cannot be written")
+        reasons.append(
+            f"{snapshot.unsettled} messages cannot be settled: a letter or the state cannot be "
+            "written"
+        )
     return reasons
 
 
