@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from itertools import pairwise
 
 import pytest
 from worker_kit import SUBSCRIPTION, running, until
@@ -29,6 +31,23 @@ async def test_a_worker_does_not_read_its_own_dead_letters(
         await until(lambda: worker.report().rejected == 2)
     assert calls == ["orders-eu", "orders-eu", "orders-us", "orders-us"]
     assert len(transport.catalogue.topics) == 4
+
+
+async def test_a_long_delay_is_a_nack_because_a_pattern_has_no_retry_letter_topic(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls: list[float] = []
+
+    async def handler(value: bytes) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) < 3:
+            raise ValueError("no")
+
+    transport.put("orders-eu", b"a")
+    retry = encore.RetryPolicy(attempts=4, backoff=[700])
+    async with running(client, handler, re.compile("orders-.*"), retry=retry):
+        await until(lambda: transport.backlog("orders-eu", SUBSCRIPTION) == 0)
+    assert [700 <= after - before < 710 for before, after in pairwise(calls)] == [True, True]
 
 
 @pytest.mark.parametrize(

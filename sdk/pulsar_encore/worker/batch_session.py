@@ -49,7 +49,7 @@ class BatchSession(Session):
             concurrency=options.concurrency,
             prefetch=options.prefetch_messages,
             max_bytes=options.max_bytes,
-            retry=options.retry,
+            retry=options.core_retry,
             breaker=options.breaker,
             reject_limit=options.reject_limit,
             rng=Random(),

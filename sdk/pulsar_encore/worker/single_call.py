@@ -64,7 +64,7 @@ class _SingleCall:
             concurrency=1,
             prefetch=1,
             max_bytes=options.max_bytes,
-            retry=options.retry,
+            retry=options.core_retry,
             breaker=options.breaker,
             reject_limit=None,
             rng=Random(),

@@ -244,6 +244,13 @@ class WorkerOptions:
             and self.pattern is None
         )
 
+    @property
+    def core_retry(self) -> RetryPolicy:
+        """The policy for the core. Without retry letters, a long delay is a nack."""
+        if self.uses_retry_letters or self.retry.letters_after is None:
+            return self.retry
+        return replace(self.retry, letters_after=None)
+
     def subscribe_keywords(
         self, event_listener: Callable[[ConsumerEvent], object]
     ) -> dict[str, Any]:
