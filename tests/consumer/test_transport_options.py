@@ -95,7 +95,8 @@ async def test_every_option_reaches_the_transport() -> None:
         "s",
     )
     all_fields = {each.name for each in fields(Subscription)}
-    assert differing(subscription) == all_fields - OF_ENGINES - {"pattern", "key_shared_policy"}
+    of_others = {"pattern", "excluded_topics", "key_shared_policy"}  # in the next two tests
+    assert differing(subscription) == all_fields - OF_ENGINES - of_others
 
 
 async def test_a_pattern_and_a_key_shared_policy_reach_the_transport() -> None:
@@ -109,6 +110,27 @@ async def test_a_pattern_and_a_key_shared_policy_reach_the_transport() -> None:
     )
     assert (subscription.topics, subscription.pattern) == ((), "public/default/.*")
     assert subscription.key_shared_policy is policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "excluded"),
+    [
+        (None, ()),
+        (DeadLetterPolicy(3), ("-s-DLQ", "-s-RETRY")),
+        (
+            DeadLetterPolicy(3, dead_letter_topic="dead"),
+            ("-s-DLQ", "-s-RETRY", "persistent://public/default/dead"),
+        ),
+    ],
+)
+async def test_a_pattern_excludes_the_letter_topics_of_the_consumer(
+    policy: DeadLetterPolicy | None, excluded: tuple[str, ...]
+) -> None:
+    options: dict[str, Any] = {"subscription_name": "s", "dead_letter_policy": policy}
+    [subscription] = await subscribed(topics=(), pattern="public/default/.*", **options)
+    assert subscription.excluded_topics == excluded
+    [subscription] = await subscribed(**options)
+    assert subscription.excluded_topics == ()
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -928,3 +928,72 @@ async def test_with_state_the_attempts_of_single_messages_survive_a_restart(
     assert alone == list(range(1, 11))
     assert max(others) == 1
     assert [letter.data() for letter in await letters(client)] == [b"0"]
+
+
+# Tests of applications, and the log
+
+
+async def test_handle_calls_the_handler_for_a_list_of_one(client: Client) -> None:
+    async def handler(values: list[bytes]) -> None:
+        if values == [b"bad"]:
+            raise encore.BatchFailure({0: encore.Reject("negative total")})
+        if values == [b"wrong"]:
+            raise encore.BatchFailure({1: encore.Reject("negative total")})
+
+    worker = encore.BatchWorker(client, TOPIC, SUBSCRIPTION, handler)
+    good = await worker.handle(encore.testing.message(b"good"))
+    assert good.settlement == "ack"
+    bad = await worker.handle(encore.testing.message(b"bad"))
+    assert bad.settlement == "dead letter"
+    assert "negative total" in bad.reason
+    wrong = await worker.handle(encore.testing.message(b"wrong"))
+    assert wrong.settlement == "retry"
+    assert isinstance(wrong.error, encore.ConfigurationError)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_the_drain_of_a_test_returns_the_outcome_of_each_message(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    is_first = True
+
+    async def handler(values: list[bytes], messages: list[Message]) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            await messages[0].ack()
+            raise encore.BatchFailure({2: ValueError("not yet")})
+
+    transport.put(TOPIC, *numbers(4))
+    worker = encore.BatchWorker(
+        client,
+        TOPIC,
+        SUBSCRIPTION,
+        handler,
+        order=order,  # type: ignore[arg-type]
+        initial_position=encore.InitialPosition.Earliest,
+    )
+    drained = await encore.testing.drain(worker)
+    found = [(each.message.data(), each.settlement, each.attempt) for each in drained.outcomes]
+    again = [(b"2", "ack", 2)]
+    once = [(b"0", "settled", 1), (b"1", "ack", 1)]
+    last = [(b"3", "ack", 1)]
+    if order == "partition":
+        assert found == [*once, (b"2", "retry", 1), *again, *last]
+    else:
+        assert found == [*once, *last, (b"2", "retry", 1), *again]
+
+
+async def test_a_failure_that_messages_share_is_logged_once_with_its_traceback(
+    client: Client, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(values: list[bytes]) -> None:
+        if len(values) > 1:
+            raise ValueError("shared")
+
+    transport.put(TOPIC, *numbers(4))
+    async with running_lists(client, handler):
+        await all_acked(transport)
+    lines = [each for each in caplog.records if "failed, the next one is in" in each.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].exc_info

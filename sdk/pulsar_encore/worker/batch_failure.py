@@ -57,3 +57,17 @@ class BatchFailure(Exception):
         if first is None:
             return "no message failed"
         return f"{len(self.errors)} messages failed; index {first[0]}: {first[1]!r}"
+
+    def checked_errors(self, count: int) -> dict[int, Exception]:
+        """Return the errors of a list of `count` messages.
+
+        Raises:
+            ConfigurationError: if an index is not in the list.
+        """
+        wrong = [index for index in self.errors if index >= count]
+        if wrong:
+            raise ConfigurationError(
+                f"BatchFailure has the index {wrong[0]}, and the list has {count} messages: give "
+                "the positions of the failed messages in the list"
+            ) from self
+        return self.errors

@@ -11,7 +11,6 @@ from itertools import takewhile
 from random import Random
 from typing import Any, ClassVar, Final
 
-from ..errors import ConfigurationError
 from ..eventloop.alarm import now_ms
 from ..message import Message, set_handler_context
 from ..values.message_id import MessageId
@@ -21,11 +20,22 @@ from .batch_options import BatchOptions
 from .handler_context import HandlerContext
 from .health import Health
 from .message_values import decoded
+from .outcome import outcome_of
 from .scheduler import GONE, Job
 from .scheduler import LOST as LOST_STATE
 from .slots import Result as SlotResult
 from .slots import Returned, Slots
-from .worker_core import Failed, Lost, Nack, Order, WorkerCore
+from .worker_core import (
+    Ack,
+    Action,
+    Failed,
+    Hold,
+    Lost,
+    Nack,
+    Order,
+    RetryLetter,
+    WorkerCore,
+)
 from .worker_options import HELD_LIMIT, WorkerOptions
 from .worker_session import DRAIN, LOST, SUCCEEDED, Session
 
@@ -119,7 +129,8 @@ class BatchSession(Session):
             if result is not None:
                 results.add_result(result)
         except BatchFailure as failure:
-            self._note_failures(messages, failure)
+            for index, error in failure.checked_errors(len(passed)).items():
+                messages.errors[passed[index]] = error
         finally:
             for job in passed:
                 set_handler_context(job.message, None)
@@ -145,17 +156,6 @@ class BatchSession(Session):
                 messages.passed.append(job)
         return values
 
-    def _note_failures(self, messages: MessageList, failure: BatchFailure) -> None:
-        passed = messages.passed
-        wrong = [index for index in failure.errors if index >= len(passed)]
-        if wrong:
-            raise ConfigurationError(
-                f"BatchFailure has the index {wrong[0]}, and the list has {len(passed)} messages: "
-                "give the positions of the failed messages in the list"
-            ) from failure
-        for index, error in failure.errors.items():
-            messages.errors[passed[index]] = error
-
     def _processed(self, messages: MessageList) -> list[ListJob]:
         """Return the messages that the handler got and that are acked."""
         errors = messages.errors
@@ -179,23 +179,44 @@ class BatchSession(Session):
             return  # the drain gives the messages back
         now = now_ms(self._loop)
         error = outcome.error if type(outcome) is Failed else None
+        is_lost = type(outcome) is Lost
         for job in messages.jobs:
             if job.state not in (GONE, LOST_STATE) and not self.consumer.holds(job.message):
                 # The handler has settled the message, or another consumer has it now.
                 self.core.remove(job)
             self._detached.discard(job)
+            if self.on_outcome is not None and job.state in (GONE, LOST_STATE) and not is_lost:
+                self.on_outcome(outcome_of(job.message, job.attempt, None, error, (), now))
         if error is not None or messages.errors:
             self._counts["failed"] += 1
-        if error is None and type(outcome) is not Lost:
+        if error is None and not is_lost:
             self._succeeded += len(self._processed(messages))
-        actions = self._lists.finished_list(messages, error, now, lost=type(outcome) is Lost)
-        for job, action in actions:
+        is_logged = False
+        for job, action in self._lists.finished_list(messages, error, now, lost=is_lost):
+            # A failure that messages share is logged once.
+            is_shared = error is not None and job not in messages.errors
+            self._note(job, action, now, is_logged=is_shared and is_logged)
+            is_logged = is_logged or is_shared
             if type(action) is Nack and job.is_alone:
                 self._remember(job)
             self._act(job, action)
         if not self._room.is_set() and self.core.demand() > 0:
             self._room.set()
         self._alarm.at(self.core.next_wake_ms(now))
+        self._note_limits()
+
+    def _note(self, job: ListJob, action: Action, now: int, *, is_logged: bool) -> None:
+        """Log a failed attempt that is followed by another attempt, and report the outcome."""
+        attempt, error = job.attempt, None
+        if not isinstance(action, Ack):
+            error = action.error
+        if isinstance(action, Hold):
+            attempt -= action.counted  # the core has counted already
+        if isinstance(action, Hold | Nack | RetryLetter) and not is_logged:
+            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
+            self._failures.retried(job.message, attempt, action.error, delay_ms, now)
+        if self.on_outcome is not None:
+            self.on_outcome(outcome_of(job.message, attempt, action, error, (), now))
 
     def _finish_in_drain(self, messages: MessageList) -> None:
         """Ack what a cancelled handler processed. The drain gives the failed messages back."""

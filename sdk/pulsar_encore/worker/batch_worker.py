@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ..message import Message
 from ..options import InitialPosition, RocksState
 from ..values.type_variables import T
+from .batch_failure import BatchFailure
 from .batch_options import (
     DEFAULT_LISTS,
     DEFAULT_MAX_MESSAGES,
@@ -17,9 +19,12 @@ from .batch_options import (
 )
 from .batch_session import BatchSession
 from .breaker import Breaker
+from .handler_call import HandlerCall
 from .outbox import PublishTo
+from .outcome import Outcome
 from .retry_policy import RetryPolicy
 from .scheduler import Order
+from .single_call import call_once
 from .subscribe_options import SubscribeOptions
 from .worker import Worker
 from .worker_options import DEFAULT_MAX_BYTES
@@ -140,3 +145,35 @@ class BatchWorker(Worker[T]):
             options=options,
         )
         self._set_up(client, checked, handler)
+        self._list_of_one = _ListOfOne(handler)
+
+    async def handle(self, message: Message[T]) -> Outcome:
+        """Call the handler for a list of one message by all rules. For tests; see `Worker.handle`.
+
+        Args:
+            message: A message of `pulsar_encore.testing.message`.
+
+        Raises:
+            ConfigurationError: if `message` is no message.
+        """
+        return await call_once(self._options, self._list_of_one, message)
+
+
+class _ListOfOne(HandlerCall):
+    """Calls the handler of a `BatchWorker` for single messages."""
+
+    def call(
+        self, value: Any, message: Message, emit: Callable[[Any], None] | None = None
+    ) -> Awaitable[Any]:
+        return self._call_list(value, message, emit)
+
+    async def _call_list(
+        self, value: Any, message: Message, emit: Callable[[Any], None] | None
+    ) -> Any:
+        try:
+            return await self.call_list([value], [message], emit)
+        except BatchFailure as failure:
+            error = failure.checked_errors(1).get(0)
+        if error is not None:
+            raise error
+        return None

@@ -68,7 +68,8 @@ class Worker(Generic[T]):
         breaker: Pauses the worker while a dependency is away, without using up attempts.
         reject_limit: After so many rejections in a row the worker takes one message each 30 s,
             because one bad deployment could dead-letter a whole backlog. None for no limit.
-        initial_position: Where a new subscription begins.
+        initial_position: Where a new subscription begins. With Latest, messages that were published
+            before the first start are skipped.
         state: A `RocksState`, so that attempts survive a process that a message kills.
         publish: The topic of results, or a `PublishTo` with a schema. Results are stored before the
             message is acked; an error is a failed attempt. Without it, results are ignored.
@@ -92,7 +93,13 @@ class Worker(Generic[T]):
 
         async with pulsar_encore.Client("pulsar://localhost:6650") as client:
             worker = pulsar_encore.Worker(
-                client, "orders", "billing", bill, schema=pulsar_encore.Json(Order), order="key"
+                client,
+                "orders",
+                "billing",
+                bill,
+                schema=pulsar_encore.Json(Order),
+                order="key",
+                initial_position=pulsar_encore.InitialPosition.Earliest,
             )
             await pulsar_encore.run(worker)
         ```
