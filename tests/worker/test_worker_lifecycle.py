@@ -10,7 +10,7 @@ import pytest
 from worker_kit import SUBSCRIPTION, TOPIC, all_acked, running, until
 
 import pulsar_encore as encore
-from pulsar_encore import Client, ConsumerType, InitialPosition, Message, testing
+from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition, Message, testing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 
@@ -138,6 +138,46 @@ async def test_a_partition_that_moves_to_another_worker_is_processed_there_in_or
         assert cancelled == [b"0"]
         assert before.held == 0
     assert seen == [b"%d" % number for number in range(20)]
+
+
+async def test_a_partition_that_moves_while_the_worker_starts_is_left_to_the_other_consumer(
+    client: Client, transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled, read = [], []
+    create = Consumer.create_letter_subscriptions
+
+    async def create_slowly(consumer: Consumer) -> list[str]:
+        await asyncio.sleep(4)
+        return await create(consumer)
+
+    async def handler(value: bytes) -> None:
+        handled.append(value)
+
+    monkeypatch.setattr(Consumer, "create_letter_subscriptions", create_slowly)
+    for n in range(6):
+        transport.put(TOPIC, b"%d" % n)
+    worker = encore.Worker(
+        client,
+        TOPIC,
+        SUBSCRIPTION,
+        handler,
+        order="partition",
+        initial_position=InitialPosition.Earliest,
+        options=encore.SubscribeOptions(consumer_name="b"),
+    )
+    starting = asyncio.create_task(worker.__aenter__())
+    await asyncio.sleep(2)
+    async with await client.subscribe(
+        TOPIC, SUBSCRIPTION, consumer_type=ConsumerType.Failover, consumer_name="a"
+    ) as other:
+        await starting
+        for _ in range(6):
+            message = await other.receive(timeout=10)
+            read.append(message.data())
+            await other.acknowledge(message)
+    await worker.__aexit__(None, None, None)
+    assert read == [b"%d" % n for n in range(6)]
+    assert handled == []
 
 
 async def test_a_dead_letter_that_cannot_be_stored_keeps_its_message_and_is_tried_again(

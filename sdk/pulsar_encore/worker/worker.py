@@ -184,6 +184,7 @@ class Worker(Generic[T]):
         self._ended: asyncio.Future[None] | None = None
         self._started: asyncio.Event | None = None
         self._session: Session | None = None
+        self._taken_over: set[str] = set()  # topics, before the session
         self._background: asyncio.Task[Report] | None = None
         self._parent: asyncio.Task[Any] | None = None
 
@@ -255,6 +256,8 @@ class Worker(Generic[T]):
         try:
             if self._paused:
                 session.core.pause()
+            for topic in self._taken_over:
+                session.lose_topic(topic)
             session.start()
             self._state = "running"
             self._started.set()
@@ -287,8 +290,11 @@ class Worker(Generic[T]):
         return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
 
     def _on_event(self, event: ConsumerEvent) -> None:
-        if isinstance(event, BecameInactive) and self._session is not None:
-            self._session.lose_topic(event.topic)
+        if isinstance(event, BecameInactive):
+            if self._session is None:
+                self._taken_over.add(event.topic)
+            else:
+                self._session.lose_topic(event.topic)
         elif isinstance(event, Failed) and event.component == "consumer":
             self._fail(event.error)
         keywords = {} if self._options.options is None else self._options.options.keywords
