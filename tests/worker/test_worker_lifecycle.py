@@ -180,6 +180,38 @@ async def test_a_partition_that_moves_while_the_worker_starts_is_left_to_the_oth
     assert handled == []
 
 
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+@pytest.mark.parametrize("call", ["seek", "redeliver"])
+async def test_messages_that_a_seek_or_a_rewind_gives_back_are_lost(
+    client: Client, transport: MemoryTransport, order: str, call: str
+) -> None:
+    events = []
+    is_slow = True
+
+    async def handler(value: bytes) -> None:
+        events.append(("start", value))
+        try:
+            await asyncio.sleep(60 if is_slow else 0)
+        except asyncio.CancelledError:
+            events.append(("cancelled", value))
+            raise
+        events.append(("end", value))
+
+    for n in range(4):
+        transport.put(TOPIC, b"%d" % n, key="k")
+    async with running(client, handler, order=order, concurrency=1, prefetch=9) as worker:
+        await until(lambda: worker.held == 4 and bool(events))
+        is_slow = False
+        if call == "seek":
+            await worker.consumer.seek(encore.MessageId.earliest)
+        else:
+            worker.consumer.redeliver_unacknowledged_messages()
+        await all_acked(transport)
+    assert events[:2] == [("start", b"0"), ("cancelled", b"0")]
+    assert [value for event, value in events if event == "end"] == [b"0", b"1", b"2", b"3"]
+    assert worker.report().lost == 4
+
+
 async def test_a_dead_letter_that_cannot_be_stored_keeps_its_message_and_is_tried_again(
     client: Client, transport: MemoryTransport
 ) -> None:

@@ -163,6 +163,7 @@ class Consumer(Generic[T_co]):
         self._held = parts.held_messages
         parts.topic_states.consumer = self
         self._choices = TopicChoices(parts.transport_consumer, parts.options.topics)
+        self._on_returned: Callable[[], object] | None = None
         self._listener: Listener | None = None
         callback = parts.options.message_listener
         self._no_receiving = parts.options.ordered_leases or callback is not None
@@ -756,12 +757,24 @@ class Consumer(Generic[T_co]):
         read = (each for each in topics if not options.reads_letters(each))
         return await letter_topics.create_subscriptions(read)
 
+    def watch_returned(self, callback: Callable[[], object]) -> None:
+        """Call a function after a seek or `redeliver_unacknowledged_messages`.
+
+        Messages that were held before are not held any more (`holds`). `Worker` uses it.
+        """
+        self._on_returned = callback
+
+    def _returned(self) -> None:
+        self._leases.sweep()
+        if self._on_returned is not None:
+            self._on_returned()
+
     def redeliver_unacknowledged_messages(self) -> None:
         """Redeliver every unacked message of this consumer now, pending nacks included."""
         self._check_open()
         self._calls.settle_now()
         self._parts.redelivery.redeliver_all()
-        self._leases.sweep()
+        self._returned()
 
     def redeliver_topic(self, topic: str) -> None:
         """Redeliver every unacked message of one topic or partition (Exclusive and Failover).
@@ -819,7 +832,7 @@ class Consumer(Generic[T_co]):
         try:
             await self._transport_consumer.seek(position)
         finally:
-            self._leases.sweep()
+            self._returned()
 
     async def get_last_message_id(self) -> MessageId:
         """Return the id of the last message in the topic.

@@ -32,7 +32,7 @@ from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
-from .scheduler import Order
+from .scheduler import SETTLING, Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .worker_core import (
@@ -152,6 +152,7 @@ class Session:
     # Taking messages
 
     def start(self) -> None:
+        self.consumer.watch_returned(self._lose_returned)
         self._receiver = self._loop.create_task(self._receive())
 
     async def _receive(self) -> None:
@@ -516,6 +517,14 @@ class Session:
         for job in [each for each in self.core.jobs() if each.topic == topic]:
             self._lose(job)
         self.consumer.redeliver_topic(topic)
+        self.update()
+
+    def _lose_returned(self) -> None:
+        """Cancel the handlers of messages that a seek or a rewind has given back."""
+        for job in self.core.jobs():
+            # A message that is copied to a letter topic is not held either, until that has ended.
+            if job.state != SETTLING and not self.consumer.holds(job.message):
+                self._lose(job)
         self.update()
 
     # The end
