@@ -67,8 +67,11 @@ class HandlerContext(Protocol):
     def consumer(self) -> MessageConsumer | None: ...
     @property
     def stopping(self) -> asyncio.Event: ...
-    def check_nack(self) -> None:
-        """Raise if a nack would break the order of the worker."""
+    def begin_nack(self, error: BaseException | str | None) -> None:
+        """Note a nack by the handler; raise if it would break the order of the worker."""
+
+    def note_rejection(self, reason: BaseException | str) -> None:
+        """Note that the handler has dead-lettered the message."""
 
     def extend(self, seconds: float | timedelta) -> None: ...
     def detach(self, lease: float | timedelta) -> DetachedMessage: ...
@@ -363,7 +366,7 @@ class Message(Generic[T_co]):
         """
         context = self._handler_context()
         if context is not None:
-            context.check_nack()
+            context.begin_nack(error)
         return self._consumer("nack").negative_acknowledge(self, delay, error=error)
 
     async def reject(self, reason: BaseException | str) -> None:
@@ -380,8 +383,10 @@ class Message(Generic[T_co]):
             NotSupportedError: for a message of a reader.
             TransportError: if the broker did not confirm the letter.
         """
-        keep = self._handler_context() is not None
-        await self._consumer("reject").reject(self, reason, keep=keep)
+        context = self._handler_context()
+        await self._consumer("reject").reject(self, reason, keep=context is not None)
+        if context is not None:
+            context.note_rejection(reason)
 
     @settles
     def extend(self, seconds: float | timedelta) -> Coroutine[Any, Any, None]:

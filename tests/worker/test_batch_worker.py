@@ -997,3 +997,19 @@ async def test_a_failure_that_messages_share_is_logged_once_with_its_traceback(
     lines = [each for each in caplog.records if "failed, the next one is in" in each.getMessage()]
     assert len(lines) == 1
     assert lines[0].exc_info
+
+
+async def test_rejections_by_the_verb_reach_the_limit_too(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
+        for message in messages:
+            await message.reject("wrong schema")
+
+    for n in range(200):
+        transport.put(TOPIC, b"%d" % n)
+    async with running_lists(client, handler, max_messages=10, concurrency=1) as worker:
+        await asyncio.sleep(25)
+        assert "messages in a row were rejected" in worker.health().reasons[0]
+        assert worker.report().succeeded == 0
+    assert 20 <= len(await letters(client)) <= 30

@@ -198,6 +198,44 @@ async def test_after_the_reject_limit_a_backlog_is_not_dead_lettered(
         await all_acked(transport)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+async def test_rejections_by_the_verb_reach_the_limit_too(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    async def handler(value: bytes, message: Message) -> None:
+        await message.reject("wrong schema")
+
+    for n in range(1000):
+        transport.put(TOPIC, b"%d" % n)
+    async with running(client, handler, order=order, reject_limit=20, concurrency=1) as worker:
+        await asyncio.sleep(25)
+        assert worker.report().rejected == 20
+        assert worker.report().succeeded == 0
+        assert "20 messages in a row were rejected" in worker.health().reasons[0]
+        await asyncio.sleep(60)
+        assert worker.report().rejected == 22
+    assert len(await letters(client)) == 22
+
+
+async def test_a_nack_by_the_handler_is_no_success_for_the_breaker(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(value)
+        if len(calls) % 2:
+            raise ConnectionError("away")
+        await message.nack(delay=3600)
+
+    transport.put(TOPIC, *(b"%d" % n for n in range(100)))
+    breaker = encore.Breaker(on=ConnectionError, failures=3)
+    async with running(client, handler, breaker=breaker, concurrency=1) as worker:
+        await asyncio.sleep(10)
+        assert worker.health().reasons == ("the breaker is open: ConnectionError('away')",)
+    assert len(calls) == 5
+
+
 async def test_results_are_stored_before_the_message_is_acked(
     client: Client, transport: MemoryTransport
 ) -> None:

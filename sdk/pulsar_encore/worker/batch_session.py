@@ -184,7 +184,11 @@ class BatchSession(Session):
             if job.state not in (GONE, LOST_STATE) and not self.consumer.holds(job.message):
                 # The handler has settled the message, or another consumer has it now.
                 self.core.remove(job)
+                verdict = self._verdicts.get(job)
+                if type(verdict) is Failed and self.order is Order.NONE and error is None:
+                    messages.errors.setdefault(job, verdict.error)
             self._detached.discard(job)
+            self._verdicts.pop(job, None)
             if self.on_outcome is not None and job.state in (GONE, LOST_STATE) and not is_lost:
                 self.on_outcome(outcome_of(job.message, job.attempt, None, error, (), now))
         if error is not None or messages.errors:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ..errors import ConfigurationError
 from ..options.checks import seconds, topic_name
 from .outbox import Out, Outgoing, checked_out, out_of
+from .retry_policy import Reject
 from .scheduler import Job, Order
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class ContextServer(Protocol):
     def order(self) -> Order: ...
     def extend(self, job: Job, seconds: float) -> None: ...
     def detach(self, job: Job, lease: float) -> DetachedMessage: ...
+    def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
+        """Note that the handler has nacked or rejected a message, and why."""
 
 
 class HandlerContext:
@@ -57,12 +60,18 @@ class HandlerContext:
     def stopping(self) -> asyncio.Event:
         return self._server.stopping
 
-    def check_nack(self) -> None:
+    def begin_nack(self, error: BaseException | str | None) -> None:
         if self._server.order is not Order.NONE:
             raise ConfigurationError(
                 f'msg.nack() would break order="{self._server.order}": later messages would '
                 "overtake this one. Raise Retry(delay=...) instead, and it waits in the worker"
             )
+        self._server.note_verdict(self._job, error)
+
+    def note_rejection(self, reason: BaseException | str) -> None:
+        self._server.note_verdict(
+            self._job, reason if isinstance(reason, Reject) else Reject(reason)
+        )
 
     def extend(self, length: float | timedelta) -> None:
         self._server.extend(self._job, seconds(length, "seconds", high=_MOST_S))

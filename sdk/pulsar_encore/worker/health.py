@@ -55,7 +55,7 @@ class Report:
     Attributes:
         name: Name of the worker.
         received: Messages that the worker took.
-        succeeded: Messages whose handler returned, or settled the message itself.
+        succeeded: Messages whose handler returned, unless it nacked or rejected the message itself.
         failed: Handler calls that raised an error or took too long.
         retried: Failed messages that wait, or waited, for another attempt.
         rejected: Messages that were dead-lettered.

@@ -137,6 +137,9 @@ class _SingleCall:
     def settled(self) -> None:
         self._is_settled = True
 
+    def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
+        """Do nothing: one call makes no series of rejections."""
+
     def extend(self, job: Job, seconds: float) -> None:
         if self._slots is not None:
             self._slots.extend(job, seconds)

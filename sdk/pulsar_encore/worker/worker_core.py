@@ -525,7 +525,8 @@ class WorkerCore:
             self._events += 1
             job.outage_at = self._events
         if rejection is not None:
-            if job.state != LOST and self._rejects.rejected(rejection, now_ms):
+            is_kept = self._rejects.rejected(rejection, now_ms)
+            if is_kept and job.state != LOST:
                 job.uncounted += 1
                 return Hold(now_ms + TRIAL_PAUSE_MS, False, error)
             return self._dead_letter(f"rejected: {_text(rejection)}", error)

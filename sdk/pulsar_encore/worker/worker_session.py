@@ -32,6 +32,7 @@ from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
+from .retry_policy import Reject
 from .scheduler import SETTLING, Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
@@ -116,6 +117,8 @@ class Session:
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._failures = FailureLog(name, self._log)
         self._detached: set[Job] = set()
+        # Nacks and rejections by handlers, as results: they are no successes.
+        self._verdicts: dict[Job, Failed | Lost] = {}
         self._limits: set[str] = set()  # that are in force
         self._has_logged_long_wait = False
         self._given_back = 0
@@ -268,6 +271,9 @@ class Session:
                 "worker %s: the handler of %r has ended already", self._name, job.message
             )
 
+    def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
+        self._verdicts[job] = Failed(error) if isinstance(error, BaseException) else Lost()
+
     def detach(self, job: Job, lease: float) -> Lease:
         if self.order is not Order.NONE:
             raise ConfigurationError(
@@ -299,6 +305,8 @@ class Session:
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
+        result_for_core: Succeeded | Failed | Lost = outcome
+        verdict = self._verdicts.pop(job, None) if self._verdicts else None
         if job in self._detached or not self.consumer.holds(job.message):
             # The handler has settled or detached the message, or another consumer has it now.
             self._detached.discard(job)
@@ -310,9 +318,13 @@ class Session:
                     job.message,
                     outcome.error,
                 )
-        self._count(outcome)
+            elif verdict is not None:
+                result_for_core = verdict
+                self._count_verdict(verdict)
+        if result_for_core is outcome:
+            self._count(outcome)
         message, attempt = job.message, job.attempt
-        action = core.finished(job, outcome, now)
+        action = core.finished(job, result_for_core, now)
         if isinstance(action, Hold | Nack | RetryLetter):
             delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
             self._failures.retried(message, attempt, action.error, delay_ms, now)
@@ -408,6 +420,10 @@ class Session:
             self._succeeded += 1
         elif type(outcome) is Failed:
             self._counts["failed"] += 1
+
+    def _count_verdict(self, verdict: Failed | Lost) -> None:
+        is_rejected = type(verdict) is Failed and isinstance(verdict.error, Reject)
+        self._counts["rejected" if is_rejected else "retried"] += 1
 
     # Settling
 
