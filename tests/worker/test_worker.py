@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -367,6 +368,45 @@ async def test_a_drain_gives_unfinished_messages_back_without_an_attempt(
         await all_acked(transport)
     assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(50))
     assert await letters(client) == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_an_error_of_a_handler_that_stops_for_the_drain_costs_no_attempt(
+    client: Client, transport: MemoryTransport, order: str, tmp_path: Path
+) -> None:
+    attempts = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        attempts.append(message.attempt)
+        await message.stopping.wait()
+        raise RuntimeError("stopped half-way")
+
+    transport.put(TOPIC, b"x", key="k")
+    for _ in range(5):
+        async with running(
+            client,
+            handler,
+            order=order,
+            retry=encore.RetryPolicy(attempts=3),
+            state=encore.RocksState(tmp_path / "state"),
+        ) as worker:
+            await asyncio.sleep(10)
+        assert worker.report().given_back == 1
+    assert attempts == [1] * 5
+
+
+async def test_a_rejection_during_the_drain_is_dead_lettered(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes, message: Message) -> None:
+        await message.stopping.wait()
+        raise encore.Reject("negative total")
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler) as worker:
+        await asyncio.sleep(10)
+    assert worker.report().rejected == 1
+    assert transport.backlog(TOPIC, SUBSCRIPTION) == 0
 
 
 async def test_a_drain_lets_running_handlers_end(

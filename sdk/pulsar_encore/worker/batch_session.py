@@ -37,7 +37,7 @@ from .worker_core import (
     WorkerCore,
 )
 from .worker_options import HELD_LIMIT, WorkerOptions
-from .worker_session import DRAIN, LOST, SUCCEEDED, Session
+from .worker_session import LOST, SUCCEEDED, Session
 
 #: Nacked messages that failed alone and are remembered, at most.
 _REMEMBERED: Final = 10_000
@@ -172,11 +172,14 @@ class BatchSession(Session):
 
     def _list_finished(self, messages: MessageList, result: SlotResult) -> None:
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
-        if type(result) is Returned and result.reason == DRAIN and messages.errors:
-            self._finish_in_drain(messages)
-            return
         if outcome is None:
             return  # the drain gives the messages back
+        if self.stopping.is_set() and messages.errors and type(result) is Returned:
+            self._finish_in_drain(messages)
+            return
+        if self.stopping.is_set() and type(outcome) is Failed:
+            self._note_failure_in_drain(messages, outcome.error)
+            return
         now = now_ms(self._loop)
         error = outcome.error if type(outcome) is Failed else None
         is_lost = type(outcome) is Lost
@@ -223,7 +226,7 @@ class BatchSession(Session):
             self.on_outcome(outcome_of(job.message, attempt, action, error, (), now))
 
     def _finish_in_drain(self, messages: MessageList) -> None:
-        """Ack what a cancelled handler processed. The drain gives the failed messages back."""
+        """Ack what a handler processed. The drain gives the failed messages back."""
         for job in self._processed(messages):
             if self.consumer.holds(job.message):
                 self._succeeded += 1

@@ -32,7 +32,7 @@ from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
-from .retry_policy import Reject
+from .retry_policy import Reject, causes_of
 from .scheduler import SETTLING, Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
@@ -305,6 +305,9 @@ class Session:
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the message back
+        if type(outcome) is Failed and self.stopping.is_set() and not self._rejects(outcome.error):
+            self._note_failure_in_drain(job, outcome.error)
+            return
         result_for_core: Succeeded | Failed | Lost = outcome
         verdict = self._verdicts.pop(job, None) if self._verdicts else None
         if job in self._detached or not self.consumer.holds(job.message):
@@ -420,6 +423,23 @@ class Session:
             self._succeeded += 1
         elif type(outcome) is Failed:
             self._counts["failed"] += 1
+
+    def _rejects(self, error: BaseException) -> bool:
+        kinds = self._options.retry.reject_kinds
+        return any(isinstance(each, kinds) for each in causes_of(error))
+
+    def _note_failure_in_drain(self, call: Any, error: BaseException) -> None:
+        """Log a failure that counts no attempt: the drain gives the message back.
+
+        Handlers that watch `Message.stopping` may end by an error of their own.
+        """
+        self._counts["failed"] += 1
+        self._log.warning(
+            "worker %s: the handler of %s failed during the drain, which counts no attempt: %r",
+            self._name,
+            self._text_of(call),
+            error,
+        )
 
     def _count_verdict(self, verdict: Failed | Lost) -> None:
         is_rejected = type(verdict) is Failed and isinstance(verdict.error, Reject)
