@@ -634,6 +634,24 @@ async def test_an_out_without_a_topic_of_results_is_a_failed_attempt(
     assert "publish=" in str(letter.properties())
 
 
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_failed_messages_that_fill_max_bytes_are_in_health(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    async def handler(value: bytes) -> None:
+        raise encore.Retry(delay=500, count=False)
+
+    for n in range(50):
+        transport.put(TOPIC, b"x" * 1000, key=f"k{n}")
+    async with running(client, handler, order=order, max_bytes=10_000) as worker:
+        await asyncio.sleep(100)
+        health = worker.health()
+        assert not health.ready
+        (reason,) = health.reasons
+        assert "10 messages are held back by failures and fill max_bytes" in reason
+        assert ("the first keys: 'k0'" in reason) == (order == "key")
+
+
 async def test_health_counts_a_handler_that_ignores_its_timeout(
     client: Client, transport: MemoryTransport
 ) -> None:

@@ -31,7 +31,7 @@ class Health:
         waiting: Messages that failed and wait in this process for their next attempt.
         blocked: Messages that wait for an earlier message of their key or partition.
         held_keys: Examples of keys or partitions that wait for a failed message, up to 10, once
-            10,000 messages are held back.
+            10,000 messages are held back, or fill `max_bytes`.
         long_handlers: Handlers that have been running for more than 5 minutes.
         stuck_handlers: Handlers that still run 5 s after their cancellation, or were left behind.
     """

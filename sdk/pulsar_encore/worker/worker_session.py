@@ -642,11 +642,14 @@ class Session:
         if not connected:
             reasons.append("the consumer is not connected to its broker")
         held_keys: tuple[str, ...] = ()
-        if snapshot.held_back >= HELD_LIMIT:
+        is_full = snapshot.bytes >= self._options.max_bytes
+        has_work = snapshot.ready or snapshot.running or snapshot.settling
+        if snapshot.held_back >= HELD_LIMIT or (is_full and not has_work):
             held_keys = tuple(_key_text(each) for each in snapshot.held_group_examples)
+            bound = "" if snapshot.held_back >= HELD_LIMIT else " and fill max_bytes"
             reasons.append(
-                f"{snapshot.held_back} messages are held back; the first keys: "
-                + ", ".join(held_keys)
+                f"{snapshot.held_back} messages are held back by failures{bound}, so no more are "
+                "taken" + ("; the first keys: " + ", ".join(held_keys) if held_keys else "")
             )
         return Health(
             ready=not reasons,
@@ -686,7 +689,10 @@ def _reasons(snapshot: CoreSnapshot) -> list[str]:
             f"{snapshot.rejects_in_row} messages in a row were rejected: {snapshot.reject_error!r}"
         )
     if snapshot.unsettled:
-        reasons.append(f"{snapshot.unsettled} dead letters cannot be written")
+        reasons.append(
+            f"{snapshot.unsettled} messages cannot be settled: a letter or the state cannot be "
+            "written"
+        )
     return reasons
 
 
