@@ -529,6 +529,13 @@ def next_attempt_of(message: Message) -> Message:
     return Message(message._raw, message._schema, entry, index, count, number)
 
 
+async def fetch_schema(message: Message[Any]) -> None:
+    """Fetch the schema version of a message, if `value` raised SchemaVersionError for it."""
+    fetch = getattr(message._raw, "fetch_schema", None)
+    if fetch is not None:
+        await fetch()
+
+
 def _consumer_of(entry: Entry) -> MessageConsumer | None:
     consumer: MessageConsumer | None = entry.topic_state.owner.consumer
     return consumer

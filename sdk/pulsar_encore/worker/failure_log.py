@@ -8,6 +8,7 @@ from types import CodeType
 from typing import Final, TypeAlias
 
 from ..message import Message
+from .message_values import NoSchema
 from .retry_policy import Retry
 
 _EVERY_MS: Final = 10_000
@@ -30,8 +31,8 @@ class FailureLog:
     def retried(
         self, message: Message, attempt: int, error: BaseException, delay_ms: int, now_ms: int
     ) -> None:
-        """Log a failed attempt at WARNING. `Retry` is no failure, and is not logged."""
-        if isinstance(error, Retry):
+        """Log a failed attempt at WARNING. A handler's `Retry` is no failure, and is not logged."""
+        if isinstance(error, Retry) and not isinstance(error, NoSchema):
             return
         kind = (type(error), _raised_in(error))
         at_ms, left_out = self._lines.get(kind, (now_ms - _EVERY_MS, 0))

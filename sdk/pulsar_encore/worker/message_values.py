@@ -2,32 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ..codecs.bound_codec import bind
 from ..errors import SchemaVersionError
-from ..message import Message, has_schema, raw_of
-from .retry_policy import Reject
+from ..message import Message, fetch_schema, has_schema, raw_of
+from .retry_policy import Reject, Retry
+
+_FETCH_AGAIN_S: Final = 10.0
 
 
 class Undecodable(Reject):
     """The rejection of a payload that does not decode. Its cause is the evidence."""
 
 
+class NoSchema(Retry):
+    """The schema version of a message could not be fetched. Its cause is the evidence.
+
+    It counts no attempt, because the message is not to blame.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_FETCH_AGAIN_S, count=False)
+
+    def __repr__(self) -> str:
+        return repr(self.__cause__)
+
+
 def decoded(message: Message[Any]) -> Any:
     """Return the value of a message.
 
     Raises:
-        SchemaVersionError: if the broker could not be asked for the schema. The next attempt may
-            succeed.
+        SchemaVersionError: if the broker could not be asked for the schema. Then await
+            `decoded_after_fetch`.
         Undecodable: if the payload does not decode.
     """
     try:
         return message.value()
-    except SchemaVersionError:
+    except MemoryError:  # the payload is not to blame
         raise
     except Exception as error:
+        if isinstance(error, SchemaVersionError) and error.retryable:
+            raise
         raise Undecodable(f"the payload does not decode: {error}") from error
+
+
+async def decoded_after_fetch(message: Message[Any]) -> Any:
+    """Return the value of a message after another fetch of its schema version.
+
+    A message that waits in the worker is not redelivered, so nothing else would fetch it.
+
+    Raises:
+        NoSchema: if the fetch failed again.
+        Undecodable: if the payload does not decode.
+    """
+    await fetch_schema(message)
+    try:
+        return decoded(message)
+    except SchemaVersionError as error:
+        raise NoSchema from error
 
 
 def decoded_with(message: Message[Any], schema: Any) -> Any:

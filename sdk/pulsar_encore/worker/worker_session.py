@@ -18,6 +18,7 @@ from ..errors import (
     ConfigurationError,
     EncoreError,
     MessageNotHeldError,
+    SchemaVersionError,
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
@@ -29,7 +30,7 @@ from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
-from .message_values import Undecodable, decoded
+from .message_values import Undecodable, decoded, decoded_after_fetch
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .retry_policy import Reject, causes_of
@@ -257,7 +258,11 @@ class Session:
         message: Message = job.message
         context = HandlerContext(self, job)
         set_handler_context(message, context)
-        result = await self._handler.call(decoded(message), message, context.add_result)
+        try:
+            value = decoded(message)
+        except SchemaVersionError:
+            value = await decoded_after_fetch(message)
+        result = await self._handler.call(value, message, context.add_result)
         # A task that the handler left behind can publish nothing from here on.
         set_handler_context(message, None)
         if result is not None:
