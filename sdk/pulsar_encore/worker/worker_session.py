@@ -105,6 +105,7 @@ class Session:
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._writes_attempts = options.writes_attempts
+        self._has_exact_attempts = options.has_exact_attempts
         self._outbox = Outbox(client, publish)
         self.core: WorkerCore = self._make_core(options)
         self._watchdog = LoopWatchdog.watch()
@@ -190,7 +191,7 @@ class Session:
             message.attempt if may_be_letters else message.redelivery_count() + 1,
             published_ms,
             priority,
-            self._options.state is not None,
+            self._has_exact_attempts,
         )
         self._received += 1
         action = self.core.received(job, now)
