@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import tempfile
 from dataclasses import dataclass
-from typing import Any
 
 import pulsar_encore as encore
 from tests.harness.pulsar_server import running_server

@@ -545,6 +545,12 @@ def size_of(message: Message) -> int:
     return message._raw.length()
 
 
+def has_siblings(message: Message) -> bool:
+    """Return True if a received message is one of several messages of its entry."""
+    entry = message._entry
+    return entry is not None and entry.size > 1
+
+
 def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
     """Return the entry of `items[at]`, and the batch indexes of its messages from there on.
 

@@ -130,7 +130,7 @@ class BatchWorld:
             self.is_paused = False
             self.core.resume()
         for _ in range(_MOST_STEPS):
-            if all(item.end for item in self.items):
+            if all(item.end for item in self.items) and not self.running:
                 break
             self.step()
         assert all(item.end for item in self.items), [each for each in self.items if not each.end]
@@ -237,6 +237,10 @@ class BatchWorld:
             del messages.passed[index : None if self.has_order else index + 1]
             if messages.passed and self.rng.random() < 0.5:
                 error = ValueError("shared")
+        elif outcome == "unstarted":
+            # Cancelled by its timeout before the handler began.
+            messages.passed.clear()
+            error = TimeoutError("no time")
         elif outcome in ("shared", "outage", "reject", "retry"):
             error = {
                 "shared": ValueError("shared"),
@@ -259,7 +263,7 @@ class BatchWorld:
         rates = {"success": 5} | {
             each: rate
             for each, rate in self.plan.rates.items()
-            if each in ("own", "shared", "reject", "retry", "undecodable")
+            if each in ("own", "shared", "reject", "retry", "undecodable", "unstarted")
         }
         return self.rng.choices(list(rates), list(rates.values()))[0]
 
@@ -275,12 +279,13 @@ class BatchWorld:
         self, messages: MessageList, error: BaseException | None, is_lost: bool
     ) -> None:
         own = dict(messages.errors)
-        if error is not None and len(messages.passed) == 1:
-            own[messages.passed[0]] = error
-        is_shared = error is not None and len(messages.passed) > 1
+        passed = list(messages.passed or messages.jobs)
+        if error is not None and len(passed) == 1:
+            own[passed[0]] = error
+        is_shared = error is not None and len(passed) > 1
         suspects: list[ListJob] = []
         if is_shared:
-            for job in messages.passed:
+            for job in passed:
                 if job in own and self.has_order:
                     break
                 if job not in own:
@@ -318,8 +323,8 @@ class BatchWorld:
         for half in (still[:middle], still[middle:]):
             for item in half:
                 item.half = frozenset(half)
-        if error is not None and len(messages.passed) == 1 and messages.passed[0] in alive:
-            messages.passed[0].message.half = frozenset([messages.passed[0].message])
+        if error is not None and len(passed) == 1 and passed[0] in alive:
+            passed[0].message.half = frozenset([passed[0].message])
         row = self.core.snapshot().failures_in_row
         assert row <= row_before + sees_outage
         assert sees_outage or row <= row_before

@@ -14,6 +14,7 @@ _RATES = {
     "reject": 1,
     "retry": 1,
     "undecodable": 1,
+    "unstarted": 1,
     "remove": 1,
     "pause": 1,
     "unacked": 3,

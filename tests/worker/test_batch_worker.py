@@ -662,6 +662,23 @@ async def test_messages_that_the_handler_settled_are_left_alone(
     assert again == [b"1", b"3", b"4"]
 
 
+async def test_with_an_order_messages_behind_a_named_one_that_the_handler_settled_are_passed_again(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls: list[list[bytes]] = []
+
+    async def handler(values: list[bytes], messages: list[Message]) -> None:
+        calls.append(values)
+        if len(calls) == 1:
+            await messages[1].ack()
+            raise encore.BatchFailure({1: ValueError("acked all the same")})
+
+    transport.put(TOPIC, *numbers(4))
+    async with running_lists(client, handler, order="partition"):
+        await all_acked(transport)
+    assert calls == [numbers(4), [b"2", b"3"]]
+
+
 async def test_a_detached_message_is_acked_by_its_lease(
     client: Client, transport: MemoryTransport
 ) -> None:
@@ -895,6 +912,8 @@ async def test_the_parameters_of_a_batch_worker_are_checked(client: Client) -> N
     ):
         with pytest.raises(encore.ConfigurationError, match=text):
             make(**options)
+    with pytest.raises(encore.ConfigurationError, match="client must be a Client"):
+        encore.BatchWorker("pulsar://localhost", TOPIC, SUBSCRIPTION, handler)  # type: ignore[arg-type]
     assert repr(make()).startswith("<BatchWorker ")
 
 

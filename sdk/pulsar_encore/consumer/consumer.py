@@ -163,7 +163,6 @@ class Consumer(Generic[T_co]):
         self._held = parts.held_messages
         parts.topic_states.consumer = self
         self._choices = TopicChoices(parts.transport_consumer, parts.options.topics)
-        self._on_returned: Callable[[], object] | None = None
         self._listener: Listener | None = None
         callback = parts.options.message_listener
         self._no_receiving = parts.options.ordered_leases or callback is not None
@@ -171,6 +170,7 @@ class Consumer(Generic[T_co]):
         self._background: set[asyncio.Task[Any]] = set()
         # True if acks can no longer be sent.
         self._cannot_send = False
+        self._on_lost: Callable[[], None] | None = None
         parts.transport_consumer.start(parts.delivery_handler)
         if callback is not None:
             self._listener = Listener(
@@ -757,24 +757,12 @@ class Consumer(Generic[T_co]):
         read = (each for each in topics if not options.reads_letters(each))
         return await letter_topics.create_subscriptions(read)
 
-    def watch_returned(self, callback: Callable[[], object]) -> None:
-        """Call a function after a seek or `redeliver_unacknowledged_messages`.
-
-        Messages that were held before are not held any more (`holds`). `Worker` uses it.
-        """
-        self._on_returned = callback
-
-    def _returned(self) -> None:
-        self._leases.sweep()
-        if self._on_returned is not None:
-            self._on_returned()
-
     def redeliver_unacknowledged_messages(self) -> None:
         """Redeliver every unacked message of this consumer now, pending nacks included."""
         self._check_open()
         self._calls.settle_now()
         self._parts.redelivery.redeliver_all()
-        self._returned()
+        self._messages_lost()
 
     def redeliver_topic(self, topic: str) -> None:
         """Redeliver every unacked message of one topic or partition (Exclusive and Failover).
@@ -832,7 +820,21 @@ class Consumer(Generic[T_co]):
         try:
             await self._transport_consumer.seek(position)
         finally:
-            self._returned()
+            self._messages_lost()
+
+    def watch_losses(self, on_lost: Callable[[], None]) -> None:
+        """Call a function after each seek and `redeliver_unacknowledged_messages`. For a worker.
+
+        `holds` then says which messages this consumer still holds. For a seek of several topics the
+        function is called for each of them, before its first message arrives.
+        """
+        self._on_lost = on_lost
+        self._parts.delivery_handler.on_sought = on_lost
+
+    def _messages_lost(self) -> None:
+        self._leases.sweep()
+        if self._on_lost is not None:
+            self._on_lost()
 
     async def get_last_message_id(self) -> MessageId:
         """Return the id of the last message in the topic.
@@ -965,7 +967,15 @@ class Consumer(Generic[T_co]):
                 self._status.refusal = _closed()
             self._status.closing = True
             self._closing = seen(self._loop.create_task(self._close()))
-        await asyncio.shield(self._closing)
+        while True:
+            closing = self._closing
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError:
+                if closing is not self._closing and closing.cancelled():
+                    continue  # `close_soon` has replaced it
+                raise
+            return
 
     async def _close(self) -> None:
         try:
@@ -1035,10 +1045,25 @@ class Consumer(Generic[T_co]):
         if not self._cannot_send:
             await self._acks.wait_for_receipts(deadline - self._loop.time())
 
-    def abandon(self) -> None:
-        """Fail every call from now on and send nothing, because the client was shut down."""
+    def close_soon(self) -> None:
+        """Close in the background, and give up the letters and acks that `close` would wait for.
+
+        Use it after a `close` that took too long. Acks are sent if the consumer is connected. The
+        broker is told to close the subscription's consumer: otherwise it would go on delivering
+        messages to it for as long as the client keeps the connection open.
+        """
+        if not self._status.dead and not self._cannot_send:
+            self._acks.flush()
+        self.abandon("the consumer was closed")
+        earlier = self._closing
+        self._closing = seen(self._loop.create_task(self._transport_consumer.close()))
+        if earlier is not None:
+            earlier.cancel()
+
+    def abandon(self, why: str = "the client was shut down") -> None:
+        """Fail every call from now on and send nothing."""
         self._cannot_send = True
-        shut_down = ClosedError("the client was shut down")
+        shut_down = ClosedError(why)
         ending = [
             lambda: self._end_receiving(shut_down),
             lambda: self._end_acks(shut_down),

@@ -71,6 +71,8 @@ class DeliveryHandler:
         self._arrivals = arrivals
         self._state_writer = state_writer
         self._foreign_state_error: StateMismatchError | None = None
+        #: Called after each seek of a topic, before its first message arrives.
+        self.on_sought: Callable[[], None] | None = None
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._foreign_state_error is not None:
@@ -220,6 +222,8 @@ class DeliveryHandler:
         self._acks.receipts.sought(states)
         self._event_publisher.sought(topics)
         self._queue.drop(states)
+        if self.on_sought is not None:
+            self.on_sought()
 
     def on_end_of_topic(self, topic_number: int) -> None:
         self._event_publisher.end_of_topic(topic_number)

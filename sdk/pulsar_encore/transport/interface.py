@@ -43,6 +43,7 @@ class Capabilities:
         producer_events: The transport calls a `ProducerListener`.
         initial_subscriptions: A producer can name a subscription that the broker creates with it.
         queue_per_topic: Messages of one topic that are not taken do not hold up another topic.
+        active_changes: The transport reports the active consumer of a Failover topic.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Capabilities:
     producer_events: bool = True
     initial_subscriptions: bool = True
     queue_per_topic: bool = True
+    active_changes: bool = True
 
 
 @dataclass(slots=True, eq=False)

@@ -211,6 +211,10 @@ class BatchCore(WorkerCore):
             if job.running_in is messages and job.state == BLOCKED:
                 self._no_longer_listed(job)
             job.running_in = None
+        if error is not None and not (self._has_order and messages.errors):
+            # A call that was cancelled early has passed nothing. Its messages share the failure.
+            known = {*messages.passed, *messages.errors}
+            messages.passed.extend(job for job in messages.jobs if job not in known)
         if error is not None and len(messages.passed) == 1:
             # The failure is about this message.
             messages.passed[0].is_alone = True
@@ -261,6 +265,8 @@ class BatchCore(WorkerCore):
         suspects = set(shared)
         for job in messages.jobs:
             if job.state == GONE:
+                if job in errors:
+                    return  # the handler named it, and settled it
                 continue
             if job in suspects and job.state != LOST:
                 assert error is not None

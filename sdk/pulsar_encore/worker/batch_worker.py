@@ -31,7 +31,8 @@ from .worker_options import DEFAULT_MAX_BYTES
 from .worker_session import Session
 
 if TYPE_CHECKING:
-    from ..client import Client
+    from ..codecs.codec import Codec
+from ..client import Client
 
 
 class BatchWorker(Worker[T]):
@@ -99,9 +100,9 @@ class BatchWorker(Worker[T]):
         client: Client,
         topics: str | Sequence[str] | re.Pattern[str] | Mapping[str, int],
         subscription: str,
-        handler: Callable[..., Any],
+        handler: Callable[[list[T]], Any] | Callable[[list[T], list[Message[T]]], Any],
         *,
-        schema: Any = None,
+        schema: Codec[T] | None = None,
         max_messages: int = DEFAULT_MAX_MESSAGES,
         max_wait: float | timedelta = DEFAULT_MAX_WAIT_S,
         concurrency: int = DEFAULT_LISTS,

@@ -9,8 +9,7 @@ from types import CodeType
 from typing import Final
 
 from ..message import Message
-from .message_values import NoSchema
-from .retry_policy import Retry
+from .retry_policy import NoSchema, Retry
 
 _EVERY_MS: Final = 10_000
 _MOST_KINDS: Final = 1_000  # the kind that was logged first is forgotten first

@@ -83,6 +83,7 @@ class Job:
             message without attempts left is then dead-lettered on arrival: it may have killed its
             process. Other counts also include deliveries that were never handled, so such a
             message gets one more call.
+        waits_here: True if a failed message waits in this worker also with order "none".
         state: Where it is. The fields from here on belong to the core.
     """
 
@@ -94,6 +95,7 @@ class Job:
     published_ms: int
     priority: int = 0
     is_attempt_exact: bool = False
+    waits_here: bool = False
     state: int = field(default=NEW, init=False)
     called: bool = field(default=False, init=False, repr=False)  # its handler, in this worker
     is_retry: bool = field(default=False, init=False, repr=False)

@@ -11,8 +11,9 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
-from ..client import logger_of
-from ..consumer.events import BecameInactive, ConsumerEvent, Failed
+from ..client import logger_of, transport_of
+from ..codecs.codec import Codec
+from ..consumer.events import BecameActive, BecameInactive, ConsumerEvent, Disconnected, Failed
 from ..errors import ConfigurationError
 from ..message import Message
 from ..options import InitialPosition, RocksState
@@ -26,6 +27,7 @@ from .outcome import Outcome
 from .retry_policy import RetryPolicy
 from .scheduler import Order
 from .single_call import call_once
+from .standby import Standby
 from .subscribe_options import SubscribeOptions
 from .worker_options import DEFAULT_MAX_BYTES, WorkerOptions
 from .worker_session import Session
@@ -110,9 +112,9 @@ class Worker(Generic[T]):
         client: Client,
         topics: str | Sequence[str] | re.Pattern[str] | Mapping[str, int],
         subscription: str,
-        handler: Callable[..., Any],
+        handler: Callable[[T], Any] | Callable[[T, Message[T]], Any],
         *,
-        schema: Any = None,
+        schema: Codec[T] | None = None,
         concurrency: int = 16,
         max_bytes: int = DEFAULT_MAX_BYTES,
         order: Order | Literal["none", "key", "partition"] = Order.NONE,
@@ -130,11 +132,6 @@ class Worker(Generic[T]):
         start_retry: bool = True,
         options: SubscribeOptions | None = None,
     ) -> None:
-        if not callable(getattr(client, "subscribe", None)):
-            raise ConfigurationError(
-                f"client must be a Client, got {type(client).__name__}: write "
-                'Worker(Client("pulsar://localhost:6650"), ...)'
-            )
         checked = WorkerOptions(
             topics=topics,
             subscription=subscription,
@@ -159,6 +156,11 @@ class Worker(Generic[T]):
         self._set_up(client, checked, handler)
 
     def _set_up(self, client: Client, options: WorkerOptions, handler: Callable[..., Any]) -> None:
+        if not callable(getattr(client, "subscribe", None)):
+            raise ConfigurationError(
+                f"client must be a Client, got {type(client).__name__}: write "
+                f'{type(self).__name__}(Client("pulsar://localhost:6650"), ...)'
+            )
         self._options = options
         self.client: Client = client
         self._log = logger_of(client)(__name__)
@@ -182,7 +184,7 @@ class Worker(Generic[T]):
         self._ended: asyncio.Future[None] | None = None
         self._started: asyncio.Event | None = None
         self._session: Session | None = None
-        self._taken_over: set[str] = set()  # topics, before the session
+        self._standby: Standby[Message] | None = None
         self._background: asyncio.Task[Report] | None = None
         self._parent: asyncio.Task[Any] | None = None
 
@@ -251,11 +253,10 @@ class Worker(Generic[T]):
             self._fail,
         )
         session.on_outcome = self._on_outcome
+        session.standby = self._standby
         try:
             if self._paused:
                 session.core.pause()
-            for topic in self._taken_over:
-                session.lose_topic(topic)
             session.start()
             self._state = "running"
             self._started.set()
@@ -272,33 +273,64 @@ class Worker(Generic[T]):
 
     async def _subscribe(self, stopping: asyncio.Event) -> Consumer | None:
         options = self._options
+        made: Consumer | None = None
 
         async def subscribe() -> Consumer:
+            nonlocal made
+            # Before the first event, which may come before there is a session.
+            self._standby = self._new_standby()
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
                 if options.retry.dead_letters:
                     await consumer.create_letter_subscriptions()
+            except asyncio.CancelledError:
+                consumer.close_soon()
+                raise
             except BaseException:
                 await consumer.close()
                 raise
+            made = consumer
             return consumer
 
         if not options.start_retry:
             return await subscribe()
-        return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
+        try:
+            return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
+        except asyncio.CancelledError:
+            if made is not None:  # at the same moment
+                made.close_soon()
+            raise
 
     def _on_event(self, event: ConsumerEvent) -> None:
-        if isinstance(event, BecameInactive):
-            if self._session is None:
-                self._taken_over.add(event.topic)
-            else:
-                self._session.lose_topic(event.topic)
+        if isinstance(event, BecameActive | BecameInactive | Disconnected):
+            self._on_change(event)
         elif isinstance(event, Failed) and event.component == "consumer":
             self._fail(event.error)
         keywords = {} if self._options.options is None else self._options.options.keywords
         listener = keywords.get("event_listener")
         if listener is not None:
             listener(event)
+
+    def _new_standby(self) -> Standby[Message] | None:
+        is_told = transport_of(self.client).capabilities.active_changes
+        return Standby() if is_told and self._options.order == Order.PARTITION else None
+
+    def _on_change(self, event: BecameActive | BecameInactive | Disconnected) -> None:
+        """Note which consumer of a Failover subscription gets the messages of a topic."""
+        session, standby = self._session, self._standby
+        if isinstance(event, BecameInactive):
+            if standby is not None:
+                standby.became_inactive(event.topic)
+            if session is not None:
+                session.lose_topic(event.topic)
+        elif standby is not None and isinstance(event, BecameActive):
+            early = standby.became_active(event.topic)
+            # Messages that came too early may also wait in the consumer.
+            if session is not None and (early or not session.has_jobs_of(event.topic)):
+                session.lose_topic(event.topic)
+        elif standby is not None and isinstance(event, Disconnected):
+            for topic in event.topics:
+                standby.disconnected(topic)
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():
@@ -451,7 +483,7 @@ class Worker(Generic[T]):
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain and still run."""
+        """Return how many handlers on the event loop were left behind and still run."""
         return 0 if self._session is None else self._session.unfinished()
 
     def report(self) -> Report:

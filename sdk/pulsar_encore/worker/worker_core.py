@@ -546,6 +546,8 @@ class WorkerCore:
         letters_after_ms = self.retry.letters_after_ms
         if letters_after_ms is not None and delay_ms > letters_after_ms:
             return RetryLetter(delay_ms, error)
+        if job.waits_here:
+            return Hold(now_ms + delay_ms, True, error)
         return Nack(delay_ms, error)
 
     def _tell_breaker(self, error: BaseException, now_ms: int, is_trial: bool) -> None:

@@ -22,7 +22,7 @@ from ..errors import (
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
-from ..message import Message, set_handler_context, size_of
+from ..message import Message, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
 from .drain_deadline import DrainDeadline
 from .failure_log import FailureLog
@@ -37,6 +37,7 @@ from .retry_policy import Reject, causes_of
 from .scheduler import SETTLING, Order
 from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
+from .standby import Standby
 from .worker_core import (
     Ack,
     CoreSnapshot,
@@ -65,6 +66,7 @@ DRAIN: Final = "drain"
 _LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
 _LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
+_UNKNOWN_S: Final = 5.0  # the broker names the active consumer about 1 s after a subscribe
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
 
@@ -118,6 +120,7 @@ class Session:
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._failures = FailureLog(name, self._log)
+        self.standby: Standby[Message] | None = None
         self._detached: set[Job] = set()
         # Nacks and rejections by handlers, as results: they are no successes.
         self._verdicts: dict[Job, Failed | Lost] = {}
@@ -157,7 +160,7 @@ class Session:
     # Taking messages
 
     def start(self) -> None:
-        self.consumer.watch_returned(self._lose_returned)
+        self.consumer.watch_losses(self._lose_messages)
         self._receiver = self._loop.create_task(self._receive())
 
     async def _receive(self) -> None:
@@ -177,6 +180,11 @@ class Session:
 
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), now_ms(self._loop)
+        standby = self.standby
+        if standby is not None and standby.keeps(topic, message):
+            if not standby.is_known(topic):
+                self._loop.call_later(_UNKNOWN_S, self._assume_active, topic)
+            return
         known = self._topics.get(topic)
         priority, may_be_letters = self._learn(topic) if known is None else known
         published_ms = 0
@@ -198,6 +206,20 @@ class Session:
         if action is not None:
             self._act(job, action)
         self.slots.wake()
+
+    def _assume_active(self, topic: str) -> None:
+        """Process the messages of a topic of which the broker has named no active consumer."""
+        standby = self.standby
+        if standby is not None and not (standby.is_known(topic) or self.stopping.is_set()):
+            self._log.warning(
+                "worker %s: the broker has named no active consumer of %s for %g s; its messages "
+                "are processed",
+                self._name,
+                topic,
+                _UNKNOWN_S,
+            )
+            for each in standby.became_active(topic):
+                self._take(each)
 
     def _group_of(self, message: Message, topic: str) -> Any:
         if self.order is Order.PARTITION:
@@ -330,6 +352,10 @@ class Session:
             elif verdict is not None:
                 result_for_core = verdict
                 self._count_verdict(verdict)
+        elif type(outcome) is Failed and has_siblings(job.message):
+            # The broker would redeliver the whole batch for one nack, also to other consumers, and
+            # they would process the messages of the batch that are held here.
+            job.waits_here = True
         if result_for_core is outcome:
             self._count(outcome)
         message, attempt = job.message, job.attempt
@@ -554,19 +580,22 @@ class Session:
         """Cancel the handler of a message that another consumer has now."""
         self.slots.cancel(job, LOST)
 
+    def has_jobs_of(self, topic: str) -> bool:
+        return any(each.topic == topic for each in self.core.jobs())
+
+    def _lose_messages(self) -> None:
+        """Cancel the handlers of messages that a seek or a rewind took away, and drop those."""
+        holds = self.consumer.holds
+        for job in self.core.jobs():
+            if job.state != SETTLING and not holds(job.message):  # a letter of its own may be sent
+                self._lose(job)
+        self.update()
+
     def lose_topic(self, topic: str) -> None:
         """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
         for job in [each for each in self.core.jobs() if each.topic == topic]:
             self._lose(job)
         self.consumer.redeliver_topic(topic)
-        self.update()
-
-    def _lose_returned(self) -> None:
-        """Cancel the handlers of messages that a seek or a rewind has given back."""
-        for job in self.core.jobs():
-            # A message that is copied to a letter topic is not held either, until that has ended.
-            if job.state != SETTLING and not self.consumer.holds(job.message):
-                self._lose(job)
         self.update()
 
     # The end
@@ -627,7 +656,7 @@ class Session:
                 self._name,
             )
             self._outbox.abandon()
-            self.consumer.abandon()
+            self.consumer.close_soon()
 
     # What is seen from outside
 
@@ -674,7 +703,7 @@ class Session:
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain and still run."""
+        """Return how many handlers on the event loop were left behind and still run."""
         return self.slots.left_behind()
 
     def report(self) -> Report:

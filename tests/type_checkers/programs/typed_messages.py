@@ -139,3 +139,26 @@ def ids(messages: Sequence[encore.Message[object]]) -> list[encore.MessageId]:
 
 def ids_of_orders(messages: list[encore.Message[Order]]) -> list[encore.MessageId]:
     return ids(messages)
+
+
+async def bill_all(orders: list[Order]) -> None: ...
+
+
+class Billing:
+    async def bill(self, order: Order, message: encore.Message[Order], tries: int = 3) -> str:
+        return f"{order.id} {message.key} {tries}"
+
+    def print(self, order: Order) -> None:
+        print(order.id)
+
+
+async def log(payload: bytes) -> None: ...
+
+
+def work(client: encore.Client) -> None:
+    orders = encore.Json(Order)
+    encore.Worker(client, "orders", "a", bill, schema=orders)
+    encore.Worker(client, "orders", "b", Billing().bill, schema=orders, publish="invoices")
+    encore.Worker(client, "orders", "c", Billing().print, schema=orders)
+    encore.Worker(client, "orders", "d", log)
+    encore.BatchWorker(client, "orders", "e", bill_all, schema=orders)

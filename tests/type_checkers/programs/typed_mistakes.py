@@ -46,3 +46,16 @@ async def produce(client: encore.Client) -> None:
     producer = await client.create_producer("orders", schema=encore.Json(Order))
     await producer.send(Invoice(1))  # wrong
     await producer.send(b"{}")  # wrong
+
+
+async def charge(invoice: Invoice) -> None: ...
+
+
+async def charge_all(invoices: list[Invoice]) -> None: ...
+
+
+def work(client: encore.Client) -> None:
+    orders = encore.Json(Order)
+    encore.Worker(client, "orders", "billing", charge, schema=orders)  # wrong
+    encore.BatchWorker(client, "orders", "billing", charge_all, schema=orders)  # wrong
+    encore.BatchWorker(client, "invoices", "billing", charge, schema=encore.Json(Invoice))  # wrong

@@ -65,6 +65,7 @@ STOCK: Final = Capabilities(
     producer_events=False,
     initial_subscriptions=False,
     queue_per_topic=False,
+    active_changes=False,
 )
 
 

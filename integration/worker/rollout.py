@@ -1,6 +1,6 @@
 """Rolling restarts of three workers with an order, while publishing goes on.
 
-    python -m integration.worker.rolling [--restarts 30] [--order key] [--url URL]
+    python -m integration.worker.rollout [--restarts 30] [--order key] [--url URL]
 
 Checks the order of each key, that no key stands still, and that no message is lost.
 """
@@ -38,6 +38,7 @@ class Rollout:
         lost: Published messages that no handler processed.
         again: Messages that were processed again after a handler had processed them.
         disorder: Violations of the order of a key, as text.
+        skipped: Violations that no redelivery explains: a message that came before an earlier one.
         longest_stall: The longest time in s in which a message of a key was the next one and was
             not processed, and the message.
     """
@@ -47,14 +48,16 @@ class Rollout:
     lost: set[str]
     again: dict[str, list[Event]]
     disorder: list[str]
+    skipped: list[str]
     longest_stall: tuple[float, str]
     stalls: list[tuple[float, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
             f"{len(self.exits)} restarts, {self.published} messages, {len(self.lost)} lost, "
-            f"{len(self.again)} again, {len(self.disorder)} out of order, longest stall "
-            f"{self.longest_stall[0]:.2f} s ({self.longest_stall[1]}), exit codes "
+            f"{len(self.again)} again, {len(self.disorder)} out of order, "
+            f"{len(self.skipped)} skipped, longest stall {self.longest_stall[0]:.2f} s "
+            f"({self.longest_stall[1]}), exit codes "
             f"{sorted({each.code for each in self.exits})}, longest end "
             f"{max(each.took for each in self.exits):.2f} s"
         )
@@ -67,7 +70,8 @@ class Publisher:
         stored: When the broker had stored each message, by its text.
     """
 
-    def __init__(self, client: encore.Client, topic: str) -> None:
+    def __init__(self, client: encore.Client, topic: str, per_second: int = PER_SECOND) -> None:
+        self._per_second = per_second
         self._client = client
         self._topic = topic
         self._is_stopped = False
@@ -88,7 +92,9 @@ class Publisher:
                     group.create_task(self._send(producer, f"k{key}", numbers[key]))
                     numbers[key] += 1
                     count += 1
-                    await asyncio.sleep(max(0.0, began + count / PER_SECOND - time.monotonic()))
+                    await asyncio.sleep(
+                        max(0.0, began + count / self._per_second - time.monotonic())
+                    )
 
     async def _send(self, producer: encore.Producer, key: str, number: int) -> None:
         text = f"{key}:{number}"
@@ -122,6 +128,19 @@ def disorder(events: Iterable[Event]) -> list[str]:
     return found
 
 
+def skipped(events: Iterable[Event]) -> list[str]:
+    """Return messages that a handler got before an earlier message of the key had started."""
+    found = []
+    next_number: defaultdict[str, int] = defaultdict(int)
+    for each in events:
+        if each.what == "start":
+            key, _, text = each.text.partition(":")
+            if int(text) > next_number[key]:
+                found.append(f"{each} starts before {key}:{next_number[key]}")
+            next_number[key] = max(next_number[key], int(text) + 1)
+    return found
+
+
 def stalls(events: Iterable[Event], stored: dict[str, float]) -> list[tuple[float, str]]:
     """Return for each message how long it was the next one of its key, the longest first."""
     first_done: dict[str, float] = {}
@@ -144,21 +163,25 @@ async def roll(
     admin: Admin | None = None,
     kill_every: int = 0,
     transport: str = "native",
+    short_s: float = 0.02,
+    per_second: int = PER_SECOND,
 ) -> Rollout:
     """Restart one of the workers after the other.
 
     Args:
         admin: Creates a topic with partitions.
+        short_s: Longest run of a handler.
+        per_second: Published messages for each second.
         kill_every: Each so-manieth process is killed instead of drained; 0 for none.
     """
     async with (
-        fleet(url, order=order, short_s=0.02, transport=transport) as workers,
+        fleet(url, order=order, short_s=short_s, transport=transport) as workers,
         encore.Client(url, logger=QUIET) as client,
     ):
         if admin is not None:
             await asyncio.to_thread(admin.create_partitioned_topic, workers.topic, PARTITIONS)
         running = [await workers.start() for _ in range(WORKERS)]
-        publisher = Publisher(client, workers.topic)
+        publisher = Publisher(client, workers.topic, per_second)
         publishing = asyncio.ensure_future(publisher.run())
         for process in running:
             await _until_active(workers, process.name)
@@ -179,8 +202,7 @@ async def roll(
         with contextlib.suppress(AssertionError):
             await workers.until_done(published, 30)
         await asyncio.sleep(1)
-        for process in running:
-            exits.append(await process.end())
+        exits += [await process.end() for process in running]
         events = workers.events()
         found = stalls(events, publisher.stored)
         return Rollout(
@@ -189,6 +211,7 @@ async def roll(
             lost=published - set(done(events)),
             again=processed_again(events),
             disorder=disorder(events),
+            skipped=skipped(events),
             longest_stall=found[0],
             stalls=found,
         )
@@ -204,6 +227,8 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--restarts", type=int, default=30)
     parser.add_argument("--kill-every", type=int, default=0)
+    parser.add_argument("--longest", type=float, default=0.02, help="run of a handler, in s")
+    parser.add_argument("--rate", type=int, default=PER_SECOND, help="messages for each second")
     parser.add_argument("--order", choices=["key", "partition"])
     parser.add_argument("--transport", default="native")
     parser.add_argument("--url")
@@ -221,10 +246,12 @@ async def main() -> None:
                 order=order,
                 admin=Admin(admin_url) if order == "partition" else None,
                 kill_every=arguments.kill_every,
+                short_s=arguments.longest,
+                per_second=arguments.rate,
                 transport=arguments.transport,
             )
             print(f"order {order}: {outcome}", flush=True)
-            for each in outcome.disorder[:5]:
+            for each in outcome.skipped[:5] or outcome.disorder[:5]:
                 print("   ", each)
             for each in list(outcome.again.values())[:3]:
                 print("   ", each)
