@@ -694,11 +694,13 @@ async def test_health_counts_a_handler_that_ignores_its_timeout(
                 await ends.wait()
 
     transport.put(TOPIC, b"x")
-    async with running(client, handler, timeout=1) as worker:
+    async with running(client, handler, timeout=1, concurrency=1) as worker:
         await asyncio.sleep(5)
         assert worker.health().stuck_handlers == 0
+        assert worker.health().ready
         await asyncio.sleep(5)
         assert worker.health().stuck_handlers == 1
+        assert worker.health().reasons == ("each slot has a handler that ignores its cancellation",)
         ends.set()
         await all_acked(transport)
         assert worker.health().stuck_handlers == 0

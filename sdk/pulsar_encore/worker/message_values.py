@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from ..codecs.bound_codec import bind
 from ..errors import SchemaVersionError
 from ..message import Message, fetch_schema, has_schema, raw_of
-from .retry_policy import Reject, Retry
-
-_FETCH_AGAIN_S: Final = 10.0
+from .retry_policy import NoSchema, Reject
 
 
 class Undecodable(Reject):
     """The rejection of a payload that does not decode. Its cause is the evidence."""
-
-
-class NoSchema(Retry):
-    """The schema version of a message could not be fetched. Its cause is the evidence.
-
-    It counts no attempt, because the message is not to blame.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(_FETCH_AGAIN_S, count=False)
-
-    def __repr__(self) -> str:
-        return repr(self.__cause__)
 
 
 def decoded(message: Message[Any]) -> Any:

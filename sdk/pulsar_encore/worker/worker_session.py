@@ -521,9 +521,9 @@ class Session:
                 self._counts["retried"] += 1
                 consumer.negative_acknowledge(message, delay_ms / 1000, error=error)
                 self.core.settled(job, now_ms(self._loop))
-            case Discard(reason=reason):
+            case Discard(reason=reason, error=error):
                 self._counts["discarded"] += 1
-                self._log.warning("worker %s discarded %r: %s", self._name, message, reason)
+                self._failures.discarded(message, reason, error, now_ms(self._loop))
                 consumer.acknowledge(message)
                 self.core.settled(job, now_ms(self._loop))
             case RetryLetter(delay_ms=delay_ms, error=error):
@@ -683,6 +683,9 @@ class Session:
         reasons = _reasons(snapshot)
         if state != "running":
             reasons.append(f"the worker is {state}")
+        stuck = self.slots.stuck()
+        if len(stuck) >= self._options.concurrency:
+            reasons.append("each slot has a handler that ignores its cancellation")
         if not connected:
             reasons.append("the consumer is not connected to its broker")
         held_keys: tuple[str, ...] = ()
@@ -705,7 +708,7 @@ class Session:
             blocked=snapshot.blocked,
             held_keys=held_keys,
             long_handlers=self.long_handlers(),
-            stuck_handlers=self._abandoned + len(self.slots.stuck()),
+            stuck_handlers=self._abandoned + len(stuck),
         )
 
     def unfinished(self) -> int:
