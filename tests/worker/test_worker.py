@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_kit import DEAD_LETTERS, SUBSCRIPTION, TOPIC, all_acked, letters, running, until
+from worker_kit import (
+    DEAD_LETTERS,
+    SUBSCRIPTION,
+    TOPIC,
+    all_acked,
+    copy_disk,
+    letters,
+    running,
+    until,
+)
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Message
@@ -417,7 +425,7 @@ async def test_a_killed_process_costs_waiting_messages_no_attempt(
         async with running(client, handler, state=state, retry=retry, concurrency=1) as worker:
             await asyncio.sleep(100)
             # The disk of a process that is killed now.
-            shutil.copytree(tmp_path / f"{run}", tmp_path / f"{run + 1}")
+            copy_disk(tmp_path / f"{run}", tmp_path / f"{run + 1}")
     if count_attempts == "lazy":  # a kill forgets attempts
         assert worker.report().succeeded == 3
     else:
