@@ -529,9 +529,24 @@ def next_attempt_of(message: Message) -> Message:
     return Message(message._raw, message._schema, entry, index, count, number)
 
 
+async def fetch_schema(message: Message[Any]) -> None:
+    """Fetch the schema version of a message, if `value` raised SchemaVersionError for it."""
+    fetch = getattr(message._raw, "fetch_schema", None)
+    if fetch is not None:
+        await fetch()
+
+
 def _consumer_of(entry: Entry) -> MessageConsumer | None:
     consumer: MessageConsumer | None = entry.topic_state.owner.consumer
     return consumer
+
+
+def is_held(message: Message[Any], owner: object) -> bool | None:
+    """Return True if an owner of topic states holds a message; None if it is not its message."""
+    entry = message._entry
+    if entry is None or (state := entry.topic_state).owner is not owner:
+        return None
+    return bool(state.holds(entry, message._index, message._delivery_number))
 
 
 def size_of(message: Message) -> int:

@@ -53,6 +53,25 @@ async def test_many_failures_of_a_kind_are_one_line_in_10_s(
     assert any("more failures of this kind" in each for each in lines)
 
 
+async def test_discarded_messages_of_a_kind_are_one_line_in_10_s(
+    client: Client, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(value: bytes) -> None:
+        raise encore.Reject("negative total")
+
+    transport.put(TOPIC, *(b"%d" % number for number in range(100)))
+    retry = encore.RetryPolicy(dead_letters=False)
+    async with running(client, handler, retry=retry, reject_limit=None) as worker:
+        await asyncio.sleep(11)
+        transport.put(TOPIC, b"later")
+        await all_acked(transport)
+    lines = [each.message for each in caplog.records if "discarded" in each.message]
+    assert worker.report().discarded == 101
+    assert len(lines) == 2
+    assert "rejected: negative total" in lines[0]
+    assert "(99 more discarded messages of this kind since the last line)" in lines[1]
+
+
 async def test_a_retry_that_the_handler_asks_for_is_not_logged(
     client: Client, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -572,6 +572,25 @@ def test_a_task_that_an_abandoned_handler_waits_for_is_abandoned_too() -> None:
     run(main())
 
 
+def test_only_handlers_on_the_event_loop_are_left_behind() -> None:
+    """A thread ends with its process, so nothing has to end the process by force."""
+
+    async def main(cancellable: bool) -> None:
+        loop = asyncio.get_running_loop()
+        desk = Desk(cancellable=lambda: cancellable)
+        desk.add("deaf", swallow_one_cancellation if cancellable else lambda: asyncio.sleep(2))
+        await asyncio.sleep(1)
+        desk.add("for ever", ignore_cancellation)
+        await asyncio.sleep(0)
+        await desk.slots.close(loop.time())
+        assert desk.slots.left_behind() == (2 if cancellable else 0)
+        await asyncio.sleep(2)
+        assert desk.slots.left_behind() == (1 if cancellable else 0)
+
+    run(main(cancellable=True))
+    run(main(cancellable=False))
+
+
 def test_handlers_that_cannot_be_cancelled_only_get_the_reason() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

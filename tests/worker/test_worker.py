@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -395,6 +396,36 @@ async def test_an_error_of_a_handler_that_stops_for_the_drain_costs_no_attempt(
     assert attempts == [1] * 5
 
 
+@pytest.mark.parametrize("count_attempts", [None, "before", "lazy", "explicit"])
+async def test_a_killed_process_costs_waiting_messages_no_attempt(
+    client: Client, transport: MemoryTransport, tmp_path: Path, count_attempts: Any
+) -> None:
+    calls = Counter[bytes]()
+    is_blocked = True
+
+    async def handler(value: bytes) -> None:
+        calls[value] += 1
+        while is_blocked:
+            await asyncio.sleep(1000)
+
+    for n in range(3):
+        transport.put(TOPIC, b"%d" % n)
+    for run in range(5):
+        is_blocked = run < 4
+        state = encore.RocksState(tmp_path / f"{run}", count_attempts=count_attempts)
+        retry = encore.RetryPolicy(attempts=3)
+        async with running(client, handler, state=state, retry=retry, concurrency=1) as worker:
+            await asyncio.sleep(100)
+            # The disk of a process that is killed now.
+            shutil.copytree(tmp_path / f"{run}", tmp_path / f"{run + 1}")
+    if count_attempts == "lazy":  # a kill forgets attempts
+        assert worker.report().succeeded == 3
+    else:
+        assert calls[b"0"] == 3
+        assert [each.data() for each in await letters(client)] == [b"0"]
+        assert worker.report().succeeded == 2
+
+
 async def test_a_rejection_during_the_drain_is_dead_lettered(
     client: Client, transport: MemoryTransport
 ) -> None:
@@ -663,11 +694,13 @@ async def test_health_counts_a_handler_that_ignores_its_timeout(
                 await ends.wait()
 
     transport.put(TOPIC, b"x")
-    async with running(client, handler, timeout=1) as worker:
+    async with running(client, handler, timeout=1, concurrency=1) as worker:
         await asyncio.sleep(5)
         assert worker.health().stuck_handlers == 0
+        assert worker.health().ready
         await asyncio.sleep(5)
         assert worker.health().stuck_handlers == 1
+        assert worker.health().reasons == ("each slot has a handler that ignores its cancellation",)
         ends.set()
         await all_acked(transport)
         assert worker.health().stuck_handlers == 0

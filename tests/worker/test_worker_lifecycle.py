@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from worker_kit import SUBSCRIPTION, TOPIC, all_acked, running, until
+from worker_kit import SUBSCRIPTION, TOPIC, all_acked, running, running_lists, until
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition, Message, testing
@@ -240,6 +240,30 @@ async def test_a_payload_that_does_not_decode_is_rejected_with_its_error(
         await all_acked(transport)
     (letter,) = testing.letters(transport, f"{TOPIC}-{SUBSCRIPTION}-DLQ")
     assert (letter.error_class or "").endswith("DecodeError")
+
+
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+@pytest.mark.parametrize("kind", ["single", "list"])
+async def test_a_schema_that_cannot_be_fetched_costs_no_attempt(order: str, kind: str) -> None:
+    if (order, kind) == ("key", "list"):
+        return
+    attempts = []
+
+    async def handler(values: Any, messages: Any) -> None:
+        message = messages[0] if kind == "list" else messages
+        attempts.append(message.attempt)
+
+    # Each answer that is lost costs the fetch 30 s; the default attempts end after about 31 s.
+    faults = FaultPlan([Fault(kind="drop", command="GET_SCHEMA", nth=1, times=8)])
+    transport = MemoryTransport(faults=faults)
+    run = running_lists if kind == "list" else running
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        producer = await client.create_producer(TOPIC, schema=encore.Json(dict[str, int]))
+        await producer.send({"id": 1}, partition_key="k")
+        async with run(client, handler, order=order, schema=encore.AutoConsume()) as worker:
+            await all_acked(transport)
+            assert worker.report().rejected == 0
+    assert attempts == [1]
 
 
 async def test_stop_from_another_thread_begins_the_drain(client: Client) -> None:

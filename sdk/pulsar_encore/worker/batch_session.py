@@ -11,6 +11,7 @@ from itertools import takewhile
 from random import Random
 from typing import Any, ClassVar, Final
 
+from ..errors import SchemaVersionError
 from ..eventloop.alarm import now_ms
 from ..message import Message, has_siblings, set_handler_context
 from ..values.message_id import MessageId
@@ -19,7 +20,7 @@ from .batch_failure import BatchFailure
 from .batch_options import BatchOptions
 from .handler_context import HandlerContext
 from .health import Health
-from .message_values import decoded
+from .message_values import decoded, decoded_after_fetch
 from .outcome import outcome_of
 from .scheduler import GONE, Job
 from .scheduler import LOST as LOST_STATE
@@ -114,7 +115,7 @@ class BatchSession(Session):
         return messages
 
     async def _handle_list(self, messages: MessageList) -> None:
-        values = self._decode(messages)
+        values = await self._decode(messages)
         passed = messages.passed
         if not passed:
             return
@@ -142,17 +143,21 @@ class BatchSession(Session):
             if outgoing:
                 await self._outbox.store(outgoing)
 
-    def _decode(self, messages: MessageList) -> list[Any]:
+    async def _decode(self, messages: MessageList) -> list[Any]:
         """Return the values for the handler, and note which messages have one."""
         values = []
         for job in messages.jobs:
             try:
-                values.append(decoded(job.message))
+                try:
+                    value = decoded(job.message)
+                except SchemaVersionError:
+                    value = await decoded_after_fetch(job.message)
             except Exception as error:
                 messages.errors[job] = error
                 if self.order is not Order.NONE:
                     break  # the messages behind it wait until it is settled
             else:
+                values.append(value)
                 messages.passed.append(job)
         return values
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Hashable
 from types import CodeType
-from typing import Final, TypeAlias
+from typing import Final
 
 from ..message import Message
-from .retry_policy import Retry
+from .retry_policy import NoSchema, Retry
 
 _EVERY_MS: Final = 10_000
 _MOST_KINDS: Final = 1_000  # the kind that was logged first is forgotten first
-
-_Kind: TypeAlias = "tuple[type[BaseException], CodeType | None]"
 
 
 class FailureLog:
@@ -25,18 +24,16 @@ class FailureLog:
     def __init__(self, worker: str, logger: logging.Logger) -> None:
         self._worker = worker
         self._log = logger
-        self._lines: OrderedDict[_Kind, tuple[int, int]] = OrderedDict()  # time, left out since
+        self._lines: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()  # time, left out since
 
     def retried(
         self, message: Message, attempt: int, error: BaseException, delay_ms: int, now_ms: int
     ) -> None:
-        """Log a failed attempt at WARNING. `Retry` is no failure, and is not logged."""
-        if isinstance(error, Retry):
+        """Log a failed attempt at WARNING. A handler's `Retry` is no failure, and is not logged."""
+        if isinstance(error, Retry) and not isinstance(error, NoSchema):
             return
-        kind = (type(error), _raised_in(error))
-        at_ms, left_out = self._lines.get(kind, (now_ms - _EVERY_MS, 0))
-        if now_ms - at_ms < _EVERY_MS:
-            self._lines[kind] = (at_ms, left_out + 1)
+        left_out = self._count((type(error), _raised_in(error)), now_ms)
+        if left_out is None:
             return
         self._log.warning(
             "worker %s: attempt %d at %r failed, the next one is in %.1f s%s: %r",
@@ -44,14 +41,38 @@ class FailureLog:
             attempt,
             message,
             delay_ms / 1000,
-            f" ({left_out} more failures of this kind since the last line)" if left_out else "",
+            _more(left_out, "failures"),
             error,
             exc_info=error,
         )
+
+    def discarded(
+        self, message: Message, reason: str, error: BaseException | None, now_ms: int
+    ) -> None:
+        """Log at WARNING that a message was acked without success."""
+        where = None if error is None else _raised_in(error)
+        left_out = self._count(("discarded", type(error), where), now_ms)
+        if left_out is not None:
+            more = _more(left_out, "discarded messages")
+            self._log.warning(
+                "worker %s discarded %r: %s%s", self._worker, message, reason, more, exc_info=error
+            )
+
+    def _count(self, kind: Hashable, now_ms: int) -> int | None:
+        """Return how many lines of a kind were left out; None if this one must be, too."""
+        at_ms, left_out = self._lines.get(kind, (now_ms - _EVERY_MS, 0))
+        if now_ms - at_ms < _EVERY_MS:
+            self._lines[kind] = (at_ms, left_out + 1)
+            return None
         self._lines.pop(kind, None)
         self._lines[kind] = (now_ms, 0)
         if len(self._lines) > _MOST_KINDS:
             self._lines.popitem(last=False)
+        return left_out
+
+
+def _more(left_out: int, what: str) -> str:
+    return f" ({left_out} more {what} of this kind since the last line)" if left_out else ""
 
 
 def _raised_in(error: BaseException) -> CodeType | None:

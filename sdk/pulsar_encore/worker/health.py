@@ -57,7 +57,7 @@ class Report:
         received: Messages that the worker took.
         succeeded: Messages whose handler returned, unless it nacked or rejected the message itself.
         failed: Handler calls that raised an error or took too long.
-        retried: Failed messages that wait, or waited, for another attempt.
+        retried: Failures and nacks that were followed by another attempt, or will be.
         rejected: Messages that were dead-lettered.
         discarded: Messages that were acked without success, with `dead_letters=False`.
         published: Messages that handlers published.

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..codecs.bound_codec import bind
 from ..errors import SchemaVersionError
-from ..message import Message, has_schema, raw_of
-from .retry_policy import Reject
+from ..message import Message, fetch_schema, has_schema, raw_of
+from .retry_policy import NoSchema, Reject
 
 
 class Undecodable(Reject):
@@ -18,16 +18,34 @@ def decoded(message: Message[Any]) -> Any:
     """Return the value of a message.
 
     Raises:
-        SchemaVersionError: if the broker could not be asked for the schema. The next attempt may
-            succeed.
+        SchemaVersionError: if the broker could not be asked for the schema. Then await
+            `decoded_after_fetch`.
         Undecodable: if the payload does not decode.
     """
     try:
         return message.value()
-    except SchemaVersionError:
+    except MemoryError:  # the payload is not to blame
         raise
     except Exception as error:
+        if isinstance(error, SchemaVersionError) and error.retryable:
+            raise
         raise Undecodable(f"the payload does not decode: {error}") from error
+
+
+async def decoded_after_fetch(message: Message[Any]) -> Any:
+    """Return the value of a message after another fetch of its schema version.
+
+    A message that waits in the worker is not redelivered, so nothing else would fetch it.
+
+    Raises:
+        NoSchema: if the fetch failed again.
+        Undecodable: if the payload does not decode.
+    """
+    await fetch_schema(message)
+    try:
+        return decoded(message)
+    except SchemaVersionError as error:
+        raise NoSchema from error
 
 
 def decoded_with(message: Message[Any], schema: Any) -> Any:

@@ -12,6 +12,7 @@ from ..options.checks import boolean, integer, seconds, topic_name
 from ..values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of
 
 _MAX_INT: Final = 2**31 - 1
+_FETCH_AGAIN_S: Final = 10.0
 _BACKOFF: Final = Backoff(min_delay=1, max_delay=600, jitter=0.2)
 
 
@@ -42,6 +43,19 @@ class Retry(Exception):
     def __str__(self) -> str:
         when = "with backoff" if self.delay_ms is None else f"in {self.delay_ms / 1000:g} s"
         return f"retry {when}" if self.count else f"retry {when}, not counted"
+
+
+class NoSchema(Retry):
+    """The schema version of a message could not be fetched. Its cause is the evidence.
+
+    It counts no attempt, because the message is not to blame.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_FETCH_AGAIN_S, count=False)
+
+    def __repr__(self) -> str:
+        return repr(self.__cause__)
 
 
 class Reject(Exception):

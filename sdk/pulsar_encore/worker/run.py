@@ -288,7 +288,7 @@ def _names(workers: Iterable[Runnable[Any]]) -> str:
     return ", ".join(f"worker {each.name!r}" for each in workers)
 
 
-def terminate_process(name: str, error: BaseException) -> None:
+def terminate_process(name: str, error: BaseException | None) -> None:
     """Log the failure of a worker, and send SIGTERM to this process."""
     log.error("worker %r failed, so this process gets SIGTERM: %s", name, error, exc_info=error)
     if sys.platform == "win32":

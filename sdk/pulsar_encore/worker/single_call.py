@@ -76,7 +76,7 @@ class _SingleCall:
             size_of(message),
             message.redelivery_count() + 1,
             message.publish_timestamp() - wall_now_ms(loop) + now,
-            is_attempt_exact=options.state is not None,
+            is_attempt_exact=options.has_exact_attempts,
         )
         attempt = job.attempt
         early = core.received(job, now)

@@ -335,7 +335,12 @@ class Slots(Generic[J]):
         }
 
     def left_behind(self) -> int:
-        """Return how many abandoned handlers still run."""
+        """Return how many abandoned handlers still run on the event loop.
+
+        Handlers in threads do not count: daemon threads end with the process.
+        """
+        if not self._cancellable():
+            return 0
         return sum(not task.done() for task in self._abandoned)
 
     # End

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -51,8 +49,8 @@ class Worker(Generic[T]):
     Args:
         client: The client that subscribes and publishes. The worker does not close it.
         topics: A topic, a list of topics, an `re.Pattern`, or a dict of topic to priority, where
-            messages of a higher number start first. One start in ten goes to the topic that waited
-            longest.
+            messages of topics with a higher priority start first. One start in ten goes to the
+            topic that waited longest.
         subscription: Name of the subscription.
         handler: An `async def`, an async generator function or a plain function with one or two
             required parameters: the value, and the `Message`. A plain function runs in a thread.
@@ -446,8 +444,9 @@ class Worker(Generic[T]):
         if task.cancelled() or task.exception() is None:
             return
         if self.on_failure == "terminate":
-            self._log.error("worker %s failed, and ends this process by SIGTERM", self.name)
-            os.kill(os.getpid(), signal.SIGTERM)
+            from .run import terminate_process  # lazy: `run` is above this file
+
+            terminate_process(self.name, task.exception())
         if self._parent is not None:
             self._parent.cancel()
 
@@ -484,7 +483,7 @@ class Worker(Generic[T]):
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain and still run."""
+        """Return how many handlers on the event loop were left behind and still run."""
         return 0 if self._session is None else self._session.unfinished()
 
     def report(self) -> Report:

@@ -217,7 +217,7 @@ class WorkerOptions:
 
         A killed process would otherwise count an attempt at each message that it had prefetched.
         """
-        if self.state is None or self.state.count_attempts is not None:
+        if self.state is None or self.state.count_attempts in ("explicit", "lazy"):
             return self.state
         return replace(self.state, count_attempts="explicit")
 
@@ -226,6 +226,12 @@ class WorkerOptions:
         """True if the worker writes each attempt to the state when its handler starts."""
         state = self.consumer_state
         return state is not None and state.count_attempts != "lazy"
+
+    @property
+    def has_exact_attempts(self) -> bool:
+        """True if the state counts started handlers only. "lazy" also counts waiting messages."""
+        state = self.consumer_state
+        return state is not None and state.count_attempts == "explicit"
 
     @property
     def consumer_type(self) -> ConsumerType:

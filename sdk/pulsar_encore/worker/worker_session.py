@@ -18,6 +18,7 @@ from ..errors import (
     ConfigurationError,
     EncoreError,
     MessageNotHeldError,
+    SchemaVersionError,
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
@@ -29,7 +30,7 @@ from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .loop_watchdog import LoopWatchdog
-from .message_values import Undecodable, decoded
+from .message_values import Undecodable, decoded, decoded_after_fetch
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .retry_policy import Reject, causes_of
@@ -106,11 +107,13 @@ class Session:
         # Messages can be too old, or spent, when they would start.
         self._has_early_verdicts = options.retry.max_age_ms is not None or options.state is not None
         self._writes_attempts = options.writes_attempts
+        self._has_exact_attempts = options.has_exact_attempts
         self._outbox = Outbox(client, publish)
         self.core: WorkerCore = self._make_core(options)
         self._watchdog = LoopWatchdog.watch()
         self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
+        self._refill = max(1, options.prefetch_messages // 4)
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
         self._receiver: asyncio.Task[None] | None = None
@@ -165,11 +168,15 @@ class Session:
         core, room = self.core, self._room
         try:
             while True:
-                if core.demand() <= 0:
+                wanted = core.demand()
+                if wanted <= 0:
                     room.clear()
                     await room.wait()
                     continue
-                self._take(await self.consumer.receive())
+                for _ in range(min(wanted, self._refill)):  # `demand` is asked once for them
+                    self._take(await self.consumer.receive())
+                    if core.takes_nothing:
+                        break
         except ClosedError as error:
             if not self.stopping.is_set():
                 self._failed(error)
@@ -197,7 +204,7 @@ class Session:
             message.attempt if may_be_letters else message.redelivery_count() + 1,
             published_ms,
             priority,
-            self._options.state is not None,
+            self._has_exact_attempts,
         )
         self._received += 1
         action = self.core.received(job, now)
@@ -279,7 +286,11 @@ class Session:
         message: Message = job.message
         context = HandlerContext(self, job)
         set_handler_context(message, context)
-        result = await self._handler.call(decoded(message), message, context.add_result)
+        try:
+            value = decoded(message)
+        except SchemaVersionError:
+            value = await decoded_after_fetch(message)
+        result = await self._handler.call(value, message, context.add_result)
         # A task that the handler left behind can publish nothing from here on.
         set_handler_context(message, None)
         if result is not None:
@@ -361,8 +372,12 @@ class Session:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
             self._act(job, action)
-        if not self._room.is_set() and core.demand() > 0:
-            self._room.set()
+        if not self._room.is_set():
+            wanted = core.demand()
+            # Several messages at once, because waking the receiver costs a task's step. A worker
+            # without a ready message does not wait for them.
+            if wanted >= self._refill or (wanted > 0 and not core.has_ready):
+                self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
             self._note_limits()
@@ -506,9 +521,9 @@ class Session:
                 self._counts["retried"] += 1
                 consumer.negative_acknowledge(message, delay_ms / 1000, error=error)
                 self.core.settled(job, now_ms(self._loop))
-            case Discard(reason=reason):
+            case Discard(reason=reason, error=error):
                 self._counts["discarded"] += 1
-                self._log.warning("worker %s discarded %r: %s", self._name, message, reason)
+                self._failures.discarded(message, reason, error, now_ms(self._loop))
                 consumer.acknowledge(message)
                 self.core.settled(job, now_ms(self._loop))
             case RetryLetter(delay_ms=delay_ms, error=error):
@@ -668,6 +683,9 @@ class Session:
         reasons = _reasons(snapshot)
         if state != "running":
             reasons.append(f"the worker is {state}")
+        stuck = self.slots.stuck()
+        if len(stuck) >= self._options.concurrency:
+            reasons.append("each slot has a handler that ignores its cancellation")
         if not connected:
             reasons.append("the consumer is not connected to its broker")
         held_keys: tuple[str, ...] = ()
@@ -690,11 +708,11 @@ class Session:
             blocked=snapshot.blocked,
             held_keys=held_keys,
             long_handlers=self.long_handlers(),
-            stuck_handlers=self._abandoned + len(self.slots.stuck()),
+            stuck_handlers=self._abandoned + len(stuck),
         )
 
     def unfinished(self) -> int:
-        """Return how many handlers were left behind by the drain and still run."""
+        """Return how many handlers on the event loop were left behind and still run."""
         return self.slots.left_behind()
 
     def report(self) -> Report:

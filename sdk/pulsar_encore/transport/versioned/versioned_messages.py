@@ -111,6 +111,11 @@ class VersionedMessage:
         """
         return self._versions.decode(self._raw, self._version)
 
+    async def fetch_schema(self) -> None:
+        """Fetch the version that it was written with, if the last fetch has failed."""
+        if self._version is not None and self._versions.lacks(self._version):
+            await self._versions.fetch(self._version)
+
     def data(self) -> bytes:
         return self._raw.data()
 
