@@ -3,10 +3,10 @@
 Rules for reading:
 
 - Unknown fields are ignored.
-- A missing field gets its default. Without a default it is None if None is allowed, because Java's
-  clients omit nulls; else it is an error.
-- Values are not converted between JSON types: ``"1"`` is no int, and 1.0 is none either. An int is
-  a valid float.
+- A missing field gets its default. An optional field without a default becomes None, because Java's
+  clients omit nulls. Any other missing field is an error.
+- Values are not converted between JSON types: neither ``"1"`` nor 1.0 is an int. An int is a valid
+  float.
 - datetime, date and time are ISO 8601 texts; a datetime may also be a number of ms since the epoch,
   as Java writes it. Decimal and UUID are texts, and a Decimal may also be a number. Bytes are
   base64. An enum is its value, or its name, as Java writes it.
@@ -174,7 +174,7 @@ class _Record:
         for each in fields_of(self._model):
             decode, encode = converters(each.type, f"{type_name(self._model)}.{each.name}")
             if each.settable:
-                # A missing field without a default is None if that is allowed.
+                # An optional field without a default becomes None if it is missing.
                 fill = each.required and union_parts(each.type)[1]
                 self._decoded.append((each.name, each.key, decode, each.required, fill))
             self._encoded.append((each.name, each.key, encode, each.required))

@@ -96,7 +96,7 @@ def _avro(schema: SchemaInfo) -> Decode:
 
 
 def _protobuf(schema: SchemaInfo) -> Decode:
-    """Return the decoder of PROTOBUF_NATIVE, whose definition has the descriptors."""
+    """Return the decoder of PROTOBUF_NATIVE. Its definition has the descriptors."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     definition = json.loads(schema.definition)

@@ -32,9 +32,9 @@ class Json(Generic[T]):
     A pydantic model and a msgspec Struct are read and written by their library. For dataclasses and
     TypedDicts, and for types such as ``list[Order]``, this package does it: nested classes,
     `X | None`, list, tuple, set, dict, Enum, Literal, datetime, date, time, Decimal, UUID and bytes
-    (as base64). Unknown fields are ignored. A missing field gets its default; without a default it
-    is None if its type allows None, else it is a `DecodeError`. Values are not converted between
-    JSON types: ``"1"`` is no int.
+    (as base64). Unknown fields are ignored. A missing field gets its default, or None if
+    its type allows None. Any other missing field is a `DecodeError`. Values are not converted
+    between JSON types: ``"1"`` is no int.
 
     A producer registers the schema, with the definition that Java's `JSONSchema` has for the same
     fields. A consumer does not: it reads messages of any version, and a changed class never stops
@@ -42,11 +42,11 @@ class Json(Generic[T]):
 
     Args:
         model: The class.
-        null: A message without a value is None. Otherwise it is a `DecodeError`.
+        null: True to return None for a message without a value, False for a `DecodeError`.
         register: Consumers and readers also register the schema, so that the broker refuses them if
             it is incompatible.
-        definition: The Avro schema to register, as a dict or in JSON, in place of the one that is
-            derived from the class.
+        definition: The Avro schema to register, as a dict or in JSON, in place of that of the
+            class.
 
     Raises:
         ConfigurationError: if the type of a field has no form in JSON.

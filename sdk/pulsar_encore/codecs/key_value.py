@@ -30,9 +30,9 @@ class KeyValue(Generic[T]):
 
     Args:
         key: The codec of the key, such as `Json`, `schema.StringSchema()` or `schema.AvroSchema`.
-        value: The codec of the value. A value that is null is None if this codec has
-            ``null=True``, or is a schema class of `pulsar-client`; otherwise it is a `DecodeError`.
-            The same holds for the key.
+        value: The codec of the value. With ``null=True``, and with the schema classes of
+            `pulsar-client`, a null value becomes None; otherwise it is a `DecodeError`. The same
+            holds for the key.
         encoding: "inline" has both in the payload, as Java's default. "separated" has the key as
             the partition key of the message, and the value as its payload.
         register: Consumers and readers also register the schema, so that the broker refuses them if
@@ -208,7 +208,7 @@ def _info(codec: Any) -> SchemaInfo:
     if isinstance(info, SchemaInfo):
         return info
     kind = info.schema_type().name
-    # `pulsar-client` has the definition "null" for primitive types, and Java has none.
+    # `pulsar-client` has the definition "null" for primitive types. Java leaves it out.
     is_structure = kind in ("JSON", "AVRO", "PROTOBUF", "PROTOBUF_NATIVE")
     return SchemaInfo(kind, info.schema().encode() if is_structure else b"", info.name())
 

@@ -240,7 +240,7 @@ class Forwarder:
     def send_to_retry_topic(
         self, message: Message, delay_ms: int, error: BaseException | str | None, *, keep: bool
     ) -> asyncio.Future[None]:
-        """Send a held message, whose attempt failed, to the retry letter topic.
+        """Send a held message to the retry letter topic after a failed attempt.
 
         Unlike `reconsume`, the attempts before count on. The future is as for `reject`.
         """

@@ -13,7 +13,7 @@ from ...message import Message
 
 _EVERY_S: Final = 10.0
 _FAILURES_EVERY_S: Final = 30.0
-_MOST_KINDS: Final = 1_000  # fingerprints; the one that was logged first is forgotten first
+_MOST_KINDS: Final = 1_000  # fingerprints; the oldest is forgotten first
 _MAX_TEXT: Final = 200
 
 
