@@ -541,6 +541,14 @@ def _consumer_of(entry: Entry) -> MessageConsumer | None:
     return consumer
 
 
+def is_held(message: Message[Any], owner: object) -> bool | None:
+    """Return True if an owner of topic states holds a message; None if it is not its message."""
+    entry = message._entry
+    if entry is None or (state := entry.topic_state).owner is not owner:
+        return None
+    return bool(state.holds(entry, message._index, message._delivery_number))
+
+
 def size_of(message: Message) -> int:
     return message._raw.length()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from worker_kit import DEAD_LETTERS, SUBSCRIPTION, TOPIC, all_acked, letters, running, until
@@ -72,6 +73,28 @@ async def test_messages_of_a_batch_are_not_processed_twice_when_one_of_them_fail
 
     retry = encore.RetryPolicy(backoff=[1])
     async with running(client, handler, retry=retry), running(client, handler, retry=retry):
+        transport.put(TOPIC, b"bad", b"good")
+        await all_acked(transport)
+    assert calls == {b"bad": 2, b"good": 1}
+
+
+async def test_messages_of_a_batch_are_not_processed_twice_when_one_fails_alone_in_a_list(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls: Counter[bytes] = Counter()
+
+    async def handler(values: list[bytes]) -> None:
+        calls.update(values)
+        if b"bad" in values and calls[b"bad"] == 1:
+            raise encore.BatchFailure({values.index(b"bad"): ValueError("not yet")})
+        await asyncio.sleep(30)
+
+    retry = encore.RetryPolicy(backoff=[1])
+    lists: dict[str, Any] = {"max_messages": 1, "concurrency": 2, "retry": retry, "max_wait": 0.1}
+    lists["initial_position"] = InitialPosition.Earliest
+    first = encore.BatchWorker(client, TOPIC, SUBSCRIPTION, handler, **lists)
+    second = encore.BatchWorker(client, TOPIC, SUBSCRIPTION, handler, **lists)
+    async with first, second:
         transport.put(TOPIC, b"bad", b"good")
         await all_acked(transport)
     assert calls == {b"bad": 2, b"good": 1}

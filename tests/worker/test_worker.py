@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_kit import DEAD_LETTERS, SUBSCRIPTION, TOPIC, all_acked, letters, running, until
+from worker_kit import (
+    DEAD_LETTERS,
+    SUBSCRIPTION,
+    TOPIC,
+    all_acked,
+    copy_disk,
+    letters,
+    running,
+    until,
+)
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Message
@@ -396,16 +404,6 @@ async def test_an_error_of_a_handler_that_stops_for_the_drain_costs_no_attempt(
     assert attempts == [1] * 5
 
 
-def copy_database(path: Path, copy: Path) -> None:
-    """Copy an open database; RocksDB may delete files meanwhile in its own threads."""
-    for _ in range(10):
-        with suppress(shutil.Error):
-            shutil.copytree(path, copy)
-            return
-        shutil.rmtree(copy)
-    raise AssertionError(f"{path} changes all the time")
-
-
 @pytest.mark.parametrize("count_attempts", [None, "before", "lazy", "explicit"])
 async def test_a_killed_process_costs_waiting_messages_no_attempt(
     client: Client, transport: MemoryTransport, tmp_path: Path, count_attempts: Any
@@ -426,8 +424,8 @@ async def test_a_killed_process_costs_waiting_messages_no_attempt(
         retry = encore.RetryPolicy(attempts=3)
         async with running(client, handler, state=state, retry=retry, concurrency=1) as worker:
             await asyncio.sleep(100)
-            if is_blocked:  # copy the disk of a process that is killed now
-                copy_database(tmp_path / f"{run}", tmp_path / f"{run + 1}")
+            # The disk of a process that is killed now.
+            copy_disk(tmp_path / f"{run}", tmp_path / f"{run + 1}")
     if count_attempts == "lazy":  # a kill forgets attempts
         assert worker.report().succeeded == 3
     else:

@@ -606,3 +606,14 @@ def test_two_thousand_messages_survive_an_outage_of_ten_minutes() -> None:
             else:
                 assert not action.counted and each.attempt == 1
     assert calls < 2_100
+
+
+def test_a_failed_message_that_waits_here_is_not_nacked_also_without_order() -> None:
+    core = core_of(retry=RetryPolicy(attempts=3, backoff=[1, 700]))
+    of_batch = job()
+    of_batch.waits_here = True
+    core.received(of_batch, 0)
+    assert core.start(0) is of_batch
+    assert core.finished(of_batch, Failed(BUG), 0) == Hold(1_000, True, BUG)
+    assert core.start(1_000) is of_batch
+    assert core.finished(of_batch, Failed(BUG), 1_000) == RetryLetter(700_000, BUG)

@@ -428,7 +428,7 @@ class History:
         began_s = loop.time()
         await asyncio.wait((task,))
         took_s = loop.time() - began_s
-        if took_s > worker.drain + 0.5:
+        if took_s > worker.drain + 0.5 and not self._has_state:
             self._broken(f"worker {index} drained for {took_s} s of {worker.drain} s")
         for call in [each for each in self._running if each.worker == index]:
             if call.behaviour != "swallow":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from pulsar_encore import BatchWorker, Client, InitialPosition, Message, MessageId, Worker
@@ -53,3 +55,13 @@ async def letters(client: Client, topic: str = DEAD_LETTERS) -> list[Message]:
         while await reader.has_message_available():
             found.append(await reader.read_next())
     return found
+
+
+def copy_disk(path: Path, copy: Path) -> None:
+    """Copy a state directory as it is now, which is how a kill would leave it."""
+    while True:
+        try:
+            shutil.copytree(path, copy)
+            return
+        except shutil.Error:  # RocksDB removed a file meanwhile
+            shutil.rmtree(copy)

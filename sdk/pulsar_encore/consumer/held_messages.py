@@ -10,7 +10,7 @@ from ..errors import ConfigurationError, MessageNotHeldError, UnreadableError
 from ..eventloop.alarm import wall_now_ms
 from ..letters.evidence import evidence_of
 from ..letters.reconsume_counts import reconsume_attempt
-from ..message import Held, Message, next_attempt_of, raw_of
+from ..message import Held, Message, is_held, next_attempt_of, raw_of
 from ..options import ConsumerOptions
 from .consumer_status import ConsumerStatus
 from .delivery.receive_queue import ReceiveQueue
@@ -44,6 +44,7 @@ class HeldMessages:
     ) -> None:
         self._options = options
         self._ownership = ownership
+        self._owner = ownership.owner
         self._queue = queue
         self._leases = leases
         self._status = status
@@ -53,8 +54,10 @@ class HeldMessages:
         self._begin = begin
 
     def holds(self, message: Message) -> bool:
-        entry, index, _, number = self._own(message)
-        return bool(entry.topic_state.holds(entry, index, number))
+        found = is_held(message, self._owner) if type(message) is Message else None
+        if found is None:
+            self._own(message)  # raises
+        return bool(found)
 
     def release(self, message: Message) -> None:
         self._check_unordered("release")

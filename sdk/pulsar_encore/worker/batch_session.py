@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from ..errors import SchemaVersionError
 from ..eventloop.alarm import now_ms
-from ..message import Message, set_handler_context
+from ..message import Message, has_siblings, set_handler_context
 from ..values.message_id import MessageId
 from .batch_core import BatchCore, ListJob, MessageList
 from .batch_failure import BatchFailure
@@ -205,6 +205,8 @@ class BatchSession(Session):
                 self.on_outcome(outcome_of(job.message, job.attempt, None, error, (), now))
         if error is not None or messages.errors:
             self._counts["failed"] += 1
+            for job in messages.jobs:
+                job.waits_here = has_siblings(job.message)  # as in `Session._finished`
         if error is None and not is_lost:
             self._succeeded += len(self._processed(messages))
         is_logged = False

@@ -456,6 +456,16 @@ class WorkerCore:
         return self._rejects.is_reached
 
     @property
+    def takes_nothing(self) -> bool:
+        """True while paused, while trials run, or with `max_bytes` of messages."""
+        return self._is_paused or self._bytes >= self._max_bytes or self._scheduler.trials > 0
+
+    @property
+    def has_ready(self) -> bool:
+        """True if a message can start as soon as a slot is free."""
+        return self._scheduler.has_ready
+
+    @property
     def running(self) -> int:
         """Number of handler calls, including those for lost messages."""
         return self._running

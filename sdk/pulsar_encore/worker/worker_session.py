@@ -115,6 +115,7 @@ class Session:
         self._watchdog = LoopWatchdog.watch()
         self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
+        self._refill = max(1, options.prefetch_messages // 4)
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
         self._receiver: asyncio.Task[None] | None = None
@@ -169,11 +170,15 @@ class Session:
         core, room = self.core, self._room
         try:
             while True:
-                if core.demand() <= 0:
+                wanted = core.demand()
+                if wanted <= 0:
                     room.clear()
                     await room.wait()
                     continue
-                self._take(await self.consumer.receive())
+                for _ in range(min(wanted, self._refill)):  # `demand` is asked once for them
+                    self._take(await self.consumer.receive())
+                    if core.takes_nothing:
+                        break
         except ClosedError as error:
             if not self.stopping.is_set():
                 self._failed(error)
@@ -371,8 +376,12 @@ class Session:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
             self._act(job, action)
-        if not self._room.is_set() and core.demand() > 0:
-            self._room.set()
+        if not self._room.is_set():
+            wanted = core.demand()
+            # Several messages at once, because waking the receiver costs a task's step. A worker
+            # without a ready message does not wait for them.
+            if wanted >= self._refill or (wanted > 0 and not core.has_ready):
+                self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
             self._note_limits()

@@ -40,6 +40,7 @@ class NamedMessage(NamedTuple):
 class Ownership:
     def __init__(self, topic_states: TopicStates, transport_consumer: TransportConsumer) -> None:
         self._topic_states = topic_states
+        self.owner: object = topic_states
         self._transport_consumer = transport_consumer
 
     def held(self, message: Message) -> Held:
