@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -240,6 +241,57 @@ async def test_a_payload_that_does_not_decode_is_rejected_with_its_error(
         await all_acked(transport)
     (letter,) = testing.letters(transport, f"{TOPIC}-{SUBSCRIPTION}-DLQ")
     assert (letter.error_class or "").endswith("DecodeError")
+
+
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+async def test_the_end_of_an_event_loop_costs_no_attempt(
+    client: Client, transport: MemoryTransport, order: str, tmp_path: Path
+) -> None:
+    """`asyncio.run` cancels all tasks at its end, the handlers perhaps before the worker."""
+    attempts = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        attempts.append(message.attempt)
+        await asyncio.sleep(1000)
+
+    transport.put(TOPIC, b"x", key="k")
+    for run in range(1, 6):
+        worker = encore.Worker(
+            client,
+            TOPIC,
+            SUBSCRIPTION,
+            handler,
+            order=order,
+            state=encore.RocksState(tmp_path / "state"),
+            initial_position=InitialPosition.Earliest,
+        )
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda run=run: len(attempts) == run)
+        for task in asyncio.all_tasks():
+            if "handler" in task.get_name():
+                task.cancel()
+        serving.cancel()
+        await asyncio.wait((serving,))
+    assert attempts == [1] * 5
+
+
+async def test_a_task_that_other_code_cancels_is_a_failed_attempt(
+    client: Client, transport: MemoryTransport
+) -> None:
+    attempts = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        attempts.append(message.attempt)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1000)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, retry=encore.RetryPolicy(attempts=3)) as worker:
+        await all_acked(transport)
+    assert attempts == [1, 2, 3]
+    assert worker.report().rejected == 1
 
 
 @pytest.mark.parametrize("order", ["none", "key", "partition"])

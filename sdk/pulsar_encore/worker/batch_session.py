@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from random import Random
 from typing import Any, ClassVar, Final
@@ -24,8 +25,8 @@ from .message_values import decoded, decoded_after_fetch
 from .outcome import outcome_of
 from .scheduler import GONE, Job
 from .scheduler import LOST as LOST_STATE
+from .slots import Cancelled, Returned, Slots
 from .slots import Result as SlotResult
-from .slots import Returned, Slots
 from .worker_core import (
     Ack,
     Action,
@@ -176,6 +177,9 @@ class BatchSession(Session):
             )
 
     def _list_finished(self, messages: MessageList, result: SlotResult) -> None:
+        finish = partial(self._list_finished, messages)
+        if type(result) is Cancelled and self._is_deferred(result, finish):
+            return
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             return  # the drain gives the messages back

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -35,7 +36,7 @@ from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .retry_policy import Reject, causes_of
 from .scheduler import SETTLING, Order
-from .slots import TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
+from .slots import OUTSIDE, TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .standby import Standby
 from .worker_core import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from ..consumer.leases.lease import Lease
 
 _SETTLE_AGAIN_MS: Final = 5_000
+_OUTSIDE_S: Final = 1.0  # between a cancellation by other code and the failure of the attempt
 SUCCEEDED: Final = Succeeded()
 LOST: Final = "lost"
 DRAIN: Final = "drain"
@@ -334,6 +336,8 @@ class Session:
         return made
 
     def _finished(self, job: Job, result: SlotResult) -> None:
+        if type(result) is Cancelled and self._is_deferred(result, partial(self._finished, job)):
+            return
         core, now = self.core, now_ms(self._loop)
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
@@ -440,9 +444,7 @@ class Session:
                 timeout = self._timeout_error()
                 timeout.__cause__ = error
                 return Failed(timeout)
-        if self.stopping.is_set():
-            return None
-        return Failed(asyncio.CancelledError("the task of the handler was cancelled"))
+        return None  # cancelled by other code, in the drain
 
     def _timeout_error(self) -> TimeoutError:
         return TimeoutError(f"the handler took longer than {self._options.timeout_s:g} s")
@@ -464,6 +466,23 @@ class Session:
             self._succeeded += 1
         elif type(outcome) is Failed:
             self._counts["failed"] += 1
+
+    def _is_deferred(self, result: Cancelled, finish: Callable[[SlotResult], None]) -> bool:
+        """Call `finish` in a second if other code cancelled the task; return False otherwise.
+
+        At its end, `asyncio.run` cancels all tasks, and the task of the worker may be the last of
+        them. That is a drain for the handlers, and no failure.
+        """
+        if result.reason != OUTSIDE or self.stopping.is_set():
+            return False
+
+        def finish_later() -> None:
+            if not self.stopping.is_set():
+                finish(Raised(asyncio.CancelledError("the task of the handler was cancelled")))
+                self.slots.wake()
+
+        self._loop.call_later(_OUTSIDE_S, finish_later)
+        return True
 
     def _rejects(self, error: BaseException) -> bool:
         kinds = self._options.retry.reject_kinds
