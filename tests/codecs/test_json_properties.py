@@ -121,7 +121,7 @@ def nearly(draw: st.DrawFn) -> bytes:
     return json.dumps(plain).encode()
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     codec=st.sampled_from(CODECS),
     data=st.binary() | st.builds(lambda value: json.dumps(value).encode(), VALUES) | nearly(),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from worker_history import History
 
-COUNT = int(os.environ.get("WORKER_HISTORIES", "120"))
+COUNT = int(os.environ.get("WORKER_HISTORIES", "40"))
 FIRST = int(os.environ.get("WORKER_HISTORIES_FIRST", "1"))
 
 

@@ -384,13 +384,16 @@ class Worker(Generic[T]):
             self._ended.set_result(None)
 
     def pause(self) -> None:
-        """Start no further handler until `resume`. Running handlers go on."""
+        """Start no further handler until `resume`. Running handlers go on.
+
+        Call it on the event loop of the worker.
+        """
         self._paused = True
         if self._session is not None:
             self._session.core.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Go on after `pause`. Call it on the event loop of the worker."""
         self._paused = False
         if self._session is not None:
             self._session.core.resume()
