@@ -444,8 +444,10 @@ async def test_a_copy_at_another_consumer_waits_until_the_extended_end_of_the_le
         if second.statistics().nacked:
             break
         # Which consumer of two comes back first is the same each time: another one may be sooner.
-        await second.close()
-        async with ticking():
+        async with (
+            ticking()
+        ):  # the disk is closed in a thread, and the lease must not end meanwhile
+            await second.close()
             second = await start(host)
     assert second.statistics().nacked == 1
     await lease.extend(LEASE)

@@ -45,9 +45,8 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stdout is not None
-        first = self.process.stdout.readline()
-        assert first == "ready\n", first + self.process.communicate(timeout=60)[1]
+        first = self.read_line()
+        assert first == "ready", first + self.process.communicate(timeout=60)[1]
         self.sent_at: float = 0.0
         self.took_s: float = 0.0
         self.out: str = ""
@@ -59,7 +58,11 @@ class Program:
 
     def read_line(self) -> str:
         assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip()
+        line = b""
+        # Byte by byte: a buffered read could take later lines, which `communicate` would miss.
+        while not line.endswith(b"\n") and (byte := os.read(self.process.stdout.fileno(), 1)):
+            line += byte
+        return line.decode().rstrip()
 
     def end(self) -> int:
         """Wait for the end of the process, and return its exit code."""

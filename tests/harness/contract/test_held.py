@@ -31,7 +31,7 @@ def dead_topic(topic: str) -> str:
     return shared_dead_topic_of(topic, SUBSCRIPTION)
 
 
-def keys(count: int) -> list[str]:
+def key_names(count: int) -> list[str]:
     return ["k"] * count
 
 
@@ -41,7 +41,7 @@ async def test_released_messages_are_received_first_and_are_no_attempts(
     client: encore.Client, topic: str, kind: encore.ConsumerType, batch: int
 ) -> None:
     sent = bodies(6)
-    await publish(client, topic, sent, batch=batch, keys=keys(6))
+    await publish(client, topic, sent, batch=batch, keys=key_names(6))
     consumer = await subscribe(client, topic, kind)
     got = await take(consumer, 4)
     await consumer.acknowledge(got[0])
@@ -60,7 +60,7 @@ async def test_messages_released_before_a_close_cost_the_next_consumer_no_attemp
     client: encore.Client, topic: str, kind: encore.ConsumerType, batch: int
 ) -> None:
     sent = bodies(6)
-    await publish(client, topic, sent, batch=batch, keys=keys(6))
+    await publish(client, topic, sent, batch=batch, keys=key_names(6))
     consumer = await subscribe(client, topic, kind)
     got = await take(consumer, 4)
     await consumer.acknowledge(got[0])
@@ -81,7 +81,7 @@ async def test_a_failure_in_place_is_counted_and_redelivers_nothing(
     client: encore.Client, topic: str, kind: encore.ConsumerType, batch: int
 ) -> None:
     sent = bodies(6)
-    await publish(client, topic, sent, batch=batch, keys=keys(6))
+    await publish(client, topic, sent, batch=batch, keys=key_names(6))
     consumer = await subscribe(client, topic, kind)
     got = await take(consumer, 4)
     held = consumer.fail_in_place(consumer.fail_in_place(got[1], error="busy"))
@@ -103,7 +103,7 @@ async def test_a_failure_in_place_survives_a_reconnect(
     batch: int,
 ) -> None:
     sent = bodies(3)
-    await publish(client, topic, sent, batch=batch, keys=keys(3))
+    await publish(client, topic, sent, batch=batch, keys=key_names(3))
     consumer = await subscribe(client, topic, kind)
     got = await take(consumer, 3)
     held = consumer.fail_in_place(got[1])
