@@ -1184,3 +1184,20 @@ def none_left_open() -> Iterator[None]:
         assert core is not None
         core.close()
     assert not left
+
+
+async def test_a_cancelled_close_still_closes_the_directory(tmp_path: Path) -> None:
+    """Its thread may not have begun, because all threads of the executor are busy."""
+    proceed = threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    blocked = asyncio.ensure_future(asyncio.to_thread(proceed.wait, 10))
+    store = RocksStore(tmp_path / "state", wall_now_ms=0)
+    closing = asyncio.ensure_future(store.aclose())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    proceed.set()
+    await blocked
+    await asyncio.to_thread(time.sleep, 0)  # after the close, in the only thread
+    assert open_directories() == []

@@ -265,7 +265,12 @@ class RocksStore:
             core.close()
 
     async def aclose(self) -> None:
-        await asyncio.to_thread(self.close)
+        """Close in a thread, also if the call is cancelled."""
+        # Shielded, and no task: a cancelled call, or the end of the loop, would leave the directory
+        # open if the thread had not begun.
+        closing = asyncio.get_running_loop().run_in_executor(None, self.close)
+        closing.add_done_callback(_retrieve)
+        await asyncio.shield(closing)
 
     @property
     def _opened(self) -> _Core:
@@ -273,6 +278,12 @@ class RocksStore:
             raise ClosedError("the state is closed")
         check_process(self._core.pid, "state")
         return self._core
+
+
+def _retrieve(closing: asyncio.Future[None]) -> None:
+    """Mark an error as retrieved, in case the caller was cancelled."""
+    if not closing.cancelled():
+        closing.exception()
 
 
 class StoreUser(Protocol):
