@@ -22,7 +22,7 @@ from worker_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Message
-from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 ORDERS = ["none", "key", "partition"]
 
@@ -259,6 +259,32 @@ async def test_results_are_stored_before_the_message_is_acked(
     assert sorted(each.data() for each in stored) == [b"A", b"B", b"C"]
     assert {each.key for each in stored} == {"k"}
     assert stored[0].properties()["from"] == "orders"
+
+
+async def test_a_producer_of_results_that_ended_for_good_is_replaced(
+    client: Client, transport: MemoryTransport
+) -> None:
+    """Such as on a topic that was terminated, deleted and created again."""
+
+    async def handler(value: bytes) -> bytes:
+        return value
+
+    transport.faults = FaultPlan(
+        [
+            Fault(
+                kind="refuse",
+                command="SEND",
+                error="TopicTerminatedError",
+                topic="persistent://public/default/invoices",
+            )
+        ]
+    )
+    transport.put(TOPIC, b"a", b"b")
+    async with running(client, handler, publish="invoices", concurrency=1) as worker:
+        await all_acked(transport)
+        assert (worker.report().failed, worker.report().rejected) == (1, 0)
+    assert sorted(each.data() for each in await letters(client, "invoices")) == [b"a", b"b"]
+    assert len(transport.recorded("CLOSE_PRODUCER")) == 2, "the producer that ended is closed, too"
 
 
 async def test_an_async_generator_publishes_each_value(

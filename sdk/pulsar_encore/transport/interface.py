@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from ..values.message_id import MessageId
     from ..values.outgoing_message import OutgoingMessage
 
+#: Results of a send that concern one message. After another error the producer may have ended.
+MESSAGE_RESULTS: Final = frozenset(
+    {"MessageTooBig", "InvalidMessage", "Timeout", "ProducerQueueIsFull", "MemoryBufferIsFull"}
+)
 _SINGLE_INDEX: Final = (0,)  # the index of a message that is not in a batch
 
 

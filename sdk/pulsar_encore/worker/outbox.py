@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, EncoreError, PulsarException
 from ..options.checks import string_map, topic_name
+from ..transport.interface import MESSAGE_RESULTS
 from ..values.topic_names import full_name
 
 if TYPE_CHECKING:
@@ -78,6 +80,9 @@ def checked_out(value: Any, key: str | bytes | None, properties: Mapping[str, st
 class Outbox:
     """The producers of one worker, created at their first message.
 
+    A producer that has ended for good, such as on a topic that was terminated and created again, is
+    replaced at the next message.
+
     Args:
         publish: The topic of results, with its schema.
     """
@@ -86,7 +91,8 @@ class Outbox:
         self._client = client
         self._schemas = {} if publish is None else {full_name(publish.topic): publish.schema}
         self._producers: dict[str, asyncio.Task[Producer]] = {}
-        self._closing: list[Producer] = []
+        self._replaced: set[asyncio.Task[None]] = set()
+        self._closing: set[Producer] = set()
         self.published: int = 0
 
     async def store(self, messages: Sequence[Outgoing]) -> None:
@@ -105,29 +111,47 @@ class Outbox:
                 raise outcome
 
     async def _store(self, message: Outgoing) -> None:
-        topic, out = message
-        producer = await self._producer(full_name(topic))
-        await producer.send(out.value, dict(out.properties) or None, out.key)
-        self.published += 1
-
-    async def _producer(self, topic: str) -> Producer:
+        topic, out = full_name(message.topic), message.out
         creating = self._producers.get(topic)
         if creating is None:
             creating = asyncio.ensure_future(self._create(topic))
             self._producers[topic] = creating
         try:
             # Shielded, because other handlers wait for the same producer.
-            return await asyncio.shield(creating)
-        except BaseException:
+            producer = await asyncio.shield(creating)
+            await producer.send(out.value, dict(out.properties) or None, out.key)
+        except BaseException as error:
             if creating.done() and self._producers.get(topic) is creating:
-                if creating.cancelled() or creating.exception() is not None:
-                    del self._producers[topic]  # the next message tries again
+                self._replace(topic, creating, error)
             raise
+        self.published += 1
 
     async def _create(self, topic: str) -> Producer:
         return await self._client.create_producer(
             topic, schema=self._schemas.get(topic), block_if_queue_full=True
         )
+
+    def _replace(self, topic: str, creating: asyncio.Task[Producer], error: BaseException) -> None:
+        """Let the next message create a producer, if there is none or this one may have ended."""
+        if creating.cancelled() or creating.exception() is not None:
+            del self._producers[topic]
+        elif isinstance(error, PulsarException) and error.result not in MESSAGE_RESULTS:
+            del self._producers[topic]
+            self._closing.add(producer := creating.result())
+            closing = asyncio.ensure_future(self._close_later(producer))
+            self._replaced.add(closing)
+            closing.add_done_callback(self._replaced.discard)
+
+    async def _close_later(self, producer: Producer) -> None:
+        """Close a producer after the messages of other handlers: one partition may have ended."""
+        with suppress(EncoreError):
+            await producer.flush()
+        await self._close(producer)
+
+    async def _close(self, producer: Producer) -> None:
+        with suppress(EncoreError):
+            await producer.close()
+        self._closing.discard(producer)
 
     async def close(self) -> None:
         producers, self._producers = self._producers, {}
@@ -135,8 +159,9 @@ class Outbox:
             if not creating.done():
                 creating.cancel()
         outcomes = await asyncio.gather(*producers.values(), return_exceptions=True)
-        self._closing = [each for each in outcomes if not isinstance(each, BaseException)]
-        await asyncio.gather(*(each.close() for each in self._closing), return_exceptions=True)
+        made = [each for each in outcomes if not isinstance(each, BaseException)]
+        self._closing.update(made)
+        await asyncio.gather(*map(self._close, made), *self._replaced, return_exceptions=True)
 
     def abandon(self) -> None:
         """Mark the producers as closed, because the broker does not answer to their close."""

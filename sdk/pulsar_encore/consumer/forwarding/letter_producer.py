@@ -23,7 +23,7 @@ from ...errors import (
     UnknownError,
     exception_of_result,
 )
-from ...transport.interface import RetryNotice, TransportProducer
+from ...transport.interface import MESSAGE_RESULTS, RetryNotice, TransportProducer
 from ...values.backoff import Backoff, FailureReports
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
@@ -32,11 +32,6 @@ from ..event_publisher import ProducerEventPublisher
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
 _SEND_LIMIT: Final = 200  # waiting letters sent in one iteration of the loop: about 4 ms
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
-# Failures that concern one message, not the producer.
-_MESSAGE_RESULTS: Final = frozenset(
-    {"MessageTooBig", "InvalidMessage", "Timeout", "ProducerQueueIsFull", "MemoryBufferIsFull"}
-)
-
 # A new producer fails in the same way.
 _FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
 
@@ -179,7 +174,7 @@ class LetterProducer:
         self._event_publisher.replaced()
 
     def _failed(self, error: Exception, transport_producer: TransportProducer | None) -> None:
-        if getattr(error, "result", "") in _MESSAGE_RESULTS or not isinstance(error, EncoreError):
+        if getattr(error, "result", "") in MESSAGE_RESULTS or not isinstance(error, EncoreError):
             return
         if transport_producer is not self._transport_producer:
             return  # many letters may fail with one producer; the first one was counted
