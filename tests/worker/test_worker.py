@@ -88,6 +88,23 @@ async def test_a_rejected_message_is_dead_lettered_at_once_with_its_reason(
     assert "negative total" in str(letter.properties())
 
 
+async def test_a_rejection_whose_text_cannot_be_had_is_dead_lettered(
+    client: Client, transport: MemoryTransport
+) -> None:
+    class Wordless(encore.Reject):
+        def __str__(self) -> str:
+            raise AttributeError("total")
+
+    async def handler(value: bytes) -> None:
+        raise Wordless("negative total")
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler):
+        await all_acked(transport)
+    (letter,) = await letters(client)
+    assert "cannot be had" in str(letter.properties())
+
+
 @pytest.mark.parametrize("order", ORDERS)
 async def test_an_uncounted_retry_never_uses_up_attempts(
     client: Client, transport: MemoryTransport, order: str

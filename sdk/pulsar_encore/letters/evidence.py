@@ -65,6 +65,14 @@ def check_error(error: Any) -> None:
     raise ConfigurationError(f"error must be an exception or a str, got {type(error).__name__}")
 
 
+def text_of(error: BaseException) -> str:
+    """Return `str(error)`, which is code of the application and may raise."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be had)"
+
+
 def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
     if error is None:
         return _of_reason(reason)
@@ -77,10 +85,7 @@ def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
     name = kind.__qualname__
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
-    try:
-        text = str(error)
-    except Exception:
-        text = "(its text cannot be had)"
+    text = text_of(error)
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     places = [f"{_file(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
     # The fingerprint leaves line numbers out: they move with every release.

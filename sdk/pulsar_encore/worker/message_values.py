@@ -6,6 +6,7 @@ from typing import Any
 
 from ..codecs.bound_codec import bind
 from ..errors import SchemaVersionError
+from ..letters.evidence import text_of
 from ..message import Message, fetch_schema, has_schema, raw_of
 from .retry_policy import NoSchema, Reject
 
@@ -29,7 +30,7 @@ def decoded(message: Message[Any]) -> Any:
     except Exception as error:
         if isinstance(error, SchemaVersionError) and error.retryable:
             raise
-        raise Undecodable(f"the payload does not decode: {error}") from error
+        raise Undecodable(f"the payload does not decode: {text_of(error)}") from error
 
 
 async def decoded_after_fetch(message: Message[Any]) -> Any:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, TypeAlias
 
+from ..letters.evidence import text_of
 from .breaker import Breaker, BreakerState
 from .reject_streak import TRIAL_PAUSE_MS, RejectStreak
 from .retry_policy import Retry, RetryPolicy, causes_of
@@ -539,7 +540,8 @@ class WorkerCore:
             if is_kept and job.state != LOST:
                 job.uncounted += 1
                 return Hold(now_ms + TRIAL_PAUSE_MS, False, error)
-            return self._dead_letter(f"rejected: {_text(rejection)}", error)
+            text = text_of(rejection) or type(rejection).__name__
+            return self._dead_letter(f"rejected: {text}", error)
         is_counted = job.has_proof if is_outage else request is None or request.count
         delay_ms = None if request is None else request.delay_ms
         if delay_ms is None:
@@ -651,8 +653,3 @@ class WorkerCore:
             and self._taken_for_trial < self._prefetch
             and not self._scheduler.has_ready
         )
-
-
-def _text(error: BaseException) -> str:
-    text = str(error)
-    return text if text else type(error).__name__
