@@ -551,16 +551,6 @@ def test_a_message_over_the_limit_runs_alone_and_gets_its_turn() -> None:
     assert run_next(core, 0) == ("other", Ack())
 
 
-def test_demand_can_be_asked_for_one_priority() -> None:
-    core = core_of(prefetch=4)
-    for at in range(4):
-        core.received(job(at, topic="low"), 0)
-    assert core.demand() == core.demand(0) == 0
-    assert core.demand(1) == 4
-    core.received(job("high", topic="high", priority=1), 0)
-    assert core.demand(1) == 3
-
-
 def test_an_idle_core_has_nothing_to_wait_for() -> None:
     core = core_of()
     assert core.next_wake_ms(0) is None

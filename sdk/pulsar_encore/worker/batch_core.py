@@ -354,11 +354,11 @@ class BatchCore(WorkerCore):
 
     # Flow
 
-    def demand(self, priority: int | None = None) -> int:
+    def demand(self) -> int:
         scheduler = self._lists
         if self._is_paused or scheduler.trials or self._bytes >= self._max_bytes:
-            return super().demand(priority)
-        waiting = sum(scheduler.unstarted.values()) + scheduler.behind_healthy
+            return super().demand()
+        waiting = scheduler.unstarted + scheduler.behind_healthy
         limit = self._prefetch
         if self._has_order:
             waiting -= self._behind_running[False]

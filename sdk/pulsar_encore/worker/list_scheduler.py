@@ -143,7 +143,7 @@ class ListScheduler(Scheduler):
         if job.priority not in self._ready:
             self._new_priority(job.priority)
         if not job.called:
-            self.unstarted[job.priority] += 1
+            self.unstarted += 1
         self.gathering.add(job, due_ms)
 
     def _dequeue(self, job: Job) -> None:
@@ -152,7 +152,7 @@ class ListScheduler(Scheduler):
             return
         self.gathering.discard(job)
         if not job.called:
-            self.unstarted[job.priority] -= 1
+            self.unstarted -= 1
 
     def _is_full(self, group: Group) -> bool:
         return len(group.blocked or ()) + 1 >= self._max_messages
@@ -165,7 +165,7 @@ class ListScheduler(Scheduler):
 
     def _end_gathering(self, head: Job) -> None:
         if not head.called:
-            self.unstarted[head.priority] -= 1  # `_enqueue` counts it again
+            self.unstarted -= 1  # `_enqueue` counts it again
         super()._enqueue(head)
 
     # Lists

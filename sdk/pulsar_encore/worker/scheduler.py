@@ -219,7 +219,7 @@ class Scheduler:
     """The jobs of a worker that have not started, and the heads of all groups.
 
     Attributes:
-        unstarted: Number of ready jobs without a handler call in this worker, by priority.
+        unstarted: Number of ready jobs without a handler call in this worker.
         waiting: Failed jobs until their due times.
         behind_healthy: Number of blocked jobs behind a head that has not failed.
         behind_failed: Number of blocked jobs behind a head that has failed.
@@ -227,7 +227,7 @@ class Scheduler:
     """
 
     def __init__(self) -> None:
-        self.unstarted: dict[int, int] = {}
+        self.unstarted: int = 0
         self.waiting: DueJobs = DueJobs()
         self.behind_healthy: int = 0
         self.behind_failed: int = 0
@@ -393,7 +393,7 @@ class Scheduler:
         if self._topics is not None:
             self._enqueue_by_topic(job)
         if not job.called:
-            self.unstarted[job.priority] += 1
+            self.unstarted += 1
 
     def _dequeue(self, job: Job) -> None:
         self._ready[job.priority].discard(job)
@@ -403,7 +403,7 @@ class Scheduler:
             if not queue:
                 del self._topics[job.topic]
         if not job.called:
-            self.unstarted[job.priority] -= 1
+            self.unstarted -= 1
 
     def _new_priority(self, priority: int) -> ReadyQueue:
         if self._priorities and self._topics is None:
@@ -412,7 +412,6 @@ class Scheduler:
                 for job in queue:
                     self._enqueue_by_topic(job)
         insort(self._priorities, -priority)
-        self.unstarted[priority] = 0
         self._ready[priority] = ReadyQueue()
         return self._ready[priority]
 

@@ -388,15 +388,11 @@ class WorkerCore:
 
     # Flow
 
-    def demand(self, priority: int | None = None) -> int:
+    def demand(self) -> int:
         """Return how many more messages the worker may take now, 0 or more.
 
         The time is that of the latest call with a time. While trials run, the answer is 1 if a
         trial is due and each ready message was tried.
-
-        Args:
-            priority: Count only ready messages of this priority, for a consumer of its own for each
-                priority; None to count all.
         """
         if self._is_paused or self._bytes >= self._max_bytes:
             return 0
@@ -404,11 +400,7 @@ class WorkerCore:
         room = self._held_limit - self._held_back()
         if scheduler.trials:
             return 1 if room > 0 and self._needs_message() else 0
-        if priority is None:
-            unstarted = sum(scheduler.unstarted.values())
-        else:
-            unstarted = scheduler.unstarted.get(priority, 0)
-        room = min(room, self._prefetch - unstarted)
+        room = min(room, self._prefetch - scheduler.unstarted)
         behind = scheduler.behind_healthy
         if behind:
             if self._running + scheduler.ready < self._concurrency:
@@ -610,7 +602,7 @@ class WorkerCore:
         return (
             len(self._jobs)
             - (self._running - self._lost)
-            - sum(scheduler.unstarted.values())
+            - scheduler.unstarted
             - scheduler.behind_healthy
         )
 
