@@ -21,7 +21,7 @@ from worker_kit import (
 )
 
 import pulsar_encore as encore
-from pulsar_encore import Client, Message
+from pulsar_encore import Client, Consumer, Message
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 ORDERS = ["none", "key", "partition"]
@@ -103,6 +103,48 @@ async def test_a_rejection_whose_text_cannot_be_had_is_dead_lettered(
         await all_acked(transport)
     (letter,) = await letters(client)
     assert "cannot be had" in str(letter.properties())
+
+
+async def test_a_message_is_acked_after_an_unexpected_error(
+    client: Client, transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledge, failures = Consumer.acknowledge, [RuntimeError("unexpected")]
+
+    def failing(self: Consumer, *arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return acknowledge(self, *arguments)
+
+    async def handler(value: bytes) -> None:
+        pass
+
+    monkeypatch.setattr(Consumer, "acknowledge", failing)
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, order="key") as worker:
+        await until(lambda: not failures)
+        assert "cannot be settled" in worker.health().reasons[0]
+        await all_acked(transport)
+
+
+async def test_a_message_is_dead_lettered_after_an_unexpected_error(
+    client: Client, transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reject, failures = Consumer.reject, [RuntimeError("unexpected")]
+
+    async def failing(self: Consumer, *arguments: Any, **keywords: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await reject(self, *arguments, **keywords)
+
+    async def handler(value: bytes) -> None:
+        raise encore.Reject("no")
+
+    monkeypatch.setattr(Consumer, "reject", failing)
+    transport.put(TOPIC, b"x")
+    async with running(client, handler, order="key") as worker:
+        await until(lambda: not failures)
+        assert "cannot be settled" in worker.health().reasons[0]
+        await all_acked(transport)
 
 
 @pytest.mark.parametrize("order", ORDERS)

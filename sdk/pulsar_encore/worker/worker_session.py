@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -515,10 +515,14 @@ class Session:
             self._lose(job)
         except ClosedError as error:
             self._failed(error)
-        except EncoreError as error:
+        except Exception as error:
             # For example, the disk of the state is full. The message stays held.
             self._log.error(
-                "worker %s: %r is not settled, trying again: %s", self._name, job, error
+                "worker %s: %r is not settled, trying again: %s",
+                self._name,
+                job,
+                error,
+                exc_info=not isinstance(error, EncoreError),
             )
             if type(action) is not Hold:
                 self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
@@ -546,9 +550,17 @@ class Session:
                 consumer.acknowledge(message)
                 self.core.settled(job, now_ms(self._loop))
             case RetryLetter(delay_ms=delay_ms, error=error):
-                self._in_background(self._send_retry_letter(job, delay_ms, error))
-            case DeadLetter():
-                self._in_background(self._dead_letter(job, action))
+                delay_s = delay_ms / 1000
+                send = partial(
+                    consumer.send_to_retry_topic, message, delay_s, error=error, keep=True
+                )
+                self._in_background(self._forward(job, send, "retried"))
+            case DeadLetter(reason=reason, error=error):
+                evidence: BaseException | str = reason if error is None else error
+                if isinstance(evidence, Undecodable):
+                    evidence = evidence.__cause__ or evidence
+                reject = partial(consumer.reject, message, evidence, keep=True)
+                self._in_background(self._forward(job, reject, "rejected"))
 
     def _log_long_wait(self, delay_ms: int) -> None:
         if delay_ms > _LONG_WAIT_MS and not self._has_logged_long_wait:
@@ -561,34 +573,20 @@ class Session:
                 "" if self.order is Order.NONE else ", and its key or partition waits behind it",
             )
 
-    async def _send_retry_letter(self, job: Job, delay_ms: int, error: BaseException) -> None:
+    async def _forward(
+        self, job: Job, forward: Callable[[], Awaitable[None]], counted_as: str
+    ) -> None:
+        """Forward a message to a letter topic. If that fails, it stays held and is tried again."""
         try:
-            await self.consumer.send_to_retry_topic(
-                job.message, delay_ms / 1000, error=error, keep=True
-            )
+            await forward()
         except MessageNotHeldError:
             self._lose(job)
-        except EncoreError:
-            # The consumer logs it. The message stays held.
+        except Exception as error:
+            if not isinstance(error, EncoreError):  # the consumer logs the others
+                self._log.exception("worker %s: %r is not forwarded", self._name, job)
             self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
         else:
-            self._counts["retried"] += 1
-            self.core.settled(job, now_ms(self._loop))
-        self.update()
-
-    async def _dead_letter(self, job: Job, action: DeadLetter) -> None:
-        evidence: BaseException | str = action.reason if action.error is None else action.error
-        if isinstance(evidence, Undecodable):
-            evidence = evidence.__cause__ or evidence
-        try:
-            await self.consumer.reject(job.message, evidence, keep=True)
-        except MessageNotHeldError:
-            self._lose(job)
-        except EncoreError:
-            # The consumer logs it. The message stays held, and its group waits for it.
-            self.core.not_settled(job, now_ms(self._loop) + _SETTLE_AGAIN_MS)
-        else:
-            self._counts["rejected"] += 1
+            self._counts[counted_as] += 1
             self.core.settled(job, now_ms(self._loop))
         self.update()
 
