@@ -221,7 +221,7 @@ class BatchSession(Session):
         if not self._room.is_set() and self.core.demand() > 0:
             self._room.set()
         self._alarm.at(self.core.next_wake_ms(now))
-        self._note_limits()
+        self._limit_log.note(self.core)
 
     def _note(self, job: ListJob, action: Action, now: int, *, is_logged: bool) -> None:
         """Log a failed attempt that is followed by another attempt, and report the outcome."""

@@ -10,8 +10,10 @@ from typing import Final
 
 from ..message import Message
 from .retry_policy import NoSchema, Retry
+from .scheduler import Order
 
 _EVERY_MS: Final = 10_000
+_LONG_WAIT_MS: Final = 600_000
 _MOST_KINDS: Final = 1_000  # the kind that was logged first is forgotten first
 
 
@@ -25,6 +27,7 @@ class FailureLog:
         self._worker = worker
         self._log = logger
         self._lines: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()  # time, left out since
+        self._has_logged_long_wait = False
 
     def retried(
         self, message: Message, attempt: int, error: BaseException, delay_ms: int, now_ms: int
@@ -45,6 +48,18 @@ class FailureLog:
             error,
             exc_info=error,
         )
+
+    def waits(self, delay_ms: int, order: Order) -> None:
+        """Log the first long wait of a failed message in the worker."""
+        if delay_ms > _LONG_WAIT_MS and not self._has_logged_long_wait:
+            self._has_logged_long_wait = True
+            self._log.warning(
+                "worker %s: a message waits here for %.0f s%s. It fills the unacked window of the "
+                "subscription meanwhile",
+                self._worker,
+                delay_ms / 1000,
+                "" if order is Order.NONE else ", and its key or partition waits behind it",
+            )
 
     def discarded(
         self, message: Message, reason: str, error: BaseException | None, now_ms: int

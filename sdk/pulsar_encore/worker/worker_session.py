@@ -30,10 +30,12 @@ from .failure_log import FailureLog
 from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
+from .limit_log import LimitLog
 from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded, decoded_after_fetch
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
+from .readiness import health_of
 from .retry_policy import Reject, causes_of
 from .scheduler import SETTLING, Order
 from .slots import OUTSIDE, TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
@@ -41,7 +43,6 @@ from .slots import Result as SlotResult
 from .standby import Standby
 from .worker_core import (
     Ack,
-    CoreSnapshot,
     DeadLetter,
     Discard,
     Failed,
@@ -65,8 +66,6 @@ _OUTSIDE_S: Final = 1.0  # between a cancellation by other code and the failure 
 SUCCEEDED: Final = Succeeded()
 LOST: Final = "lost"
 DRAIN: Final = "drain"
-_LIMITS: Final = {"breaker": "outage", "rejections": "series of rejections"}
-_LONG_WAIT_MS: Final = 600_000
 _LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNKNOWN_S: Final = 5.0  # the broker names the active consumer about 1 s after a subscribe
 _UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
@@ -123,12 +122,11 @@ class Session:
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._failures = FailureLog(name, self._log)
+        self._limit_log = LimitLog(name, self._log)
         self.standby: Standby[Message] | None = None
         self._detached: set[Job] = set()
         # Nacks and rejections by handlers, as results: they are no successes.
         self._verdicts: dict[Job, Failed | Lost] = {}
-        self._limits: set[str] = set()  # that are in force
-        self._has_logged_long_wait = False
         self._given_back = 0
         self._abandoned = 0
         #: Called with the outcome of each handler call, for tests.
@@ -384,38 +382,9 @@ class Session:
                 self._room.set()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
-            self._note_limits()
-        elif self._limits:
-            self._note_limits()
-
-    def _note_limits(self) -> None:
-        """Log when the breaker opens or closes, and when the reject limit is reached or left."""
-        core, limits = self.core, set[str]()
-        if core.is_breaker_open:
-            limits.add("breaker")
-        if core.is_reject_limit_reached:
-            limits.add("rejections")
-        if limits == self._limits:
-            return
-        began, ended = limits - self._limits, self._limits - limits
-        self._limits = limits
-        snapshot = core.snapshot()
-        if "breaker" in began:
-            self._log.warning(
-                "worker %s: the breaker is open and only probes start: %r",
-                self._name,
-                snapshot.breaker_error,
-            )
-        if "rejections" in began:
-            self._log.error(
-                "worker %s: %d messages in a row were rejected. It takes one message each 30 s "
-                "until one is processed, and dead-letters none. Last error: %r",
-                self._name,
-                snapshot.rejects_in_row,
-                snapshot.reject_error,
-            )
-        for each in sorted(ended):
-            self._log.warning("worker %s goes on: the %s ended", self._name, _LIMITS[each])
+            self._limit_log.note(core)
+        elif self._limit_log.in_force:
+            self._limit_log.note(core)
 
     def _outcome(
         self,
@@ -537,7 +506,7 @@ class Session:
         match action:
             case Hold(due_ms=due_ms, counted=counted, error=error):
                 self._counts["retried"] += 1
-                self._log_long_wait(due_ms - now_ms(self._loop))
+                self._failures.waits(due_ms - now_ms(self._loop), self.order)
                 if counted:
                     job.message = consumer.fail_in_place(message, error=error)
             case Nack(delay_ms=delay_ms, error=error):
@@ -561,17 +530,6 @@ class Session:
                     evidence = evidence.__cause__ or evidence
                 reject = partial(consumer.reject, message, evidence, keep=True)
                 self._in_background(self._forward(job, reject, "rejected"))
-
-    def _log_long_wait(self, delay_ms: int) -> None:
-        if delay_ms > _LONG_WAIT_MS and not self._has_logged_long_wait:
-            self._has_logged_long_wait = True
-            self._log.warning(
-                "worker %s: a message waits here for %.0f s%s. It fills the unacked window of the "
-                "subscription meanwhile",
-                self._name,
-                delay_ms / 1000,
-                "" if self.order is Order.NONE else ", and its key or partition waits behind it",
-            )
 
     async def _forward(
         self, job: Job, forward: Callable[[], Awaitable[None]], counted_as: str
@@ -695,37 +653,14 @@ class Session:
         )
 
     def health(self, state: str) -> Health:
-        snapshot = self.core.snapshot()
-        connected = self.consumer.is_connected()
-        reasons = _reasons(snapshot)
-        if state != "running":
-            reasons.append(f"the worker is {state}")
-        stuck = self.slots.stuck()
-        if len(stuck) >= self._options.concurrency:
-            reasons.append("each slot has a handler that ignores its cancellation")
-        if not connected:
-            reasons.append("the consumer is not connected to its broker")
-        held_keys: tuple[str, ...] = ()
-        is_full = snapshot.bytes >= self._options.max_bytes
-        has_work = snapshot.ready or snapshot.running or snapshot.settling
-        if snapshot.held_back >= HELD_LIMIT or (is_full and not has_work):
-            held_keys = tuple(_key_text(each) for each in snapshot.held_group_examples)
-            bound = "" if snapshot.held_back >= HELD_LIMIT else " and fill max_bytes"
-            reasons.append(
-                f"{snapshot.held_back} messages are held back by failures{bound}, so no more are "
-                "taken" + ("; the first keys: " + ", ".join(held_keys) if held_keys else "")
-            )
-        return Health(
-            ready=not reasons,
-            reasons=tuple(reasons),
-            state=state,
-            connected=connected,
-            running=snapshot.running,
-            waiting=snapshot.waiting,
-            blocked=snapshot.blocked,
-            held_keys=held_keys,
+        return health_of(
+            self.core.snapshot(),
+            self._options,
+            state,
+            connected=self.consumer.is_connected(),
+            stuck=len(self.slots.stuck()),
+            abandoned=self._abandoned,
             long_handlers=self.long_handlers(),
-            stuck_handlers=self._abandoned + len(stuck),
         )
 
     def unfinished(self) -> int:
@@ -742,24 +677,3 @@ class Session:
             given_back=self._given_back,
             abandoned=self._abandoned,
         )
-
-
-def _reasons(snapshot: CoreSnapshot) -> list[str]:
-    reasons = []
-    if snapshot.is_breaker_open:
-        reasons.append(f"the breaker is open: {snapshot.breaker_error!r}")
-    if snapshot.is_reject_limit_reached:
-        reasons.append(
-            f"{snapshot.rejects_in_row} messages in a row were rejected: {snapshot.reject_error!r}"
-        )
-    if snapshot.unsettled:
-        reasons.append(
-            f"{snapshot.unsettled} messages cannot be settled: a letter or the state cannot be "
-            "written"
-        )
-    return reasons
-
-
-def _key_text(group: Any) -> str:
-    """Return a key with its topic, or a partition."""
-    return group if isinstance(group, str) else f"{group[1]!r} of {group[0]}"
