@@ -320,6 +320,33 @@ async def test_results_are_stored_before_the_message_is_acked(
     assert stored[0].properties()["from"] == "orders"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_task_that_a_handler_left_behind_cannot_publish(
+    client: Client, transport: MemoryTransport, fails: bool
+) -> None:
+    """Its message would be dropped without a word."""
+    errors: list[Exception] = []
+    tasks = []
+
+    async def later(message: Message) -> None:
+        await asyncio.sleep(1)
+        try:
+            message.publish(b"late", topic="audit")
+        except encore.ConfigurationError as error:
+            errors.append(error)
+
+    async def handler(value: bytes, message: Message) -> None:
+        tasks.append(asyncio.create_task(later(message)))
+        if fails:
+            raise encore.Retry(delay=60)
+
+    transport.put(TOPIC, b"x")
+    async with running(client, handler):
+        await until(lambda: bool(tasks))
+        await asyncio.wait(tasks)
+    assert "works in a handler of a Worker only" in str(errors)
+
+
 async def test_a_producer_of_results_that_ended_for_good_is_replaced(
     client: Client, transport: MemoryTransport
 ) -> None:

@@ -290,9 +290,11 @@ class Session:
             value = decoded(message)
         except SchemaVersionError:
             value = await decoded_after_fetch(message)
-        result = await self._handler.call(value, message, context.add_result)
-        # A task that the handler left behind can publish nothing from here on.
-        set_handler_context(message, None)
+        try:
+            result = await self._handler.call(value, message, context.add_result)
+        finally:
+            # A task that the handler left behind can publish nothing from here on.
+            set_handler_context(message, None)
         if result is not None:
             context.add_result(result)
         if context.outgoing:
