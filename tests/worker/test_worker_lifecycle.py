@@ -112,6 +112,61 @@ async def test_a_cancelled_serve_gives_messages_back(
     assert seen == [1]
 
 
+async def test_a_serve_that_is_cancelled_twice_gives_messages_back(
+    client: Client, transport: MemoryTransport
+) -> None:
+    """The second time, the worker waits for the end of a handler that takes long to clean up."""
+
+    async def slow_to_end(value: bytes) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(5)
+
+    transport.put(TOPIC, b"x")
+    worker = encore.Worker(
+        client, TOPIC, SUBSCRIPTION, slow_to_end, initial_position=InitialPosition.Earliest
+    )
+    serving = asyncio.ensure_future(worker.serve())
+    await asyncio.sleep(1)
+    serving.cancel()
+    await asyncio.sleep(1)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10):
+            await serving
+    assert (worker.unfinished(), worker.report().given_back) == (1, 1)
+    assert not worker.consumer.is_connected()
+
+    async def handler(value: bytes) -> None:
+        pass
+
+    async with running(client, handler):
+        await all_acked(transport)
+
+
+async def test_handlers_that_a_cancelled_serve_leaves_behind_are_in_its_report(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def never_ends(value: bytes) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1_000)
+
+    transport.put(TOPIC, b"x")
+    worker = encore.Worker(
+        client, TOPIC, SUBSCRIPTION, never_ends, initial_position=InitialPosition.Earliest
+    )
+    serving = asyncio.ensure_future(worker.serve())
+    await asyncio.sleep(1)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(worker.drain):
+            await serving
+    assert worker.unfinished() == worker.report().abandoned == 1
+
+
 async def test_a_partition_that_moves_to_another_worker_is_processed_there_in_order(
     client: Client, transport: MemoryTransport
 ) -> None:

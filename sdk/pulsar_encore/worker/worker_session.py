@@ -595,14 +595,7 @@ class Session:
         slots, loop = self.slots, self._loop
         slots.stop()
         await slots.join(loop.time() + deadline.handlers_left_s())
-        abandoned = await slots.close(loop.time() + deadline.flush_left_s() / 2, DRAIN)
-        self._abandoned = len(abandoned)
-        for call in abandoned:
-            self._log.error(
-                "worker %s: the handler of %s ignores its cancellation and is left behind",
-                self._name,
-                self._text_of(call),
-            )
+        await self._end_handlers(deadline)
         if self._background:
             await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
         self._give_back()
@@ -616,6 +609,17 @@ class Session:
         if self._receiver is not None:
             self._receiver.cancel()
 
+    async def _end_handlers(self, deadline: DrainDeadline) -> None:
+        """Cancel the running handlers, and leave those behind that ignore it."""
+        ends_s = self._loop.time() + deadline.flush_left_s() / 2
+        for call in await self.slots.close(ends_s, DRAIN):
+            self._abandoned += 1
+            self._log.error(
+                "worker %s: the handler of %s ignores its cancellation and is left behind",
+                self._name,
+                self._text_of(call),
+            )
+
     def _give_back(self) -> None:
         for job in list(self.core.jobs()):
             self.core.remove(job)
@@ -626,12 +630,18 @@ class Session:
     async def close(self, deadline: DrainDeadline) -> None:
         """Close the consumer and the producers, within the budget."""
         self._end_receiving()
-        await self.slots.close(self._loop.time() + deadline.flush_left_s() / 2, DRAIN)
-        self._give_back()
-        self._watchdog.release()
-        self._alarm.close()
-        for task in self._background:
-            task.cancel()
+        try:
+            await self._end_handlers(deadline)
+        except asyncio.CancelledError:
+            self._give_back()
+            self.consumer.close_soon()
+            raise
+        finally:
+            self._give_back()
+            self._watchdog.release()
+            self._alarm.close()
+            for task in self._background:
+                task.cancel()
         try:
             async with asyncio.timeout(deadline.left_s()):
                 await asyncio.gather(self._outbox.close(), self.consumer.close())
