@@ -450,7 +450,7 @@ class Freezer:
 
     #: Attributes that do not affect later events, or are told by others.
     LEFT_OUT = frozenset(
-        "action due_number error group opened_ms options order published_ms reached_ms "
+        "action due_number error group options order published_ms "
         "retry size topic _events _jobs _last_trials _live _mean_size _now_ms _number _rng".split()
     )
 

@@ -56,7 +56,7 @@ def test_it_opens_after_failures_in_a_row_however_slow() -> None:
     assert not state.is_open and state.failures_in_row == 2
     state.failed(ERROR, 2 * hour_ms, was_probe=False)
     assert state.is_open
-    assert (state.opened_ms, state.due_ms) == (2 * hour_ms, 2 * hour_ms + 30_000)
+    assert state.due_ms == 2 * hour_ms + 30_000
 
 
 def test_a_success_between_failures_starts_the_count_again() -> None:

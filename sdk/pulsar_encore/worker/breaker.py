@@ -92,7 +92,6 @@ class BreakerState:
 
     Attributes:
         is_open: True if only probes may start.
-        opened_ms: When it opened last; None before the first time.
         due_ms: Earliest start of the next probe, while it is open.
         pause_ms: The present pause; it doubles with each failed probe.
         error: The latest failure of the breaker's kinds.
@@ -101,7 +100,6 @@ class BreakerState:
     def __init__(self, options: Breaker) -> None:
         self.options: Breaker = options
         self.is_open: bool = False
-        self.opened_ms: int | None = None
         self.due_ms: int = 0
         self.pause_ms: int = options.pause_ms
         self.error: BaseException | None = None
@@ -143,7 +141,6 @@ class BreakerState:
             within_ms is None or now_ms - failed_ms[0] <= within_ms
         ):
             self.is_open = True
-            self.opened_ms = now_ms
             self.due_ms = self._pause_end_ms = now_ms + self.pause_ms
 
     def probe_said_nothing(self, now_ms: int) -> None:

@@ -20,7 +20,6 @@ class RejectStreak:
         limit: None if there is no limit.
         in_row: Rejections since the last success.
         is_reached: True if only trials may start, and rejected messages are kept.
-        reached_ms: When the limit was reached last; None before the first time.
         due_ms: Earliest start of the next trial, while the limit is reached.
         error: The latest rejection.
     """
@@ -29,7 +28,6 @@ class RejectStreak:
         self.limit: int | None = limit
         self.in_row: int = 0
         self.is_reached: bool = False
-        self.reached_ms: int | None = None
         self.due_ms: int = 0
         self.error: BaseException | None = None
 
@@ -39,7 +37,6 @@ class RejectStreak:
         self.error = error
         if self.limit is not None and self.in_row >= self.limit and not self.is_reached:
             self.is_reached = True
-            self.reached_ms = now_ms
             self.due_ms = now_ms + TRIAL_PAUSE_MS
         return self.is_reached
 

@@ -162,14 +162,11 @@ class CoreSnapshot:
         held_group_examples: Up to 10 of these groups, the longest held back first.
         is_paused: True between `pause` and `resume`.
         is_breaker_open: True if only probes start.
-        breaker_opened_ms: When the breaker opened last.
         breaker_error: The latest failure of the breaker's kinds since the last success.
         failures_in_row: Such failures in a row.
         rejects_in_row: Rejections since the last success.
         is_reject_limit_reached: True if rejected messages are kept, and only trials start.
-        reject_limit_reached_ms: When the limit was reached last.
         reject_error: The latest rejection since the last success.
-        next_trial_ms: Earliest start of the next probe or trial, None if starts are not limited.
     """
 
     ready: int
@@ -184,14 +181,11 @@ class CoreSnapshot:
     held_group_examples: tuple[Hashable, ...]
     is_paused: bool
     is_breaker_open: bool
-    breaker_opened_ms: int | None
     breaker_error: BaseException | None
     failures_in_row: int
     rejects_in_row: int
     is_reject_limit_reached: bool
-    reject_limit_reached_ms: int | None
     reject_error: BaseException | None
-    next_trial_ms: int | None
 
 
 class WorkerCore:
@@ -488,14 +482,11 @@ class WorkerCore:
             held_group_examples=tuple(scheduler.held_back_groups(_EXAMPLES)),
             is_paused=self._is_paused,
             is_breaker_open=self.is_breaker_open,
-            breaker_opened_ms=None if breaker is None else breaker.opened_ms,
             breaker_error=None if breaker is None else breaker.error,
             failures_in_row=0 if breaker is None else breaker.failures_in_row,
             rejects_in_row=rejects.in_row,
             is_reject_limit_reached=rejects.is_reached,
-            reject_limit_reached_ms=rejects.reached_ms,
             reject_error=rejects.error,
-            next_trial_ms=self._trial_due_ms() if scheduler.trials else None,
         )
 
     # Results
