@@ -1032,3 +1032,33 @@ async def test_rejections_by_the_verb_reach_the_limit_too(
         assert "messages in a row were rejected" in worker.health().reasons[0]
         assert worker.report().succeeded == 0
     assert 20 <= len(await letters(client)) <= 30
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_rejections_by_the_verb_are_no_successes_in_the_report(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
+        for message in messages[1:3]:
+            await message.reject("negative total")
+
+    transport.put(TOPIC, *numbers(5))
+    async with running_lists(client, handler, order=order) as worker:
+        await all_acked(transport)
+        report = worker.report()
+    assert (report.succeeded, report.rejected, report.failed) == (3, 2, 0)
+
+
+async def test_a_nack_by_the_verb_is_a_retry_in_the_report(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
+        if messages[-1].attempt == 1:
+            await messages[-1].nack()
+
+    for value in numbers(3):
+        transport.put(TOPIC, value)
+    async with running_lists(client, handler) as worker:
+        await all_acked(transport)
+        report = worker.report()
+    assert (report.succeeded, report.retried, report.failed) == (3, 1, 0)
