@@ -1018,8 +1018,9 @@ async def test_a_failure_that_messages_share_is_logged_once_with_its_traceback(
     assert lines[0].exc_info
 
 
+@pytest.mark.parametrize("order", ORDERS)
 async def test_rejections_by_the_verb_reach_the_limit_too(
-    client: Client, transport: MemoryTransport
+    client: Client, transport: MemoryTransport, order: str
 ) -> None:
     async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
         for message in messages:
@@ -1027,7 +1028,8 @@ async def test_rejections_by_the_verb_reach_the_limit_too(
 
     for n in range(200):
         transport.put(TOPIC, b"%d" % n)
-    async with running_lists(client, handler, max_messages=10, concurrency=1) as worker:
+    options: dict[str, Any] = {"order": order, "max_messages": 10, "concurrency": 1}
+    async with running_lists(client, handler, **options) as worker:
         await asyncio.sleep(25)
         assert "messages in a row were rejected" in worker.health().reasons[0]
         assert worker.report().succeeded == 0
@@ -1038,14 +1040,18 @@ async def test_rejections_by_the_verb_reach_the_limit_too(
 async def test_rejections_by_the_verb_are_no_successes_in_the_report(
     client: Client, transport: MemoryTransport, order: str
 ) -> None:
+    calls: list[list[bytes]] = []
+
     async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
-        for message in messages[1:3]:
+        calls.append(values)
+        for message in messages[:2]:
             await message.reject("negative total")
 
     transport.put(TOPIC, *numbers(5))
     async with running_lists(client, handler, order=order) as worker:
         await all_acked(transport)
         report = worker.report()
+    assert calls == [numbers(5)]
     assert (report.succeeded, report.rejected, report.failed) == (3, 2, 0)
 
 

@@ -202,8 +202,11 @@ class BatchSession(Session):
                 if verdict is not None:
                     self._count_verdict(verdict)
                     by_verb.add(job)
-                if type(verdict) is Failed and self.order is Order.NONE and error is None:
-                    messages.errors.setdefault(job, verdict.error)
+                if type(verdict) is Failed and error is None:
+                    if self.order is Order.NONE:
+                        messages.errors.setdefault(job, verdict.error)
+                    else:  # an error there would pass the messages behind it again
+                        messages.rejected[job] = verdict.error
             self._detached.discard(job)
             if self.on_outcome is not None and job.state in (GONE, LOST_STATE) and not is_lost:
                 self.on_outcome(outcome_of(job.message, job.attempt, None, error, (), now))
