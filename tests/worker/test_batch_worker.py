@@ -14,6 +14,7 @@ from worker_kit import (
     SUBSCRIPTION,
     TOPIC,
     all_acked,
+    copy_disk,
     letters,
     running_lists,
     until,
@@ -947,6 +948,29 @@ async def test_with_state_the_attempts_of_single_messages_survive_a_restart(
     assert alone == list(range(1, 11))
     assert max(others) == 1
     assert [letter.data() for letter in await letters(client)] == [b"0"]
+
+
+async def test_with_state_a_message_that_kills_its_process_is_dead_lettered_alone(
+    client: Client, transport: MemoryTransport, tmp_path: Path
+) -> None:
+    calls: list[list[bytes]] = []
+
+    async def handler(values: list[bytes]) -> None:
+        calls.append(values)
+        while b"0" in values:
+            await asyncio.sleep(1000)
+
+    transport.put(TOPIC, *numbers(3))
+    for run in range(4):
+        state = encore.RocksState(tmp_path / f"{run}")
+        retry = encore.RetryPolicy(attempts=3)
+        async with running_lists(client, handler, state=state, retry=retry, concurrency=1):
+            await asyncio.sleep(100)
+            # The disk of a process that is killed now.
+            copy_disk(tmp_path / f"{run}", tmp_path / f"{run + 1}")
+    assert calls == [numbers(3), [b"0"], [b"0"], [b"1"], [b"2"]]
+    assert [letter.data() for letter in await letters(client)] == [b"0"]
+    assert transport.backlog(TOPIC, SUBSCRIPTION) == 0
 
 
 # Tests of applications, and the log
