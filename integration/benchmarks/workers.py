@@ -3,7 +3,7 @@
 The handler awaits once (`asyncio.sleep(0)`). The worker has 32 slots, a timeout, retries and a
 breaker. The sides take turns, and the figures are medians.
 
-    python -m integration.benchmarks.workers --url pulsar://localhost:6650 [--messages 50000]
+    python -m integration.benchmarks.workers [--url pulsar://localhost:6650] [--messages 50000]
     python -m integration.benchmarks.workers --idle 1000
 """
 
@@ -22,6 +22,8 @@ import psutil
 
 import pulsar_encore as encore
 from pulsar_encore.testing import BrokerThread
+
+from .processes import broker, fresh_topic
 
 PAYLOAD: Final = b"x" * 100
 ROUNDS: Final = 3
@@ -84,7 +86,7 @@ async def worker_rate(client: encore.Client, topic: str, messages: int, **option
 async def throughput(url: str, messages: int) -> None:
     async with encore.Client(url) as client:
         for batched in (False, True):
-            topic = f"workers-{uuid.uuid4().hex}"
+            topic = fresh_topic()
             async with client.subscribe(topic, "keep", encore.ConsumerType.Shared):
                 await fill(client, topic, messages, batched=batched)
             sides: dict[str, Callable[[], Awaitable[float]]] = {
@@ -111,8 +113,8 @@ async def throughput(url: str, messages: int) -> None:
 async def idle(workers: int) -> None:
     """Print the memory of each of many idle workers on one client, each with a topic of its own."""
     process = psutil.Process()
-    with BrokerThread() as broker:
-        async with encore.Client(broker.url) as client:
+    with BrokerThread() as in_thread:
+        async with encore.Client(in_thread.url) as client:
 
             async def nothing(payload: bytes) -> None: ...
 
@@ -147,11 +149,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.idle:
         asyncio.run(idle(given.idle))
-    elif given.url:
-        asyncio.run(throughput(given.url, given.messages))
     else:
-        with BrokerThread() as broker:
-            asyncio.run(throughput(broker.url, given.messages))
+        with broker(given.url) as url:
+            asyncio.run(throughput(url, given.messages))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
 import sys
+import tempfile
 import time
+import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +21,8 @@ import pulsar_encore as encore
 
 from .worker_process import Handler, Setup
 
+DRAIN_S = 4.0
+"""The drain of a worker whose test gives none."""
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
@@ -187,6 +192,16 @@ class Fleet:
     async def until_done(self, texts: Iterable[str], timeout: float = 60) -> list[Event]:
         wanted = set(texts)
         return await self.until(lambda events: wanted <= set(done(events)), timeout)
+
+
+@contextlib.asynccontextmanager
+async def fleet(url: str, **options: Any) -> AsyncIterator[Fleet]:
+    """Yield a fleet with a new topic and a temporary folder."""
+    options.setdefault("drain", DRAIN_S)
+    with tempfile.TemporaryDirectory(prefix="workers-") as folder:
+        topic = f"persistent://public/default/workers-{uuid.uuid4().hex[:8]}"
+        async with Fleet(url, topic, Path(folder), **options) as found:
+            yield found
 
 
 def _tail(log: Path) -> str:

@@ -18,8 +18,7 @@ from random import Random
 import pulsar_encore as encore
 from tests.harness.pulsar_server import running_server
 
-from .fleet import QUIET, Event, Fleet, WorkerProcess, done, letters_of, publish
-from .sigterm import fleet
+from .fleet import QUIET, Event, Fleet, WorkerProcess, done, fleet, letters_of, publish
 
 ATTEMPTS = 3
 KINDS = ("ok", "ok", "ok", "ok", "ok", "fail1", "fail2", "reject", "poison")
@@ -79,7 +78,6 @@ async def play(
         )
         client = await stack.enter_async_context(encore.Client(url, logger=QUIET))
         running = [await workers.start() for _ in range(3)]
-        await workers.until(lambda _: True)
         publishing = asyncio.create_task(_publish_slowly(client, workers, texts, batch, rng))
         killed = set[str]()
         for _ in range(kills):
@@ -129,7 +127,6 @@ async def _until_settled(client: encore.Client, workers: Fleet, texts: list[str]
 def _outcome(
     events: list[Event], texts: list[str], dead: list[str], killed: set[str], order: str
 ) -> KillOutcome:
-    open_calls: defaultdict[tuple[str, str], int] = defaultdict(int)
     running: defaultdict[tuple[str, str], str] = defaultdict(str)
     touched, crossed = set[str](), list[str]()
     failed = Counter[str]()
@@ -141,7 +138,6 @@ def _outcome(
             if order != "none" and running[key]:
                 crossed.append(f"{each.text} beside {running[key]} in {each.process}")
             running[key] = each.text
-            open_calls[each.process, each.text] += 1
         else:
             running[key] = ""
             failed[each.text] += each.what == "failed"

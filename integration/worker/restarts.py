@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import pulsar_encore as encore
 from tests.harness.pulsar_server import running_server
 
-from .fleet import QUIET, Event, Exit, done, letters_of, publish
-from .sigterm import fleet
+from .fleet import QUIET, Event, Exit, done, fleet, letters_of, publish
 
 LONG_S = 4.0
 """The time of the handler. A process lives about a second, and drains for two."""
@@ -64,6 +63,9 @@ async def outlive(
             message when its process ends.
     """
     async with contextlib.AsyncExitStack() as stack:
+        state = None
+        if with_state:  # before the fleet, because its processes write there until they are killed
+            state = stack.enter_context(tempfile.TemporaryDirectory(prefix="state-"))
         workers = await stack.enter_async_context(
             fleet(
                 url,
@@ -75,9 +77,6 @@ async def outlive(
                 transport=transport,
             )
         )
-        state = None
-        if with_state:
-            state = stack.enter_context(tempfile.TemporaryDirectory(prefix="state-"))
         client = await stack.enter_async_context(encore.Client(url, logger=QUIET))
         await publish(client, workers.topic, [TEXT], keyed=True)
         running = {}

@@ -19,8 +19,7 @@ import pulsar_encore as encore
 from tests.harness.admin import Admin
 from tests.harness.pulsar_server import running_server
 
-from .fleet import QUIET, Event, Exit, Fleet, done, processed_again
-from .sigterm import fleet
+from .fleet import QUIET, Event, Exit, Fleet, done, fleet, processed_again
 
 KEYS = 200
 PER_SECOND = 400

@@ -12,11 +12,8 @@ import argparse
 import asyncio
 import contextlib
 import random
-import tempfile
-import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pulsar_encore as encore
@@ -24,9 +21,8 @@ from tests.harness.contract.relay import Relay
 from tests.harness.histories.proxy import Proxy
 from tests.harness.pulsar_server import own_broker, running_server
 
-from .fleet import QUIET, Event, Exit, Fleet, WorkerProcess, done, processed_again, publish
+from .fleet import QUIET, Event, Exit, Fleet, WorkerProcess, done, fleet, processed_again, publish
 
-DRAIN_S = 4.0
 GRACE_S = 2.0
 """How much longer than its drain a process may live."""
 
@@ -70,16 +66,6 @@ class Break:
     url: str
     begin: Callable[[], object]
     end: Callable[[], object]
-
-
-@contextlib.asynccontextmanager
-async def fleet(url: str, **options: Any) -> AsyncIterator[Fleet]:
-    """Yield a fleet with a new topic and a temporary folder."""
-    options.setdefault("drain", DRAIN_S)
-    with tempfile.TemporaryDirectory(prefix="workers-") as folder:
-        topic = f"persistent://public/default/workers-{uuid.uuid4().hex[:8]}"
-        async with Fleet(url, topic, Path(folder), **options) as found:
-            yield found
 
 
 async def end_again_and_again(
@@ -127,13 +113,16 @@ async def end_again_and_again(
             await workers.until_done(texts)
         await asyncio.sleep(1)  # messages that are redelivered to the last process
         await last.end()
-        events = workers.events()
-        return Outcome(
-            exits=exits,
-            again=processed_again(events),
-            lost=set(texts) - set(done(events)),
-            calls=sum(each.what == "start" for each in events),
-        )
+        return _outcome(workers.events(), texts, exits)
+
+
+def _outcome(events: list[Event], texts: list[str], exits: list[Exit]) -> Outcome:
+    return Outcome(
+        exits=exits,
+        again=processed_again(events),
+        lost=set(texts) - set(done(events)),
+        calls=sum(each.what == "start" for each in events),
+    )
 
 
 async def _until_calls(workers: Fleet, process: WorkerProcess, least: int) -> None:
@@ -200,13 +189,7 @@ async def end_without_broker(url: str, way: str, *, messages: int = 300, **optio
         with contextlib.suppress(AssertionError):
             await workers.until_done(texts)
         await last.end()
-        events = workers.events()
-        return Outcome(
-            exits=exits,
-            again=processed_again(events),
-            lost=set(texts) - set(done(events)),
-            calls=sum(each.what == "start" for each in events),
-        )
+        return _outcome(workers.events(), texts, exits)
 
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,8 @@ import pytest
 
 from tests.harness.pulsar_server import Server
 
-from .sigterm import BREAKS, DRAIN_S, FORMS, GRACE_S, end_again_and_again, end_without_broker
+from .fleet import DRAIN_S
+from .sigterm import BREAKS, FORMS, GRACE_S, end_again_and_again, end_without_broker
 
 # looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)

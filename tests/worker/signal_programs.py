@@ -45,8 +45,6 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
         )
-        first = self.read_line()
-        assert first == "ready", first + self.process.communicate(timeout=60)[1]
         self.sent_at: float = 0.0
         self.took_s: float = 0.0
         self.out: str = ""
@@ -75,6 +73,8 @@ class Program:
 def program(text: str, *arguments: str) -> Iterator[Program]:
     running = Program(text, *arguments)
     try:
+        first = running.read_line()
+        assert first == "ready", first + running.process.communicate(timeout=60)[1]
         yield running
     finally:
         running.process.kill()

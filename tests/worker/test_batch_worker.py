@@ -14,6 +14,7 @@ from worker_kit import (
     SUBSCRIPTION,
     TOPIC,
     all_acked,
+    copy_disk,
     letters,
     running_lists,
     until,
@@ -949,6 +950,29 @@ async def test_with_state_the_attempts_of_single_messages_survive_a_restart(
     assert [letter.data() for letter in await letters(client)] == [b"0"]
 
 
+async def test_with_state_a_message_that_kills_its_process_is_dead_lettered_alone(
+    client: Client, transport: MemoryTransport, tmp_path: Path
+) -> None:
+    calls: list[list[bytes]] = []
+
+    async def handler(values: list[bytes]) -> None:
+        calls.append(values)
+        while b"0" in values:
+            await asyncio.sleep(1000)
+
+    transport.put(TOPIC, *numbers(3))
+    for run in range(4):
+        state = encore.RocksState(tmp_path / f"{run}")
+        retry = encore.RetryPolicy(attempts=3)
+        async with running_lists(client, handler, state=state, retry=retry, concurrency=1):
+            await asyncio.sleep(100)
+            # The disk of a process that is killed now.
+            copy_disk(tmp_path / f"{run}", tmp_path / f"{run + 1}")
+    assert calls == [numbers(3), [b"0"], [b"0"], [b"1"], [b"2"]]
+    assert [letter.data() for letter in await letters(client)] == [b"0"]
+    assert transport.backlog(TOPIC, SUBSCRIPTION) == 0
+
+
 # Tests of applications, and the log
 
 
@@ -1018,8 +1042,9 @@ async def test_a_failure_that_messages_share_is_logged_once_with_its_traceback(
     assert lines[0].exc_info
 
 
+@pytest.mark.parametrize("order", ORDERS)
 async def test_rejections_by_the_verb_reach_the_limit_too(
-    client: Client, transport: MemoryTransport
+    client: Client, transport: MemoryTransport, order: str
 ) -> None:
     async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
         for message in messages:
@@ -1027,8 +1052,43 @@ async def test_rejections_by_the_verb_reach_the_limit_too(
 
     for n in range(200):
         transport.put(TOPIC, b"%d" % n)
-    async with running_lists(client, handler, max_messages=10, concurrency=1) as worker:
+    options: dict[str, Any] = {"order": order, "max_messages": 10, "concurrency": 1}
+    async with running_lists(client, handler, **options) as worker:
         await asyncio.sleep(25)
         assert "messages in a row were rejected" in worker.health().reasons[0]
         assert worker.report().succeeded == 0
     assert 20 <= len(await letters(client)) <= 30
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_rejections_by_the_verb_are_no_successes_in_the_report(
+    client: Client, transport: MemoryTransport, order: str
+) -> None:
+    calls: list[list[bytes]] = []
+
+    async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
+        calls.append(values)
+        for message in messages[:2]:
+            await message.reject("negative total")
+
+    transport.put(TOPIC, *numbers(5))
+    async with running_lists(client, handler, order=order) as worker:
+        await all_acked(transport)
+        report = worker.report()
+    assert calls == [numbers(5)]
+    assert (report.succeeded, report.rejected, report.failed) == (3, 2, 0)
+
+
+async def test_a_nack_by_the_verb_is_a_retry_in_the_report(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(values: list[bytes], messages: list[Message[bytes]]) -> None:
+        if messages[-1].attempt == 1:
+            await messages[-1].nack()
+
+    for value in numbers(3):
+        transport.put(TOPIC, value)
+    async with running_lists(client, handler) as worker:
+        await all_acked(transport)
+        report = worker.report()
+    assert (report.succeeded, report.retried, report.failed) == (3, 1, 0)

@@ -264,9 +264,13 @@ class BatchCore(WorkerCore):
             shared = list(takewhile(lambda job: job not in errors, messages.passed))
         suspects = set(shared)
         for job in messages.jobs:
+            rejection = messages.rejected.get(job)
             if job.state == GONE:
                 if job in errors:
                     return  # the handler named it, and settled it
+                if rejection is not None:
+                    self._rejects.rejected(rejection, now_ms)
+                    self._update_trials()
                 continue
             if job in suspects and job.state != LOST:
                 assert error is not None
@@ -279,7 +283,9 @@ class BatchCore(WorkerCore):
             if lost or job in suspects:
                 action = self.finished(job, _LOST_CALL, now_ms)
             else:
-                action = self.finished(job, _SUCCEEDED if own is None else Failed(own), now_ms)
+                failure = rejection if own is None else own
+                result = _SUCCEEDED if failure is None else Failed(failure)
+                action = self.finished(job, result, now_ms)
             if action is not None:
                 yield job, action
             if own is not None or job.state != GONE:

@@ -192,23 +192,30 @@ class BatchSession(Session):
         now = now_ms(self._loop)
         error = outcome.error if type(outcome) is Failed else None
         is_lost = type(outcome) is Lost
+        has_failed = error is not None or bool(messages.errors)
+        by_verb = set[ListJob]()  # nacked or rejected by the handler
         for job in messages.jobs:
+            verdict = self._verdicts.pop(job, None)
             if job.state not in (GONE, LOST_STATE) and not self.consumer.holds(job.message):
                 # The handler has settled the message, or another consumer has it now.
                 self.core.remove(job)
-                verdict = self._verdicts.get(job)
-                if type(verdict) is Failed and self.order is Order.NONE and error is None:
-                    messages.errors.setdefault(job, verdict.error)
+                if verdict is not None:
+                    self._count_verdict(verdict)
+                    by_verb.add(job)
+                if type(verdict) is Failed and error is None:
+                    if self.order is Order.NONE:
+                        messages.errors.setdefault(job, verdict.error)
+                    else:  # an error there would pass the messages behind it again
+                        messages.rejected[job] = verdict.error
             self._detached.discard(job)
-            self._verdicts.pop(job, None)
             if self.on_outcome is not None and job.state in (GONE, LOST_STATE) and not is_lost:
                 self.on_outcome(outcome_of(job.message, job.attempt, None, error, (), now))
-        if error is not None or messages.errors:
+        if has_failed:
             self._counts["failed"] += 1
             for job in messages.jobs:
                 job.waits_here = has_siblings(job.message)  # as in `Session._finished`
         if error is None and not is_lost:
-            self._succeeded += len(self._processed(messages))
+            self._succeeded += sum(job not in by_verb for job in self._processed(messages))
         is_logged = False
         for job, action in self._lists.finished_list(messages, error, now, lost=is_lost):
             # A failure that messages share is logged once.

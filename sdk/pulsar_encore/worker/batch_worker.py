@@ -21,10 +21,8 @@ from .batch_session import BatchSession
 from .breaker import Breaker
 from .handler_call import HandlerCall
 from .outbox import PublishTo
-from .outcome import Outcome
 from .retry_policy import RetryPolicy
 from .scheduler import Order
-from .single_call import call_once
 from .subscribe_options import SubscribeOptions
 from .worker import Worker
 from .worker_options import DEFAULT_MAX_BYTES
@@ -33,6 +31,26 @@ from .worker_session import Session
 if TYPE_CHECKING:
     from ..codecs.codec import Codec
 from ..client import Client
+
+
+class _ListHandlerCall(HandlerCall):
+    """Calls the handler of a `BatchWorker`, also for a list of one message."""
+
+    def call(
+        self, value: Any, message: Message, emit: Callable[[Any], None] | None = None
+    ) -> Awaitable[Any]:
+        return self._call_list(value, message, emit)
+
+    async def _call_list(
+        self, value: Any, message: Message, emit: Callable[[Any], None] | None
+    ) -> Any:
+        try:
+            return await self.call_list([value], [message], emit)
+        except BatchFailure as failure:
+            error = failure.checked_errors(1).get(0)
+        if error is not None:
+            raise error
+        return None
 
 
 class BatchWorker(Worker[T]):
@@ -94,6 +112,7 @@ class BatchWorker(Worker[T]):
     """
 
     _session_type: ClassVar[type[Session]] = BatchSession
+    _handler_type: ClassVar[type[HandlerCall]] = _ListHandlerCall
 
     def __init__(
         self,
@@ -146,35 +165,3 @@ class BatchWorker(Worker[T]):
             options=options,
         )
         self._set_up(client, checked, handler)
-        self._list_of_one = _ListOfOne(handler)
-
-    async def handle(self, message: Message[T]) -> Outcome:
-        """Call the handler for a list of one message by all rules. For tests; see `Worker.handle`.
-
-        Args:
-            message: A message of `pulsar_encore.testing.message`.
-
-        Raises:
-            ConfigurationError: if `message` is no message.
-        """
-        return await call_once(self._options, self._list_of_one, message)
-
-
-class _ListOfOne(HandlerCall):
-    """Calls the handler of a `BatchWorker` for single messages."""
-
-    def call(
-        self, value: Any, message: Message, emit: Callable[[Any], None] | None = None
-    ) -> Awaitable[Any]:
-        return self._call_list(value, message, emit)
-
-    async def _call_list(
-        self, value: Any, message: Message, emit: Callable[[Any], None] | None
-    ) -> Any:
-        try:
-            return await self.call_list([value], [message], emit)
-        except BatchFailure as failure:
-            error = failure.checked_errors(1).get(0)
-        if error is not None:
-            raise error
-        return None

@@ -48,11 +48,13 @@ class MessageList:
         jobs: All its messages.
         passed: The messages that the handler got; the others could not be decoded.
         errors: The errors of single messages.
+        rejected: With an order, the messages that the handler has rejected by `Message.reject`.
     """
 
     jobs: list[ListJob]
     passed: list[ListJob] = field(default_factory=list)
     errors: dict[ListJob, BaseException] = field(default_factory=dict)
+    rejected: dict[ListJob, BaseException] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

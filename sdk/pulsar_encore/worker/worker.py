@@ -106,6 +106,7 @@ class Worker(Generic[T]):
     """
 
     _session_type: ClassVar[type[Session]] = Session
+    _handler_type: ClassVar[type[HandlerCall]] = HandlerCall
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Worker(Generic[T]):
         self._options = options
         self.client: Client = client
         self._log = logger_of(client)(__name__)
-        self._handler = HandlerCall(handler)
+        self._handler = self._handler_type(handler)
         if self._handler.kind is HandlerKind.GENERATOR and options.publish is None:
             raise ConfigurationError(
                 "the handler is an async generator, and nothing is done with its values: give the "
@@ -341,7 +342,8 @@ class Worker(Generic[T]):
         """Call the handler for one message by all rules, and return the outcome. For tests.
 
         The worker need not run, and nothing is sent: published messages are in the outcome. The
-        breaker and the reject limit see only this call.
+        breaker and the reject limit see only this call. The handler of a `BatchWorker` gets a list
+        of one message.
 
         Args:
             message: A message of `pulsar_encore.testing.message`. A payload that it was made from
