@@ -967,15 +967,11 @@ class Consumer(Generic[T_co]):
                 self._status.refusal = _closed()
             self._status.closing = True
             self._closing = seen(self._loop.create_task(self._close()))
-        while True:
+        closing: asyncio.Task[None] | None = None
+        while closing is not self._closing:  # `close_soon` replaces the task
             closing = self._closing
-            try:
-                await asyncio.shield(closing)
-            except asyncio.CancelledError:
-                if closing is not self._closing and closing.cancelled():
-                    continue  # `close_soon` has replaced it
-                raise
-            return
+            await asyncio.wait((closing,))
+        closing.result()
 
     async def _close(self) -> None:
         try:
