@@ -1052,9 +1052,14 @@ class Consumer(Generic[T_co]):
             self._acks.flush()
         self.abandon("the consumer was closed")
         earlier = self._closing
-        self._closing = seen(self._loop.create_task(self._transport_consumer.close()))
+        self._closing = seen(self._loop.create_task(self._close_without_draining()))
         if earlier is not None:
             earlier.cancel()
+
+    async def _close_without_draining(self) -> None:
+        forwarder = self._parts.forwarder
+        letters = () if forwarder is None else (forwarder.close(drain_s=0),)
+        await asyncio.gather(self._transport_consumer.close(), *letters)
 
     def abandon(self, why: str = "the client was shut down") -> None:
         """Fail every call from now on and send nothing."""

@@ -395,11 +395,11 @@ class Forwarder:
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
 
-    async def close(self) -> None:
-        """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
+    async def close(self, *, drain_s: float = _DRAIN_S) -> None:
+        """Wait up to `drain_s` for the letters in flight, and close the producers."""
         if self._in_flight:
             self._drained = self._loop.create_future()
-            await asyncio.wait((self._drained,), timeout=_DRAIN_S)
+            await asyncio.wait((self._drained,), timeout=drain_s)
         abandoned, self._in_flight = self._in_flight, set()
         try:
             for forwarding in abandoned:
