@@ -424,9 +424,6 @@ class Call:
         self.stopping = asyncio.Event()
         self.calls: list[object] = []
 
-    def check_nack(self) -> None:
-        """Do nothing."""
-
     def extend(self, seconds: float | timedelta) -> None:
         self.calls.append(("extend", seconds))
 

@@ -578,8 +578,8 @@ class Consumer(Generic[T_co]):
         check_error(reason)
         if reason is None:
             raise ConfigurationError("reject needs a reason: the exception, or a text")
-        self._held.check(message)
-        await forwarder.reject(message, reason, keep=keep)
+        held = self._held.need(message)
+        await forwarder.reject(message, held, reason, keep=keep)
 
     async def send_to_retry_topic(
         self,
@@ -609,8 +609,8 @@ class Consumer(Generic[T_co]):
         forwarder = self._need_retry()
         check_error(error)
         delay_ms = to_ms(delay, "delay")
-        self._held.check(message)
-        await forwarder.send_to_retry_topic(message, delay_ms, error, keep=keep)
+        held = self._held.need(message)
+        await forwarder.send_to_retry_topic(message, held, delay_ms, error, keep=keep)
 
     def holds(self, message: Message) -> bool:
         """Return True if a message is held: this delivery is the current one and is not settled.
@@ -703,7 +703,7 @@ class Consumer(Generic[T_co]):
 
     def _extend(self, message: Message, seconds: float | timedelta) -> None:
         length = length_ms(seconds, "seconds")
-        self._held.check(message)
+        self._held.need(message)
         context = handler_context_of(message)
         if context is not None:
             context.extend(seconds)
