@@ -345,7 +345,6 @@ class Forwarder:
         if error is not None:
             self._failed(forwarding, error)
             return
-        self._count(forwarding)
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
@@ -355,6 +354,7 @@ class Forwarder:
             )
         if forwarding.outcome is not None and not forwarding.outcome.done():
             forwarding.outcome.set_result(None)
+        self._count(forwarding)  # at the end, because a filter of a logger may raise
 
     def _count(self, forwarding: _Forwarding) -> None:
         if forwarding.kind is _Kind.RETRY:
@@ -379,10 +379,10 @@ class Forwarder:
             producer = self._topics.producer(forwarding.topic, forwarding.form)
             delay_ms = producer.retry_delay_ms(forwarding.failed_before)
             self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
-        if outcome is None or forwarding.keep:
-            self._log.failed(forwarding.topic, error)
         if outcome is not None and not outcome.done():
             outcome.set_exception(error)
+        if outcome is None or forwarding.keep:
+            self._log.failed(forwarding.topic, error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
