@@ -617,6 +617,9 @@ class Consumer(Generic[T_co]):
 
         False after an ack, a nack, `release`, `fail_in_place` or a seek, when the message was
         redelivered, and while it is copied to a letter topic.
+
+        Raises:
+            MessageNotHeldError: if the message belongs to another consumer.
         """
         if self.affinity.thread != get_ident():
             self.affinity.check()

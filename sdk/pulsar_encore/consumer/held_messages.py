@@ -54,7 +54,7 @@ class HeldMessages:
         self._begin = begin
 
     def holds(self, message: Message) -> bool:
-        found = is_held(message, self._owner) if type(message) is Message else None
+        found = is_held(message, self._owner) if isinstance(message, Message) else None
         if found is None:
             self._own(message)  # raises
         return bool(found)
