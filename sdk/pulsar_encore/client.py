@@ -190,15 +190,11 @@ class Client:
             max_uncompressed_size=max_uncompressed_size,
         )
         self._logs = ClientLogs(options.logger)
-        if transport is None or isinstance(transport, str):
-            transport = make_transport(options, transport, self._logs.named)
-        elif isinstance(transport, type) or not hasattr(transport, "subscribe"):
-            class_name = "the class " + transport.__name__ if isinstance(transport, type) else ""
-            raise ConfigurationError(
-                "transport must be a Transport, such as testing.MemoryTransport(), or a name of "
-                f"one, got {class_name or type(transport).__name__}"
-            )
-        self._transport: Transport = transport
+        try:
+            self._transport: Transport = _checked_transport(transport, options, self._logs)
+        except BaseException:
+            self._logs.close()
+            raise
         # Each refers to the client through `_forget` until it is closed, so the client and its
         # connections live as long as one of them is open.
         self._open: dict[Producer | Consumer | Reader, finalize[[str, int], object]] = {}
@@ -643,6 +639,20 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _checked_transport(given: Any, options: ClientOptions, logs: ClientLogs) -> Transport:
+    """Return the transport of the option `transport`, which may be the name of one."""
+    if given is None or isinstance(given, str):
+        return make_transport(options, given, logs.named)
+    if isinstance(given, type) or not hasattr(given, "subscribe"):
+        class_name = "the class " + given.__name__ if isinstance(given, type) else ""
+        raise ConfigurationError(
+            "transport must be a Transport, such as testing.MemoryTransport(), or a name of "
+            f"one, got {class_name or type(given).__name__}"
+        )
+    transport: Transport = given
+    return transport
 
 
 def transport_of(client: Client) -> Transport:

@@ -243,6 +243,16 @@ async def test_a_file_logger_of_a_client_is_closed_with_it(
     assert "pulsar_encore.connection" in path.read_text()
 
 
+def test_the_file_of_a_client_that_cannot_be_made_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "client.log"
+    logger = encore.FileLogger(encore.LoggerLevel.Info, str(path))
+    # The traceback keeps the half-made client alive.
+    with pytest.raises(encore.ConfigurationError) as _refused:
+        encore.Client("pulsar://127.0.0.1:1", logger=logger, transport="bogus")
+    assert path.exists()
+    assert str(path) not in {each.path for each in psutil.Process().open_files()}
+
+
 def test_a_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
     logger = encore.FileLogger(encore.LoggerLevel.Info, str(tmp_path / "missing" / "client.log"))
     with pytest.raises(encore.ConfigurationError, match=r"FileLogger: cannot open .*client\.log"):

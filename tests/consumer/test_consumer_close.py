@@ -141,3 +141,24 @@ async def test_a_message_that_waits_after_close_starts_no_redelivery_timer(
     assert state.next_due() is not None
     parts_of(consumer).redelivery.rearm(state)
     assert parts_of(consumer).redelivery._alarm._handle is None
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_cancelled_close_ends_as_cancelled_also_when_another_close_replaces_it(
+    transport: MemoryTransport, subscribe: Subscribe, steps: int
+) -> None:
+    consumer, messages = await receive_numbers(transport, subscribe, 2)
+    transport.disconnect()
+    await consumer.acknowledge(messages)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(1)
+    consumer.close_soon()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if closing.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    await consumer.close()
+    transport.reconnect()
+    await settle()
+    assert not transport.consumers

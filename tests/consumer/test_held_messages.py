@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -138,6 +139,27 @@ async def test_release_of_a_message_that_is_not_held_does_nothing(
         consumer.release(message)
         assert not consumer.holds(message)
     assert payloads(await receive_all(consumer)) == [b"2"]
+
+
+async def test_messages_that_are_released_again_and_again_take_no_more_memory(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    consumer, messages = await receive_numbers(transport, subscribe, 2)
+    for message in messages:
+        consumer.release(message)
+
+    async def take_and_release(times: int) -> None:
+        for _ in range(times):
+            consumer.release(await consumer.receive())
+
+    await take_and_release(100)
+    tracemalloc.start()
+    try:
+        await take_and_release(2000)
+        assert tracemalloc.get_traced_memory()[0] < 50_000
+    finally:
+        tracemalloc.stop()
+    assert payloads(await receive_all(consumer)) == [b"0", b"1"]
 
 
 async def test_the_ack_timeout_of_a_released_message_ends(
@@ -423,9 +445,6 @@ class Call:
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
         self.calls: list[object] = []
-
-    def check_nack(self) -> None:
-        """Do nothing."""
 
     def extend(self, seconds: float | timedelta) -> None:
         self.calls.append(("extend", seconds))

@@ -127,6 +127,28 @@ async def test_close_ends_in_15_s_without_receipts_and_reconsume_later_raises(
         await consumer.reconsume_later(message)
 
 
+@pytest.mark.parametrize("close_begun", [True, False])
+async def test_close_soon_gives_up_letters_in_flight_and_closes_their_producer(
+    client: encore.Client, transport: MemoryTransport, close_begun: bool
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.faults = FaultPlan([Fault(kind="drop", command="SEND", times=100)])
+    consumer = await open_consumer(client)
+    message = await consumer.receive(timeout=5)
+    reconsuming = asyncio.create_task(consumer.reconsume_later(message))
+    await asyncio.sleep(1)
+    closing = asyncio.create_task(consumer.close()) if close_begun else None
+    await asyncio.sleep(1)
+    consumer.close_soon()
+    with pytest.raises(encore.ClosedError):
+        await asyncio.wait_for(reconsuming, 1)
+    if closing is not None:
+        await closing
+    await consumer.close()
+    assert len(transport.recorded("CLOSE_PRODUCER")) == 1
+    assert transport.backlog(TOPIC, "s") == 1
+
+
 async def test_close_waits_for_a_letter_whose_producer_is_being_opened() -> None:
     transport = SlowTransport()
     transport.put(TOPIC, b"a")

@@ -351,3 +351,32 @@ async def test_dead_letters_of_one_kind_are_logged_once_in_ten_seconds(
         caplog.clear()
     (last,) = lines(caplog)
     assert last.startswith("1 more dead letters")
+
+
+class Broken(logging.Filter):
+    """A filter of the application with a mistake."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raise KeyError("request_id")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_log_line_that_fails_does_not_keep_a_rejection_from_its_end(
+    transport: MemoryTransport, stored: bool
+) -> None:
+    logger = logging.Logger("application")
+    logger.addFilter(Broken())
+    transport.put(TOPIC, b"a")
+    transport.faults = None if stored else refusing(DEAD)
+    async with (
+        encore.Client("pulsar://nowhere:6650", transport=transport, logger=logger) as client,
+        await open_consumer(client, retry_enable=False) as consumer,
+    ):
+        (message,) = await receive_n(consumer, 1)
+        rejecting = asyncio.create_task(consumer.reject(message, "no", keep=True))
+        await asyncio.wait((rejecting,), timeout=60)
+        assert rejecting.done()
+        assert isinstance(rejecting.exception(), type(None) if stored else encore.TransportError)
+        assert consumer.holds(message) is not stored
+        await consumer.flush()
+        assert transport.backlog(TOPIC, "s") == (0 if stored else 1)

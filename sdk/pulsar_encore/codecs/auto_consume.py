@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from ..errors import ConfigurationError
 from .bound_codec import Payload
-from .codec import SchemaInfo
-from .generic_values import generic_decoder, normalized
+from .codec import SchemaInfo, normalized
+from .generic_values import generic_decoder
 from .pair_payload import infos_of, split
 
 

@@ -87,7 +87,12 @@ class BoundCodec:
             return self.decode_message(raw)
         if self._null:
             return None
-        raise null_error(self._codec)
+        raise decode_error(
+            self._codec,
+            b"",
+            "the message has no value (a tombstone). Pass null=True to the codec, or set its "
+            "attribute null, to get None for it",
+        )
 
     def written_decoder(self, writer: SchemaInfo | None) -> Callable[[Payload], Any]:
         """Return the decoder of messages that were written with a schema, also without a value.
@@ -114,16 +119,6 @@ class BoundCodec:
                 raise self._error(raw, error) from error
 
         return decode_written
-
-
-def null_error(codec: Any) -> DecodeError:
-    """Return the error of a message without a value."""
-    return decode_error(
-        codec,
-        b"",
-        "the message has no value (a tombstone). Pass null=True to the codec, or set its attribute "
-        "null, to get None for it",
-    )
 
 
 def bind(schema: Any, *, reads: bool) -> Any:

@@ -27,6 +27,11 @@ class SchemaInfo:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+def normalized(kind: str) -> str:
+    """Return a schema type in one spelling: "keyvalue" for ``KEY_VALUE`` and ``KeyValue``."""
+    return kind.replace("_", "").lower().replace("boolean", "bool")
+
+
 class Codec(Protocol[T]):
     """Encodes the objects of an application as payloads, and decodes them again.
 

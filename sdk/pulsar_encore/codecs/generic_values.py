@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from typing import Any, Final, TypeAlias
 
-from .codec import SchemaInfo
+from .codec import SchemaInfo, normalized
 
 Decode: TypeAlias = Callable[[bytes], Any]
 
@@ -45,11 +45,6 @@ class GenericRecord(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"GenericRecord({self._values!r})"
-
-
-def normalized(kind: str) -> str:
-    """Return a schema type in one spelling: "keyvalue" for ``KEY_VALUE`` and ``KeyValue``."""
-    return kind.replace("_", "").lower().replace("boolean", "bool")
 
 
 def generic_decoder(schema: SchemaInfo) -> Decode:

@@ -10,9 +10,8 @@ from .. import stock
 from ..errors import ConfigurationError, DecodeError
 from ..values.type_variables import T
 from .bound_codec import Payload, bind
-from .codec import Codec, SchemaInfo
+from .codec import Codec, SchemaInfo, normalized
 from .decode_errors import codec_name, decode_error
-from .generic_values import normalized
 from .pair_payload import INLINE, SEPARATED, infos_of, joined, pair_info, parts_of, split
 
 _K = TypeVar("_K")

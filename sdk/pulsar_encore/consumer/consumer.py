@@ -578,8 +578,8 @@ class Consumer(Generic[T_co]):
         check_error(reason)
         if reason is None:
             raise ConfigurationError("reject needs a reason: the exception, or a text")
-        self._held.check(message)
-        await forwarder.reject(message, reason, keep=keep)
+        held = self._held.need(message)
+        await forwarder.reject(message, held, reason, keep=keep)
 
     async def send_to_retry_topic(
         self,
@@ -609,14 +609,17 @@ class Consumer(Generic[T_co]):
         forwarder = self._need_retry()
         check_error(error)
         delay_ms = to_ms(delay, "delay")
-        self._held.check(message)
-        await forwarder.send_to_retry_topic(message, delay_ms, error, keep=keep)
+        held = self._held.need(message)
+        await forwarder.send_to_retry_topic(message, held, delay_ms, error, keep=keep)
 
     def holds(self, message: Message) -> bool:
         """Return True if a message is held: this delivery is the current one and is not settled.
 
         False after an ack, a nack, `release`, `fail_in_place` or a seek, when the message was
         redelivered, and while it is copied to a letter topic.
+
+        Raises:
+            MessageNotHeldError: if the message belongs to another consumer.
         """
         if self.affinity.thread != get_ident():
             self.affinity.check()
@@ -703,7 +706,7 @@ class Consumer(Generic[T_co]):
 
     def _extend(self, message: Message, seconds: float | timedelta) -> None:
         length = length_ms(seconds, "seconds")
-        self._held.check(message)
+        self._held.need(message)
         context = handler_context_of(message)
         if context is not None:
             context.extend(seconds)
@@ -967,15 +970,11 @@ class Consumer(Generic[T_co]):
                 self._status.refusal = _closed()
             self._status.closing = True
             self._closing = seen(self._loop.create_task(self._close()))
-        while True:
+        closing: asyncio.Task[None] | None = None
+        while closing is not self._closing:  # `close_soon` replaces the task
             closing = self._closing
-            try:
-                await asyncio.shield(closing)
-            except asyncio.CancelledError:
-                if closing is not self._closing and closing.cancelled():
-                    continue  # `close_soon` has replaced it
-                raise
-            return
+            await asyncio.wait((closing,))
+        closing.result()
 
     async def _close(self) -> None:
         try:
@@ -1056,9 +1055,14 @@ class Consumer(Generic[T_co]):
             self._acks.flush()
         self.abandon("the consumer was closed")
         earlier = self._closing
-        self._closing = seen(self._loop.create_task(self._transport_consumer.close()))
+        self._closing = seen(self._loop.create_task(self._close_without_draining()))
         if earlier is not None:
             earlier.cancel()
+
+    async def _close_without_draining(self) -> None:
+        forwarder = self._parts.forwarder
+        letters = () if forwarder is None else (forwarder.close(drain_s=0),)
+        await asyncio.gather(self._transport_consumer.close(), *letters)
 
     def abandon(self, why: str = "the client was shut down") -> None:
         """Fail every call from now on and send nothing."""

@@ -54,7 +54,7 @@ class HeldMessages:
         self._begin = begin
 
     def holds(self, message: Message) -> bool:
-        found = is_held(message, self._owner) if type(message) is Message else None
+        found = is_held(message, self._owner) if isinstance(message, Message) else None
         if found is None:
             self._own(message)  # raises
         return bool(found)
@@ -72,7 +72,7 @@ class HeldMessages:
 
     def fail_in_place(self, message: Message, error: BaseException | str | None) -> Message:
         self._check_unordered("fail_in_place")
-        held = self._need_held(message)
+        held = self.need(message)
         entry, index = held.entry, held.batch_index
         evidence = None if error is None else evidence_of(error, "failed in place")
         state = entry.topic_state
@@ -85,7 +85,7 @@ class HeldMessages:
         return again
 
     def begin_attempt(self, message: Message) -> None:
-        held = self._need_held(message)
+        held = self.need(message)
         if self._begin is not None:
             self._begin(held.entry, (held.batch_index,))
 
@@ -97,7 +97,7 @@ class HeldMessages:
                 "with consumer_type=ConsumerType.Shared, or keep the message and extend its time"
             )
         self._check_unordered("detach")
-        self._need_held(message)
+        self.need(message)
         self._leases.check_open()
         if self._leases.free <= 0:
             raise ConfigurationError(
@@ -107,7 +107,7 @@ class HeldMessages:
         return self._leases.add(message, length_ms)
 
     def extend(self, message: Message, length_ms: int) -> None:
-        held = self._need_held(message)
+        held = self.need(message)
         if self._timeouts is not None:
             self._timeouts.extend(held.entry, held.batch_index, length_ms)
 
@@ -121,19 +121,8 @@ class HeldMessages:
         except UnreadableError:  # properties of another client, with raw bytes
             return 0
 
-    def check(self, message: Message) -> None:
-        """Raise if a message is not held."""
-        self._need_held(message)
-
-    def _own(self, message: Message) -> Held:
-        if not isinstance(message, Message):
-            raise ConfigurationError(
-                f"expected a received Message, got {type(message).__name__}: an id does not say "
-                "which delivery is meant"
-            )
-        return self._ownership.held(message)
-
-    def _need_held(self, message: Message) -> Held:
+    def need(self, message: Message) -> Held:
+        """Return the entry and batch index of a held message; raise if it is not held."""
         held = self._own(message)
         state = held.entry.topic_state
         if not state.holds(held.entry, held.batch_index, held.delivery_number):
@@ -142,6 +131,14 @@ class HeldMessages:
                 "forwarded, or was redelivered since. Stop work on it"
             )
         return held
+
+    def _own(self, message: Message) -> Held:
+        if not isinstance(message, Message):
+            raise ConfigurationError(
+                f"expected a received Message, got {type(message).__name__}: an id does not say "
+                "which delivery is meant"
+            )
+        return self._ownership.held(message)
 
     def _check_unordered(self, call: str) -> None:
         if self._options.ordered_leases:

@@ -35,6 +35,10 @@ def key_names(count: int) -> list[str]:
     return ["k"] * count
 
 
+async def await_no_backlog(cluster: Cluster, topic: str) -> None:
+    await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
+
+
 @ALL_TYPES
 @BATCHES
 async def test_released_messages_are_received_first_and_are_no_attempts(
@@ -115,11 +119,7 @@ async def test_a_failure_in_place_survives_a_reconnect(
     await ack_all(consumer, [got[0], held, got[2]])
     await consumer.flush()
     await consumer.close()
-
-    async def backlog() -> int:
-        return await cluster.backlog(topic, SUBSCRIPTION)
-
-    await eventually(backlog, 0)
+    await await_no_backlog(cluster, topic)
 
 
 async def test_flushed_acks_survive_a_client_that_is_not_closed(
@@ -167,11 +167,7 @@ async def test_rejected_messages_of_all_partitions_share_a_dead_letter_topic(
     counters = consumer.counters()
     assert (counters.received, counters.acked, counters.rejected) == (6, 2, 4)
     await consumer.close()
-
-    async def backlog() -> int:
-        return await cluster.backlog(topic, SUBSCRIPTION)
-
-    await eventually(backlog, 0)
+    await await_no_backlog(cluster, topic)
 
 
 async def test_attempts_count_on_over_the_retry_letter_topic(

@@ -177,6 +177,11 @@ class ReceiveQueue:
         self._count += 1
         if self._bytes is not None:
             self._bytes += message.length()
+        first = self._deliveries[0] if self._deliveries else None
+        if type(first) is QueuedReturns and first.at * 2 > first.end:
+            # It would grow as long as an application gives back what it takes.
+            self._head = _NOTHING
+            self._trim_first(first)
         for delivery in self._deliveries:
             if type(delivery) is not QueuedReturns:
                 break

@@ -33,7 +33,6 @@ from ...letters.letter_writer import (
 from ...letters.property_names import checked_properties
 from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Held, Message
-from ...message import held as held_of
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...values.outgoing_message import OutgoingMessage
 from ..settlement.settlement import Settlement
@@ -178,13 +177,8 @@ class Forwarder:
                 from_retry_topic=from_retry,
             )
             topic, kind = self._topics.retry(), _Kind.RETRY
-        outcome: asyncio.Future[None] = self._loop.create_future()
-        self._settlement.begin_forwarding(message, cumulative=cumulative)
-        forwarding = _Forwarding(
-            message, topic, kind, form=form, cumulative=cumulative, outcome=outcome
-        )
-        self._send(forwarding, letter)
-        return outcome
+        forwarding = _Forwarding(message, topic, kind, form=form, cumulative=cumulative)
+        return self._send_awaited(forwarding, letter)
 
     async def reconsume_each(
         self,
@@ -207,7 +201,7 @@ class Forwarder:
             raise ExceptionGroup(f"{len(failures)} of {len(messages)} letters failed", failures)
 
     def reject(
-        self, message: Message, reason: BaseException | str, *, keep: bool
+        self, message: Message, held: Held, reason: BaseException | str, *, keep: bool
     ) -> asyncio.Future[None]:
         """Dead-letter a held message, whatever its number of attempts is.
 
@@ -216,9 +210,6 @@ class Forwarder:
         """
         # Every possible error is raised before any state changes.
         form, topic = form_of(message), self._topics.dead(message)
-        from_retry = self._from_retry_topic(message)
-        held = held_of(message)
-        failures = None if held is None else _failures(held)
         letter = dead_letter_by_nack(
             message,
             self._author,
@@ -226,44 +217,39 @@ class Forwarder:
             reason="reject",
             wall_now=self._wall_now(),
             evidence=evidence_of(reason, "reject"),
-            first_failed=None if held is None else _first_failed(held, failures),
-            from_retry_topic=from_retry,
+            first_failed=_first_failed(held, _failures(held)),
+            from_retry_topic=self._from_retry_topic(message),
         )
-        outcome: asyncio.Future[None] = self._loop.create_future()
-        self._settlement.begin_forwarding(message, cumulative=False)
-        self._send(
-            _Forwarding(message, topic, _Kind.REJECTED, form=form, keep=keep, outcome=outcome),
-            letter,
-        )
-        return outcome
+        forwarding = _Forwarding(message, topic, _Kind.REJECTED, form=form, keep=keep)
+        return self._send_awaited(forwarding, letter)
 
     def send_to_retry_topic(
-        self, message: Message, delay_ms: int, error: BaseException | str | None, *, keep: bool
+        self,
+        message: Message,
+        held: Held,
+        delay_ms: int,
+        error: BaseException | str | None,
+        *,
+        keep: bool,
     ) -> asyncio.Future[None]:
         """Send a held message to the retry letter topic after a failed attempt.
 
         Unlike `reconsume`, the attempts before count on. The future is as for `reject`.
         """
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
-        form, topic, due = form_of(message), self._topics.retry(), self._due(delay_ms)
-        held = held_of(message)
-        assert held is not None  # the caller has checked it
+        form, topic = form_of(message), self._topics.retry()
         letter = overflowed_nack(
             message,
             self._author,
             attempt=held.failed + 1,
             delay_ms=delay_ms,
-            deliver_at=due,
+            deliver_at=wall_due_in_ms(self._loop, delay_ms),
             evidence=None if error is None else evidence_of(error, "nack"),
             first_failed=_first_failed(held, _failures(held)),
             from_retry_topic=self._from_retry_topic(message),
         )
-        outcome: asyncio.Future[None] = self._loop.create_future()
-        self._settlement.begin_forwarding(message, cumulative=False)
-        self._send(
-            _Forwarding(message, topic, _Kind.RETRY, form=form, keep=keep, outcome=outcome), letter
-        )
-        return outcome
+        forwarding = _Forwarding(message, topic, _Kind.RETRY, form=form, keep=keep)
+        return self._send_awaited(forwarding, letter)
 
     def dead_letter(
         self, message: Message, held: Held, evidence: Evidence | None, reason: str
@@ -302,7 +288,7 @@ class Forwarder:
         if not _begin_forwarding(held):
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
-        due = self._due(delay_ms)
+        due = wall_due_in_ms(self._loop, delay_ms)
         forwarding = _Forwarding(message, self._topics.retry(), _Kind.RETRY, due=due)
 
         def write() -> OutgoingMessage:
@@ -325,6 +311,15 @@ class Forwarder:
 
     # Copy, then ack
 
+    def _send_awaited(
+        self, forwarding: _Forwarding, letter: OutgoingMessage
+    ) -> asyncio.Future[None]:
+        """Send a letter for a caller; raise if its message is not held."""
+        forwarding.outcome = outcome = self._loop.create_future()
+        self._settlement.begin_forwarding(forwarding.message, cumulative=forwarding.cumulative)
+        self._send(forwarding, letter)
+        return outcome
+
     def _send_written(self, forwarding: _Forwarding, write: Callable[[], OutgoingMessage]) -> None:
         """Send a letter without a caller. After any error its message is redelivered."""
         try:
@@ -334,9 +329,6 @@ class Forwarder:
             self._failed(forwarding, error)
             return
         self._send(forwarding, letter)
-
-    def _due(self, delay_ms: int) -> int:
-        return wall_due_in_ms(self._loop, delay_ms)
 
     def _send(self, forwarding: _Forwarding, letter: OutgoingMessage) -> None:
         forwarding.properties = letter.properties or {}
@@ -353,7 +345,6 @@ class Forwarder:
         if error is not None:
             self._failed(forwarding, error)
             return
-        self._count(forwarding)
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
@@ -363,6 +354,7 @@ class Forwarder:
             )
         if forwarding.outcome is not None and not forwarding.outcome.done():
             forwarding.outcome.set_result(None)
+        self._count(forwarding)  # at the end, because a filter of a logger may raise
 
     def _count(self, forwarding: _Forwarding) -> None:
         if forwarding.kind is _Kind.RETRY:
@@ -387,19 +379,19 @@ class Forwarder:
             producer = self._topics.producer(forwarding.topic, forwarding.form)
             delay_ms = producer.retry_delay_ms(forwarding.failed_before)
             self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
-        if outcome is None or forwarding.keep:
-            self._log.failed(forwarding.topic, error)
         if outcome is not None and not outcome.done():
             outcome.set_exception(error)
+        if outcome is None or forwarding.keep:
+            self._log.failed(forwarding.topic, error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
 
-    async def close(self) -> None:
-        """Wait up to `_DRAIN_S` for the letters in flight, and close the producers."""
+    async def close(self, *, drain_s: float = _DRAIN_S) -> None:
+        """Wait up to `drain_s` for the letters in flight, and close the producers."""
         if self._in_flight:
             self._drained = self._loop.create_future()
-            await asyncio.wait((self._drained,), timeout=_DRAIN_S)
+            await asyncio.wait((self._drained,), timeout=drain_s)
         abandoned, self._in_flight = self._in_flight, set()
         try:
             for forwarding in abandoned:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...codecs.codec import SchemaInfo
+from ...codecs.codec import SchemaInfo, normalized
 from ...errors import ConfigurationError
 from ...wire import pulsar_pb2 as pb
 
@@ -30,7 +30,7 @@ def wire_schema(schema: Any) -> pb.Schema | None:
         info = SchemaInfo(info.schema_type().name, info.schema().encode(), info.name())
     if info.kind in _WITHOUT_SCHEMA:
         return None
-    number = _NUMBERS.get(_normalized(info.kind))
+    number = _NUMBERS.get(normalized(info.kind))
     if number is None:
         raise ConfigurationError(f"schema of type {info.kind}: the protocol has no such type")
     wire = pb.Schema(name=info.name, type=number, schema_data=info.definition)
@@ -48,10 +48,6 @@ def known_info(schema: pb.Schema) -> SchemaInfo:
     return SchemaInfo(kind, schema.schema_data, schema.name, properties)
 
 
-def _normalized(label: str) -> str:
-    return label.replace("_", "").lower().replace("boolean", "bool")
-
-
 _NUMBERS = {
-    _normalized(name): pb.Schema.Type.ValueType(number) for name, number in pb.Schema.Type.items()
+    normalized(name): pb.Schema.Type.ValueType(number) for name, number in pb.Schema.Type.items()
 }
