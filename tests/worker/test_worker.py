@@ -740,10 +740,10 @@ async def test_a_worker_that_has_run_cannot_be_entered_again(client: Client) -> 
         with pytest.raises(encore.ConfigurationError, match="is running, and a worker runs once"):
             async with worker:
                 pass
-    with pytest.raises(encore.ConfigurationError, match="is ended, and a worker runs once"):
+    with pytest.raises(encore.ConfigurationError, match="has ended, and a worker runs once"):
         async with worker:
             pass
-    with pytest.raises(encore.ConfigurationError, match="is ended, and a worker runs once"):
+    with pytest.raises(encore.ConfigurationError, match="has ended, and a worker runs once"):
         await encore.run(worker)
 
 

@@ -62,7 +62,7 @@ async def test_a_stop_ends_an_attempt_that_hangs(caplog: pytest.LogCaptureFixtur
     assert loop.time() - begun == pytest.approx(60)
     assert len(cancelled) == 1
     assert [each.message for each in caplog.records] == [
-        "worker billing waits to start: no answer from the broker for 5 s"
+        "worker billing waits to start: no connection to the broker, or no answer, for 5 s"
     ]
 
 

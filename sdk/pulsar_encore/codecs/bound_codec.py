@@ -182,6 +182,6 @@ def _check_record(schema: Any) -> None:
         else "declare a Record, or write a codec with encode and decode"
     )
     raise ConfigurationError(
-        f"{kind}({name}) needs a class derived from pulsar_encore.schema.Record, and {name} is "
-        f"none: {way_out}"
+        f"{kind}({name}) needs a class derived from pulsar_encore.schema.Record, and {name} is not "
+        f"one: {way_out}"
     )

@@ -41,7 +41,7 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
 
     Raises:
         ConfigurationError: if the client of the worker is not in memory, or if the subscription is
-            new and begins behind messages that were stored before.
+            new and begins after messages that were stored before.
         TimeoutError: if messages are left after `longest`. The text has the worker's health.
 
     Example:

@@ -30,7 +30,7 @@ class Breaker:
 
     A failure of these kinds uses up an attempt only if another message was processed since the
     message failed in this way before. An outage therefore costs no attempts, and a message that
-    fails alone is dead-lettered in the end.
+    fails while others are processed is dead-lettered in the end.
 
     Args:
         on: Exception classes that mean that a dependency is away. An exception group counts if all

@@ -28,7 +28,8 @@ class Health:
         state: "starting", "running", "paused", "draining", "ended" or "failed".
         connected: True if the consumer is connected to its broker.
         running: Number of handlers that run now.
-        waiting: Messages that failed and wait in this process for their next attempt.
+        waiting: Messages that failed and wait in this process until the time of their next attempt,
+            or, after a trial by the breaker or the reject limit, until the trials end.
         blocked: Messages that wait for an earlier message of their key or partition.
         held_keys: Examples of keys or partitions that wait for a failed message, up to 10, once
             10,000 messages are held back, or fill `max_bytes`.

@@ -86,9 +86,10 @@ class RetryPolicy:
             dead-lettered when the last call fails.
         backoff: Delays between calls: a `Backoff`, or a list of delays such as `[10, 60, 600]` (s).
             The default grows from 1 s to 10 minutes, with a jitter of 0.2.
-        letters_after: With `order="none"`, a longer delay goes through the retry letter topic, and
-            a shorter delay passes in the worker. Seconds or timedelta; None to use no retry
-            letters. With other orders, a message always waits in the worker.
+        letters_after: With `order="none"`, a message with a longer delay goes through the retry
+            letter topic, and with a shorter delay it is nacked. Seconds or timedelta; None to use
+            no retry letters, as with a topic pattern. With other orders, a message waits in the
+            worker.
         max_age: A message that was published longer ago is dead-lettered. Seconds or timedelta;
             None for no limit.
         reject: Exception classes that dead-letter the message at once, as `Reject` does.

@@ -2,8 +2,8 @@
 
 Each call is a task of its own. The alternative is one long-lived task per slot that drives the
 handler's coroutine with ``context.run(coro.send, ...)``. Measured with handlers that await once
-(CPython 3.11, 32 slots), a call costs 4.1 us as a task of its own and 2.6 us in a slot's task. A
-message costs 10 to 15 us in all. The task is worth the difference:
+(CPython 3.11, 32 slots), a call costs 4.1 us as a task of its own and 2.6 us in a slot's task, and
+a message costs several times as much in all. The task is worth the difference:
 
 - `asyncio.current_task` differs between messages. Libraries keep a session for each task
   (SQLAlchemy with ``scopefunc=asyncio.current_task``), and two messages must not share one.

@@ -363,8 +363,11 @@ class Worker(Generic[T]):
 
     def _used_error(self) -> ConfigurationError:
         return ConfigurationError(
-            f"worker {self.name} is {self._state}, and a worker runs once: make a new one"
+            f"worker {self.name} {self._state_text()}, and a worker runs once: make a new one"
         )
+
+    def _state_text(self) -> str:
+        return f"{'has' if self._state in ('ended', 'failed') else 'is'} {self._state}"
 
     # Control
 
@@ -479,7 +482,7 @@ class Worker(Generic[T]):
         """Return the state of the worker, for a readiness probe."""
         session = self._session
         if session is None or self._state not in ("running", "draining"):
-            reason = f"the worker is {self._state}"
+            reason = f"the worker {self._state_text()}"
             if self._error is not None:
                 reason += f": {self._error}"
             return Health(ready=False, reasons=(reason,), state=self._state)

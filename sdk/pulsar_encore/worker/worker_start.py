@@ -50,7 +50,9 @@ async def wait_until_made(
         if not logged:
             logged = "silence"
             log.warning(
-                "worker %s waits to start: no answer from the broker for %g s", name, _SILENCE_S
+                "worker %s waits to start: no connection to the broker, or no answer, for %g s",
+                name,
+                _SILENCE_S,
             )
 
     while not stopping.is_set():
