@@ -546,6 +546,34 @@ async def test_a_killed_process_costs_waiting_messages_no_attempt(
         assert worker.report().succeeded == 2
 
 
+async def test_a_message_that_kills_its_process_at_once_costs_the_next_ones_no_attempt(
+    client: Client, transport: MemoryTransport, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, bytes, int]] = []
+    run = 0
+
+    async def handler(value: bytes, message: Message) -> None:
+        seen.append((run, value, message.attempt))
+        if value == b"0":
+            # The disk of a process that is killed now.
+            copy_disk(tmp_path / f"{run}", tmp_path / f"{run + 1}")
+            await asyncio.sleep(1000)
+        elif run < 3:
+            await asyncio.sleep(1000)
+
+    for n in range(3):
+        transport.put(TOPIC, b"%d" % n)
+    for _ in range(4):
+        state = encore.RocksState(tmp_path / f"{run}")
+        retry = encore.RetryPolicy(attempts=3)
+        async with running(client, handler, state=state, retry=retry) as worker:
+            await asyncio.sleep(100)
+        run += 1
+    assert [each for each in seen if each[0] == 3] == [(3, b"1", 1), (3, b"2", 1)]
+    assert [each.data() for each in await letters(client)] == [b"0"]
+    assert worker.report().succeeded == 2
+
+
 async def test_a_rejection_during_the_drain_is_dead_lettered(
     client: Client, transport: MemoryTransport
 ) -> None:

@@ -110,12 +110,12 @@ class BatchSession(Session):
         if messages is not None:
             if not self._room.is_set() and self.core.demand() > 0:
                 self._room.set()  # the next list is gathered while this one runs
-            if self._writes_attempts:
-                for job in messages.jobs:
-                    self._begin_attempt(job)
         return messages
 
     async def _handle_list(self, messages: MessageList) -> None:
+        if self._writes_attempts:
+            for job in messages.jobs:
+                self._begin_attempt(job)
         values = await self._decode(messages)
         passed = messages.passed
         if not passed:

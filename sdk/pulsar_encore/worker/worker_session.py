@@ -267,8 +267,6 @@ class Session:
         job = self.core.start(now)
         if self._has_early_verdicts:
             self._alarm.at(self.core.next_wake_ms(now))
-        if job is not None and self._writes_attempts:
-            self._begin_attempt(job)
         return job
 
     def _begin_attempt(self, job: Job) -> None:
@@ -284,6 +282,10 @@ class Session:
 
     async def _handle(self, job: Job) -> None:
         message: Message = job.message
+        if self._writes_attempts:
+            # Not in `_next_job`: a message that ends the process in its first step would use up
+            # an attempt of each message that was to start after it.
+            self._begin_attempt(job)
         context = HandlerContext(self, job)
         set_handler_context(message, context)
         try:
