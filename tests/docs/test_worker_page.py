@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +17,10 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import Client
 from pulsar_encore.testing import MemoryTransport
+from tests.harness.pages import Block, blocks_of, run_block, text_of
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "worker.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+PAGE = text_of("worker.md")
+BLOCKS = blocks_of("worker.md")
 RUNS_S = 30
 
 
@@ -49,11 +49,6 @@ class Database:
 
 
 async def archive(value: Any) -> None: ...
-
-
-def title(block: str) -> str:
-    before = PAGE[: PAGE.index(block)]
-    return (re.findall(r"^#+ (.*)$", before, flags=re.MULTILINE) or [""])[-1]
 
 
 @pytest.fixture
@@ -90,26 +85,14 @@ def _stopping(kind: type[encore.Worker[Any]]) -> Callable[..., encore.Worker[Any
     return make_worker
 
 
-def compiled(block: str) -> CodeType:
-    return compile(block, "docs/worker.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-async def run_block(block: str, names: dict[str, Any]) -> None:
-    code = compiled(block)
-    if code.co_flags & inspect.CO_COROUTINE:
-        await eval(code, names)
-    else:
-        exec(code, names)
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=title)
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
 async def test_a_block_of_the_page_runs(
-    block: str, names: dict[str, Any], transport: MemoryTransport, tmp_path: Path
+    block: Block, names: dict[str, Any], transport: MemoryTransport, tmp_path: Path
 ) -> None:
     for topic in ("orders", "documents"):
         transport.put(topic, encore.Json(Order).encode(Order()))
-    block = block.replace("/var/lib/billing", str(tmp_path / "state"))
-    if "worker" in block and "worker =" not in block:
+    block = replace(block, code=block.code.replace("/var/lib/billing", str(tmp_path / "state")))
+    if "worker" in block.code and "worker =" not in block.code:
         async with encore.Worker(names["client"], "orders", "billing", archive) as worker:
             await run_block(block, names | {"worker": worker})
         return

@@ -1,0 +1,26 @@
+"""Every page with Python blocks has a test that runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.pages import DOCS, blocks_of
+
+PAGES = sorted(
+    str(path.relative_to(DOCS))
+    for path in DOCS.rglob("*.md")
+    if "_build" not in path.parts and blocks_of(str(path.relative_to(DOCS)))
+)
+TESTS = Path(__file__).parent
+
+#: Pages whose blocks other tests run, or none yet.
+ELSEWHERE = {"leases.md", "spark-triage.md", "spark.md", "spilling.md", "state.md", "testing.md"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_blocks_of_a_page_are_run_by_a_test(page: str) -> None:
+    name = Path(page).with_suffix("").as_posix().replace("/", "_").replace("-", "_")
+    has_test = (TESTS / f"test_{name}_page.py").exists()
+    assert has_test != (page in ELSEWHERE)

@@ -1,0 +1,62 @@
+"""The Python blocks of a page of the documentation, as programs that a test runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final
+
+DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page.
+
+    Attributes:
+        page: The page's path in `docs`, such as "worker.md".
+        title: The heading above the block.
+        code: The text of the block.
+    """
+
+    page: str
+    title: str
+    code: str
+
+    def __str__(self) -> str:
+        return self.title
+
+
+def text_of(page: str) -> str:
+    """Return the text of a page."""
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def blocks_of(page: str, language: str = "python") -> list[Block]:
+    """Return the blocks of a page in one language, in order."""
+    text = text_of(page)
+    found = []
+    for each in re.finditer(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        before = re.sub(r"^```.*?^```", "", text[: each.start()], flags=re.MULTILINE | re.DOTALL)
+        headings = re.findall(r"^#+ (.*)$", before, flags=re.MULTILINE)
+        found.append(Block(page, headings[-1] if headings else "", each[1]))
+    return found
+
+
+def compiled(block: Block) -> CodeType:
+    """Compile a block. It may await outside of functions."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    return compile(block.code, f"docs/{block.page}", "exec", flags=flags)
+
+
+async def run_block(block: Block, names: dict[str, Any]) -> None:
+    """Run a block. Names that it defines are added to `names`, for the blocks behind it."""
+    code = compiled(block)
+    if code.co_flags & inspect.CO_COROUTINE:
+        await eval(code, names)
+    else:
+        exec(code, names)
