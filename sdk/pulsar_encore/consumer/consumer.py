@@ -1108,6 +1108,37 @@ class Consumer(Generic[T_co]):
             self._logger.debug("background call failed: %r", task.exception())
 
 
+def receive_now(consumer: Consumer[Any]) -> Message | None:
+    """Return the next message if it has arrived, else None.
+
+    For a caller on the consumer's loop that has awaited `receive` before, so that other tasks run.
+    """
+    return consumer._queue.take()
+
+
+def acknowledge_held(consumer: Consumer[Any], message: Message) -> bool:
+    """Ack a message if the consumer holds it; return False otherwise.
+
+    Raises:
+        MessageNotHeldError: if the message belongs to another consumer.
+    """
+    entry = message._entry
+    if entry is not None and entry.live and consumer._status.refusal is None:
+        state = entry.topic_state
+        if state.owner is consumer._fast_ack_owner:
+            index = message._index
+            if not state.holds(entry, index, message._delivery_number):
+                return False
+            unsent = state.ack(entry, index)
+            if unsent:
+                consumer._acks.added(state, unsent)
+            return True
+    if not consumer.holds(message):
+        return False
+    consumer.acknowledge(message)
+    return True
+
+
 def _position(messageid: Any) -> MessageId:
     try:
         return MessageId.wrap(messageid)

@@ -21,7 +21,7 @@ from .scheduler import BLOCKED, READY, RUNNING, DueJobs, Group, Job, Scheduler
 __all__ = ["ListJob", "ListScheduler", "MessageList"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ListJob(Job):
     """One received message in a worker that passes lists to its handler.
 

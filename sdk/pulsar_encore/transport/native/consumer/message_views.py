@@ -240,9 +240,12 @@ class BatchMessage(_View, tuple[Batch, int]):
 
     def has_null_value(self) -> bool:
         batch, at = self
-        (size,) = _U32.unpack_from(batch.buffer, at)
-        head = batch.buffer[at + 4 : at + 4 + size]
-        if _SINGLE_NULL_VALUE not in head and _NULL_VALUE not in head:
+        buffer = batch.buffer
+        end = at + 4 + _U32.unpack_from(buffer, at)[0]
+        if (
+            buffer.find(_SINGLE_NULL_VALUE, at + 4, end) < 0
+            and buffer.find(_NULL_VALUE, at + 4, end) < 0
+        ):
             return False
         return self.metadata.null_value
 
