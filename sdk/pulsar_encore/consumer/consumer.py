@@ -228,6 +228,9 @@ class Consumer(Generic[T_co]):
             raise ConfigurationError("give timeout or timeout_millis, not both")
         return await self._queue.get(wait_ms / 1000)
 
+    def _receive_now(self) -> Message[T_co] | None:
+        return self._queue.take()
+
     async def batch_receive(self) -> list[Message[T_co]]:
         """Return several messages at once, within the limits of `batch_receive_policy`.
 
@@ -396,6 +399,23 @@ class Consumer(Generic[T_co]):
         if isinstance(message, (list, tuple)):
             return self._calls.ack_now(message)
         return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
+
+    def _acknowledge_held(self, message: Message) -> bool:
+        entry = message._entry
+        if entry is not None and entry.live and self._status.refusal is None:
+            state = entry.topic_state
+            if state.owner is self._fast_ack_owner:  # the fast path of `acknowledge`
+                index = message._index
+                if not state.holds(entry, index, message._delivery_number):
+                    return False
+                unsent = state.ack(entry, index)
+                if unsent:
+                    self._acks.added(state, unsent)
+                return True
+        if not self.holds(message):
+            return False
+        self.acknowledge(message)
+        return True
 
     @settles
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
@@ -1113,30 +1133,16 @@ def receive_now(consumer: Consumer[Any]) -> Message | None:
 
     For a caller on the consumer's loop that has awaited `receive` before, so that other tasks run.
     """
-    return consumer._queue.take()
+    return consumer._receive_now()
 
 
 def acknowledge_held(consumer: Consumer[Any], message: Message) -> bool:
-    """Ack a message if the consumer holds it; return False otherwise.
+    """Ack a message on the consumer's loop if the consumer holds it; return False otherwise.
 
     Raises:
         MessageNotHeldError: if the message belongs to another consumer.
     """
-    entry = message._entry
-    if entry is not None and entry.live and consumer._status.refusal is None:
-        state = entry.topic_state
-        if state.owner is consumer._fast_ack_owner:
-            index = message._index
-            if not state.holds(entry, index, message._delivery_number):
-                return False
-            unsent = state.ack(entry, index)
-            if unsent:
-                consumer._acks.added(state, unsent)
-            return True
-    if not consumer.holds(message):
-        return False
-    consumer.acknowledge(message)
-    return True
+    return consumer._acknowledge_held(message)
 
 
 def _position(messageid: Any) -> MessageId:
