@@ -127,3 +127,48 @@ async def test_ordered_leases_keep_the_order_of_each_key(
     assert (bill.of(b"a"), bill.of(b"b")) == ([b"a1", b"a2", b"a3"], [b"b1", b"b2"])
     assert bill.done.index(b"b2") < bill.done.index(b"a1")
     assert bill.most_of_a_key == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "held_s", "expected"),
+    [
+        (encore.ConsumerType.Shared, 0, [b"1", b"2", b"3", b"1"]),
+        (encore.ConsumerType.KeyShared, 0, [b"1", b"2", b"3", b"1"]),
+        (encore.ConsumerType.Failover, 0, [b"1", b"2", b"3", b"1"]),
+        (encore.ConsumerType.Failover, 60, [b"1", b"2", b"1", b"3"]),
+    ],
+)
+async def test_later_messages_overtake_a_nacked_one(
+    client: Client,
+    transport: MemoryTransport,
+    kind: encore.ConsumerType,
+    held_s: float,
+    expected: list[bytes],
+) -> None:
+    """A second message that is held at the rewind can still be acked."""
+    consumer = await client.subscribe("orders", "billing", kind)
+    for payload in (b"1", b"2", b"3"):
+        transport.put("orders", payload, key="k")
+    received: list[bytes] = []
+    with suppress(encore.ReceiveTimeout):
+        while True:
+            message = await consumer.receive(timeout=60)
+            received.append(message.data())
+            if len(received) == 1:
+                await consumer.negative_acknowledge(message, delay=10)
+                continue
+            if len(received) == 2:
+                await asyncio.sleep(held_s)
+            await consumer.acknowledge(message)
+    assert received == expected
+
+
+@pytest.mark.parametrize("kind", [encore.ConsumerType.KeyShared, encore.ConsumerType.Failover])
+async def test_a_retry_letter_has_no_order(
+    client: Client, transport: MemoryTransport, kind: encore.ConsumerType
+) -> None:
+    consumer = await client.subscribe("orders", "billing", kind, retry_enable=True)
+    for payload in (b"1", b"2", b"3"):
+        transport.put("orders", payload, key="k")
+    await consumer.reconsume_later(await consumer.receive(), delay=10)
+    assert [(await consumer.receive()).data() for _ in range(3)] == [b"2", b"3", b"1"]
