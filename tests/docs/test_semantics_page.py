@@ -66,4 +66,4 @@ def test_each_guarantee_names_tests_that_exist() -> None:
 
 
 def _paths(text: str) -> list[str]:
-    return re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", text)
+    return re.findall(r"(?:`|\(\.\./)((?:tests|integration)/[\w/]+\.py)", text)
