@@ -51,7 +51,7 @@ async def test_a_duplicate_is_paid_once(names: dict[str, Any], transport: Memory
             transport.put("orders", encore.Json(Order).encode(Order("A-17", 5)))
         await asyncio.sleep(1)
     assert worker.report().succeeded == 2
-    assert database.execute("SELECT order_id, total FROM paid").fetchall() == [("A-17", 5)]
+    assert database.execute("SELECT id, total FROM paid").fetchall() == [("A-17", 5)]
     database.close()
 
 
