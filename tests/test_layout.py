@@ -25,11 +25,13 @@ COUNTS = Path("tests/private_reads.txt")
 #: A word in "ing" that may be part of a name, and why it is not a gerund for an activity.
 ALLOWED_WORDS = {
     "batching": "the batching of a producer is a feature with this name",
+    "coming": "a page of the documentation: Coming from Kafka, NATS or Pub/Sub",
     "encoding": "a noun: the encoding of a message",
     "failing": "an adjective: these parts fail",
     "forwarding": "the glossary's word for a message on its way to a letter topic",
     "incoming": "an adjective",
     "missing": "an adjective",
+    "ordering": "a noun: the order of messages, and a page of the documentation",
     "outgoing": "an adjective",
     "packing": "the packing of partly acknowledged batches is a feature with this name",
     "pending": "an adjective",
