@@ -29,6 +29,7 @@ ALLOWED_WORDS = {
     "failing": "an adjective: these parts fail",
     "forwarding": "the glossary's word for a message on its way to a letter topic",
     "incoming": "an adjective",
+    "logging": "the name of Python's module",
     "missing": "an adjective",
     "outgoing": "an adjective",
     "packing": "the packing of partly acknowledged batches is a feature with this name",
