@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -15,8 +16,9 @@ import pulsar_encore as encore
 from pulsar_encore import testing
 from pulsar_encore.authentication.athenz import AuthenticationAthenz
 from pulsar_encore.client import transport_of
+from pulsar_encore.consumer.statistics import Statistics
 from pulsar_encore.transport.stock.stock_consumer import STOCK
-from tests.harness.pages import blocks_of, run_block, text_of
+from tests.harness.pages import Block, blocks_of, run_block, text_of
 
 PAGE = text_of("transports.md")
 URL = "pulsar://localhost:6650"
@@ -26,6 +28,11 @@ VARIABLE = "PULSAR_ENCORE_TRANSPORT"
 @dataclass
 class Row:
     id: int
+
+
+def block(title: str) -> Block:
+    (found,) = (each for each in blocks_of("transports.md") if each.title == title)
+    return found
 
 
 @pytest.fixture
@@ -49,8 +56,7 @@ async def test_the_block_makes_one_client_of_each(monkeypatch: pytest.MonkeyPatc
             made.append(encore.Client(*args, **options))
             return made[-1]
 
-    (block,) = blocks_of("transports.md")
-    await run_block(block, {"encore": Recording})
+    await run_block(block("The two transports"), {"encore": Recording})
     assert [name_of(each) for each in made] == ["native", "stock"]
 
 
@@ -114,3 +120,35 @@ async def test_the_stock_transport_refuses_what_the_table_says(stock: encore.Cli
 def test_the_accuracy_of_a_nack_is_the_lead_of_the_stock_transport() -> None:
     assert timedelta(milliseconds=STOCK.redeliver_lead_ms) == timedelta(seconds=0.1)
     assert STOCK.rewind_lead_ms == pytest.approx(300, abs=10)
+
+
+async def test_an_ack_with_a_receipt_and_the_events_of_a_lost_connection(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with testing.broker() as url, encore.Client(url) as client:
+        names: dict[str, Any] = {"client": client, "encore": encore}
+        running = asyncio.ensure_future(run_block(block("Events and reconnects"), names))
+        async with client.create_producer("orders") as producer:
+            while "consumer" not in names:
+                await asyncio.sleep(0.01)
+            await producer.send(b"lamp")
+        await asyncio.wait_for(running, 10)
+        assert names["consumer"].statistics().unacked == 0
+        assert names["consumer"].statistics().unsent_acks == 0
+        url.broker.drop_connections()
+        text = ""
+        while "\nConnected(" not in text:
+            await asyncio.sleep(0.01)
+            text += capsys.readouterr().out
+        assert text.startswith("Disconnected(")
+
+
+def test_the_table_of_events_is_complete() -> None:
+    section = PAGE.partition("## Events and reconnects")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert listed == {each.__name__ for each in get_args(encore.ConsumerEvent)}
+    fields = Statistics.__dataclass_fields__
+    for name in ("connected", "retrying", "ended_topics", "inactive_topics", "failure"):
+        assert f"`{name}`" in section
+        assert name in fields
