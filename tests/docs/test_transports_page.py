@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, get_args
 
+import pulsar
 import pytest
 
 import pulsar_encore as encore
@@ -79,17 +80,19 @@ async def test_the_option_and_the_variable_choose(
     assert name_of(encore.Client(URL, transport=transport)) == expected
 
 
-async def test_auto_takes_stock_for_athenz_and_warns(
+async def test_auto_takes_stock_for_authentication_of_pulsar_and_warns(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    athenz = AuthenticationAthenz("{}")
     with pytest.raises(encore.NotSupportedError, match="AuthenticationAthenz"):
-        encore.Client(URL, athenz, transport="native")
+        encore.Client(URL, AuthenticationAthenz("{}"), transport="native")
+    token = pulsar.AuthenticationToken("token")
+    with pytest.raises(encore.NotSupportedError, match="AuthenticationToken"):
+        encore.Client(URL, token, transport="native")
     with caplog.at_level(logging.WARNING):
-        assert name_of(encore.Client(URL, athenz)) == "stock"
+        assert name_of(encore.Client(URL, token)) == "stock"
     assert [each.name for each in caplog.records] == ["pulsar_encore.client"]
-    assert "AuthenticationAthenz needs the stock transport" in caplog.text
+    assert "pulsar_encore.AuthenticationToken" in caplog.text
 
 
 async def test_the_stock_transport_refuses_options_of_native() -> None:
