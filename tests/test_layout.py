@@ -30,6 +30,7 @@ ALLOWED_WORDS = {
     "failing": "an adjective: these parts fail",
     "forwarding": "the glossary's word for a message on its way to a letter topic",
     "incoming": "an adjective",
+    "logging": "the name of Python's module",
     "missing": "an adjective",
     "ordering": "a noun: the order of messages, and a page of the documentation",
     "outgoing": "an adjective",

@@ -11,7 +11,11 @@ from pulsar_encore import Client
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
 # Pages whose programs need sockets, threads or processes.
-_REAL: tuple[str, ...] = ("test_pub_sub_program.py",)
+_REAL: tuple[str, ...] = (
+    "test_authentication_page.py",
+    "test_pub_sub_program.py",
+    "test_transports_page.py",
+)
 
 
 def pytest_asyncio_loop_factories(
