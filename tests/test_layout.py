@@ -39,6 +39,7 @@ ALLOWED_WORDS = {
     "spilling": "a public name: `SpillingIndex`",
     "testing": "a public package: `pulsar_encore.testing`",
     "tracking": "a noun: the tracking state of a topic",
+    "troubleshooting": "a page of the documentation, and the test of its blocks",
     "waiting": "an adjective",
 }
 #: Programs that a user could have written; their names are theirs.
