@@ -29,6 +29,7 @@ ALLOWED_WORDS = {
     "failing": "an adjective: these parts fail",
     "forwarding": "the glossary's word for a message on its way to a letter topic",
     "incoming": "an adjective",
+    "migrating": "a page of the documentation, and the test of its blocks",
     "missing": "an adjective",
     "outgoing": "an adjective",
     "packing": "the packing of partly acknowledged batches is a feature with this name",
