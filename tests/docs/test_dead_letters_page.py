@@ -179,3 +179,28 @@ def test_the_page_names_every_variable_of_the_login() -> None:
     source = Path(login.__file__).read_text("utf-8")
     variables = set(re.findall(r'"(PULSAR_[A-Z_]+)"', source)) - {"PULSAR_"}
     assert set(re.findall(r"`(PULSAR_[A-Z_]+)`", PAGE)) == variables
+
+
+async def test_the_names_of_dead_letter_topics(client: encore.Client, broker: BrokerThread) -> None:
+    broker.create_partitioned_topic("parts", 2)
+    broker.create_topic("a")
+    policy = encore.DeadLetterPolicy(1, initial_subscription_name="encore-replay")
+    shared, prefix = encore.ConsumerType.Shared, "persistent://public/default/"
+
+    async def names(topics: str | list[str], **options: Any) -> list[str]:
+        async with client.subscribe(
+            topics, "s", shared, dead_letter_policy=policy, **options
+        ) as consumer:
+            made = await consumer.create_letter_subscriptions()
+            return [each.removeprefix(prefix) for each in made]
+
+    assert await names("parts") == ["parts-partition-0-s-DLQ", "parts-partition-1-s-DLQ"]
+    assert await names(["parts", "a"], retry_enable=True) == ["a-s-DLQ"]
+
+    async def handle(value: bytes) -> None: ...
+
+    async with encore.Worker(client, ["parts", "a"], "s", handle) as worker:
+        while worker.health().state == "starting":
+            await asyncio.sleep(0.01)
+        made = await worker.consumer.create_letter_subscriptions()
+    assert [each.removeprefix(prefix) for each in made] == ["a-s-DLQ", "parts-s-DLQ"]
