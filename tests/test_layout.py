@@ -31,6 +31,7 @@ ALLOWED_WORDS = {
     "forwarding": "the glossary's word for a message on its way to a letter topic",
     "incoming": "an adjective",
     "logging": "the name of Python's module",
+    "migrating": "a page of the documentation, and the test of its blocks",
     "missing": "an adjective",
     "ordering": "a noun: the order of messages, and a page of the documentation",
     "outgoing": "an adjective",
@@ -42,6 +43,7 @@ ALLOWED_WORDS = {
     "spilling": "a public name: `SpillingIndex`",
     "testing": "a public package: `pulsar_encore.testing`",
     "tracking": "a noun: the tracking state of a topic",
+    "troubleshooting": "a page of the documentation, and the test of its blocks",
     "waiting": "an adjective",
 }
 #: Programs that a user could have written; their names are theirs.

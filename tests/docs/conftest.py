@@ -13,6 +13,8 @@ from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 # Pages whose programs need sockets, threads or processes.
 _REAL: tuple[str, ...] = (
     "test_authentication_page.py",
+    "test_dead_letters_page.py",
+    "test_migrating_page.py",
     "test_pub_sub_program.py",
     "test_transports_page.py",
 )
