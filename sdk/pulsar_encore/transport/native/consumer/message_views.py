@@ -241,11 +241,12 @@ class BatchMessage(_View, tuple[Batch, int]):
     def has_null_value(self) -> bool:
         batch, at = self
         buffer = batch.buffer
-        end = at + 4 + _U32.unpack_from(buffer, at)[0]
-        if (
-            buffer.find(_SINGLE_NULL_VALUE, at + 4, end) < 0
-            and buffer.find(_NULL_VALUE, at + 4, end) < 0
-        ):
+        (size,) = _U32.unpack_from(buffer, at)
+        if size < 4:  # the payload size, which is required, and `null_value` take two bytes each
+            return False
+        at += 4
+        end = at + size
+        if buffer.find(_SINGLE_NULL_VALUE, at, end) < 0 and buffer.find(_NULL_VALUE, at, end) < 0:
             return False
         return self.metadata.null_value
 
