@@ -167,7 +167,7 @@ class ListScheduler(Scheduler):
 
     def _end_gathering(self, head: Job) -> None:
         if not head.called:
-            self.unstarted -= 1  # `_enqueue` counts it again
+            self.unstarted: int = self.unstarted - 1  # `_enqueue` counts it again
         super()._enqueue(head)
 
     # Lists
