@@ -28,6 +28,8 @@ _MAX_MS: Final = 2**63 - 1
 class ContentError(ConfigurationError, TypeError):
     """The content does not fit the producer's schema (also a TypeError, as in `pulsar-client`)."""
 
+    __module__ = "pulsar_encore"
+
 
 class Producer(Generic[T_contra]):
     """Publishes to one topic. `Client.create_producer` creates it.
