@@ -230,6 +230,31 @@ async def test_the_command_asks_for_confirmation_at_a_terminal(
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
+async def test_a_topic_of_replayed_messages_is_refused_without_a_question(
+    broker: BrokerThread,
+) -> None:
+    await write_letters_on(broker.url, [b"1"])
+    assert (await run_command(broker, "replay", DEAD, "--all"))[0] == 0
+    there, here = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore.cli", "dlq", "replay", HOME, "--all"),
+        *("--url", broker.url),
+        stdin=here,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=here,
+    )
+    os.close(here)
+    try:
+        await asyncio.wait_for(process.communicate(), 30)
+        said = os.read(there, 4096)
+    finally:
+        os.close(there)
+    assert process.returncode == 3
+    assert b"none of the 1 messages" in said and b"[y/N]" not in said
+    home = broker.call(lambda running: running.service.catalogue.topic(HOME))
+    assert not home.subscriptions
+
+
 async def test_an_interrupt_counts_as_no(broker: BrokerThread) -> None:
     await write_letters_on(broker.url, [b"2"], real_topic=ELSEWHERE)
     there, here = os.openpty()

@@ -30,7 +30,7 @@ from ..deadletters import (
 )
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
 from ..errors import ConfigurationError, EncoreError, TransportError, exception_of_result
-from ..values.topic_names import full_name
+from ..values.topic_names import base_name, full_name
 from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
@@ -280,11 +280,12 @@ async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Sel
     """Return the selection, with the other topics that letters name if the user confirms them."""
     known, other_topics = set(selection.real_topics), Counter[str]()
     own_topics: set[str] = set()
+    dead_topic = base_name(dead.topic)  # never the target of a letter
     async with aclosing(dead.letters(selection)) as scan:
         async for letter in scan:
             if letter.named_by(dead.topic):
                 own_topics.add(letter.real_topic)
-            elif letter.real_topic and letter.real_topic not in known:
+            elif letter.real_topic and letter.real_topic not in known | {dead_topic}:
                 other_topics[letter.real_topic] += 1
     if not other_topics or not await output.confirm_topics(dead.topic, other_topics):
         return selection
