@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import traceback
+from importlib import import_module
 
 import pulsar
 import pulsar.asyncio
@@ -17,6 +19,7 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import errors, exceptions
+from pulsar_encore.letters.evidence import evidence_of
 from pulsar_encore.transport.stock.dual_exceptions import use_dual_exceptions
 from pulsar_encore.wire import pulsar_pb2 as pb
 
@@ -169,3 +172,52 @@ def test_attributes_of_an_error_cross_processes(kind: type[encore.PulsarExceptio
             assert (again.result, again.retryable) == ("Else", retryable)
             assert (str(again), again.args) == ("why", ("why",))
             assert again.__notes__ == ["seen on Monday"]
+
+
+def public_errors() -> list[tuple[str, type[BaseException]]]:
+    """Return the exception classes of the public modules, with the module."""
+    found = []
+    for part in ("", ".deadletters", ".evacuation", ".spark", ".testing"):
+        module = import_module(f"pulsar_encore{part}")
+        for name in module.__all__:
+            kind = getattr(module, name)
+            if isinstance(kind, type) and issubclass(kind, BaseException):
+                found.append((module.__name__, kind))
+    return found
+
+
+@pytest.mark.parametrize(("module", "kind"), public_errors())
+def test_a_public_error_names_the_module_from_which_it_is_imported(
+    module: str, kind: type[BaseException]
+) -> None:
+    assert kind.__module__ in (module, "pulsar_encore.errors")
+    assert pickle.loads(pickle.dumps(kind)) is kind
+
+
+def test_tracebacks_and_letters_show_the_public_name_of_an_error() -> None:
+    error = encore.Reject("negative total")
+    assert traceback.format_exception_only(error) == ["pulsar_encore.Reject: negative total\n"]
+    assert evidence_of(error, "rejected").error_class == "pulsar_encore.Reject"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        encore.Reject("why"),
+        encore.Retry(30, count=False),
+        encore.BatchFailure({2: ValueError("why")}),
+        encore.ContentError("why"),
+    ],
+    ids=repr,
+)
+def test_errors_of_handlers_and_producers_cross_processes(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+
+
+@pytest.mark.parametrize(
+    "kind", [encore.DeadLetterPolicyBuilder, encore.KeySharedPolicy, encore.MessageBatch]
+)
+def test_an_object_without_a_repr_of_its_own_shows_no_internal_path(kind: type[object]) -> None:
+    assert repr(kind()).startswith(f"<pulsar_encore.{kind.__name__} object at ")

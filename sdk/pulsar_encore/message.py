@@ -307,6 +307,10 @@ class Message(Generic[T_co]):
         redeliveries of the batch that other consumers of the subscription requested. The broker
         counts a batch as a whole, so the count may include attempts at siblings.
 
+        On Exclusive and Failover the broker counts nothing. There a nack or an ack timeout counts
+        only if the consumer has a dead letter policy, a redelivery backoff or a `state`. Without
+        them the count stays 0, as in Java's client.
+
         A message that `reconsume_later` sent is a new message and counts from 0. Its property
         `RECONSUMETIMES` (`letters.RECONSUME_TIMES`) says how often it was sent. A nack that
         overflowed to the retry letter topic keeps counting.
@@ -407,7 +411,8 @@ class Message(Generic[T_co]):
         """Number of this delivery attempt, from 1.
 
         For a message of the consumer's retry letter topic, the attempts before its letters count
-        too.
+        too. On Exclusive and Failover the number stays 1 after a nack or an ack timeout, unless the
+        consumer has a dead letter policy, a redelivery backoff or a `state`.
         """
         entry = self._entry
         if entry is not None and entry.topic_state.letters:

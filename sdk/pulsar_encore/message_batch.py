@@ -27,6 +27,8 @@ class MessageBatch:
         ```
     """
 
+    __module__ = "pulsar_encore"
+
     def __init__(self) -> None:
         self._id = MessageId()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, Final, Generic, Self
 from .consumer.event_publisher import ProducerEventPublisher
 from .errors import ClosedError, ConfigurationError, PulsarException, Result
 from .eventloop.affinity import LoopAffinity, get_ident, running_loop
+from .eventloop.alarm import wall_due_in_ms
 from .eventloop.close_once import CloseOnce
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
@@ -27,6 +27,8 @@ _MAX_MS: Final = 2**63 - 1
 
 class ContentError(ConfigurationError, TypeError):
     """The content does not fit the producer's schema (also a TypeError, as in `pulsar-client`)."""
+
+    __module__ = "pulsar_encore"
 
 
 class Producer(Generic[T_contra]):
@@ -102,7 +104,7 @@ class Producer(Generic[T_contra]):
             disable_replication: Do not replicate this message.
             event_timestamp: Time of the event, set by the application, in ms since the epoch.
             deliver_at: Earliest delivery on Shared and Key_Shared, in ms since the epoch.
-            deliver_after: The same, relative to now.
+            deliver_after: The same, relative to now by the clock of the event loop.
 
         Returns:
             The id of the stored message.
@@ -214,7 +216,7 @@ class Producer(Generic[T_contra]):
             disable_replication=disable_replication is not None
             and boolean(disable_replication, "disable_replication"),
             event_timestamp=_optional_integer(event_timestamp, "event_timestamp"),
-            deliver_at=_deliver_at_ms(deliver_at, deliver_after),
+            deliver_at=_deliver_at_ms(self.affinity.loop, deliver_at, deliver_after),
         )
         return self._transport_producer.publish(message)
 
@@ -355,7 +357,9 @@ def _checked_clusters(value: Any) -> list[str] | None:
     return list(value)
 
 
-def _deliver_at_ms(deliver_at: Any, deliver_after: Any) -> int | None:
+def _deliver_at_ms(
+    loop: asyncio.AbstractEventLoop, deliver_at: Any, deliver_after: Any
+) -> int | None:
     if deliver_after is None:
         return _optional_integer(deliver_at, "deliver_at")
     if deliver_at is not None:
@@ -366,4 +370,4 @@ def _deliver_at_ms(deliver_at: Any, deliver_after: Any) -> int | None:
         )
     if deliver_after < timedelta(0):
         raise ConfigurationError(f"deliver_after must not be negative, got {deliver_after}")
-    return time.time_ns() // 1_000_000 + deliver_after // timedelta(milliseconds=1)
+    return wall_due_in_ms(loop, deliver_after // timedelta(milliseconds=1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import _pulsar
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsar_encore.transport.stock.deliveries import Grouper, TopicNames
@@ -107,6 +107,7 @@ runs = st.builds(
 
 
 @given(st.lists(runs, max_size=6), st.booleans())
+@example([run(0, 0, 2, 0, 1), run(0, 0, 2, 1, 2, count=1)], False)
 def test_grouping_agrees_with_reading_every_id(parts: list[list[Native]], one_queue: bool) -> None:
     """As in a queue: another delivery does not fill the gaps of an earlier one of its entry."""
     natives: list[Native] = []
@@ -132,6 +133,16 @@ def test_a_batch_is_one_delivery(one_queue: bool) -> None:
 def test_a_redelivered_batch_is_kept_apart_from_its_first_copy() -> None:
     natives = run(3, 7, 4, 0, 1) + run(3, 8, 0, 0, 0) + run(3, 7, 4, 2, 4, count=1)
     assert flat(natives, one_queue=True) == naive(natives)
+
+
+@pytest.mark.parametrize("one_queue", [True, False])
+def test_the_rest_of_a_batch_from_a_redelivery_has_its_own_count(one_queue: bool) -> None:
+    """The queue of several topics keeps the first message of a batch over a reconnect.
+
+    If that message is acked by its id, the redelivery begins with the second.
+    """
+    natives = run(3, 7, 4, 0, 1) + run(3, 7, 4, 1, 3, count=1) + run(3, 7, 4, 3, 4, count=2)
+    assert flat(natives, one_queue=one_queue) == naive(natives)
 
 
 def test_alternating_partitions_are_kept_apart() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from pulsar_encore import (
     MessageId,
     MessageNotHeldError,
     NotSupportedError,
+    RocksState,
 )
 from pulsar_encore.message import set_handler_context
 from pulsar_encore.testing import MemoryTransport
@@ -395,6 +397,37 @@ async def test_a_message_is_settled_by_its_own_methods(
     counters = consumer.counters()
     assert (counters.received, counters.acked, counters.nacked) == (4, 3, 1)
     assert (counters.redelivered, counters.reconnects) == (1, 0)
+
+
+TIMEOUT = {"unacked_messages_timeout_ms": 60_000}
+UNCOUNTED: list[dict[str, Any]] = [{}, TIMEOUT]
+COUNTED: list[dict[str, Any]] = [
+    {"dead_letter_policy": DeadLetterPolicy(9)},
+    {"negative_ack_redelivery_backoff": [1]},
+    {"ack_timeout_redelivery_backoff": [1], **TIMEOUT},
+    {"state": "a directory"},
+]
+
+
+@ALL_TYPES
+@pytest.mark.parametrize("options", UNCOUNTED + COUNTED, ids=lambda given: "-".join(given))
+async def test_without_policy_backoff_and_state_a_nack_counts_on_shared_and_key_shared_only(
+    transport: MemoryTransport,
+    client: Client,
+    tmp_path: Path,
+    kind: ConsumerType,
+    options: dict[str, Any],
+) -> None:
+    counts = options in COUNTED or kind not in UNSHARED
+    if "state" in options:
+        options = {"state": RocksState(tmp_path)}
+    consumer = await client.subscribe(TOPIC, "s", kind, **options)
+    transport.put(TOPIC, b"1")
+    for number in (1, 2, 3):
+        message = await consumer.receive(timeout=100)
+        assert message.attempt == (number if counts else 1)
+        assert message.redelivery_count() == message.attempt - 1
+        await message.nack()
 
 
 async def test_key_and_publish_time_of_a_message(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -80,6 +81,22 @@ def test_a_delayed_message_of_a_loop_that_ended_is_delivered_on_the_next() -> No
 
     run(leave())
     assert sorted(run(read(transport, 2))) == [b"early", b"late"]
+
+
+async def test_deliver_after_counts_from_the_virtual_time_of_the_send(
+    transport: MemoryTransport,
+) -> None:
+    async with (
+        client_of(transport) as client,
+        client.create_producer(TOPIC) as producer,
+        client.subscribe(TOPIC, "s", encore.ConsumerType.Shared) as consumer,
+    ):
+        await asyncio.sleep(60)
+        sent_s = now_s()
+        await producer.send(b"later", deliver_after=timedelta(seconds=30))
+        message = await consumer.receive(timeout=100)
+        assert now_s() - sent_s == pytest.approx(30, abs=2)
+        await consumer.acknowledge(message)
 
 
 @pytest.mark.parametrize("partitions", [0, 2])

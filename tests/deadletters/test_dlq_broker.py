@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from letters_kit import DEAD, HOME, QUIET, bodies, publish_on, read_from, write_letters_on
@@ -230,6 +231,31 @@ async def test_the_command_asks_for_confirmation_at_a_terminal(
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
+async def test_a_topic_of_replayed_messages_is_refused_without_a_question(
+    broker: BrokerThread,
+) -> None:
+    await write_letters_on(broker.url, [b"1"])
+    assert (await run_command(broker, "replay", DEAD, "--all"))[0] == 0
+    there, here = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore.cli", "dlq", "replay", HOME, "--all"),
+        *("--url", broker.url),
+        stdin=here,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=here,
+    )
+    os.close(here)
+    try:
+        await asyncio.wait_for(process.communicate(), 30)
+        said = os.read(there, 4096)
+    finally:
+        os.close(there)
+    assert process.returncode == 3
+    assert b"none of the 1 messages" in said and b"[y/N]" not in said
+    home = broker.call(lambda running: running.service.catalogue.topic(HOME))
+    assert not home.subscriptions
+
+
 async def test_an_interrupt_counts_as_no(broker: BrokerThread) -> None:
     await write_letters_on(broker.url, [b"2"], real_topic=ELSEWHERE)
     there, here = os.openpty()
@@ -256,23 +282,45 @@ async def test_an_interrupt_counts_as_no(broker: BrokerThread) -> None:
     assert ELSEWHERE not in broker.call(lambda running: dict(running.service.catalogue.topics))
 
 
-DISPLAYS = (
-    ("ls",),
-    ("ls", "--json"),
-    ("show", "1:2"),
-    ("show", "-", "--json"),
-    ("replay", "--all", "--json"),
-    ("replay", "--all", "--dry-run"),
+NOTHING = object()  # no document
+NO_REPLAY = {
+    "replay_id": "r",
+    "dry_run": False,
+    "selected": 0,
+    "replayed": 0,
+    "passed": 0,
+    "targets": {},
+    "refused": 0,
+    "refusals": [],
+    "reasons": {},
+    "reached_end": True,
+    "at_limit": False,
+    "missing": ["1:2:-1"],
+    "doubtful": 0,
+}
+#: Commands, with the JSON document that they print for a topic without letters.
+DISPLAYS: tuple[tuple[tuple[str, ...], Any], ...] = (
+    (("ls",), NOTHING),
+    (("ls", "--json"), []),
+    (("show", "1:2"), NOTHING),
+    (("show", "-", "--json"), None),
+    (("show", "1:2", "--json"), None),
+    (("replay", "--id", "1:2", "--replay-id", "r", "--json"), NO_REPLAY),
+    (("replay", "--all", "--dry-run"), NOTHING),
 )
+
+
+def document(out: str) -> Any:
+    return json.loads(out) if out else NOTHING
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_listing_does_not_create_a_topic(partitions: int) -> None:
     """The broker creates every requested topic."""
     with run_in_thread(BrokerSettings(auto_create_partitions=partitions)) as broker:
-        for words in DISPLAYS:
+        for words, printed in DISPLAYS:
             code, out, problems = await run_command(broker, words[0], "orders-DLO", *words[1:])
-            assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
+            assert (code, document(out)) == (3, printed)
             assert "there is no dead-letter topic" in problems
             assert "orders-DLO: check the name" in problems
             assert problems.count("\n") == 1
@@ -284,9 +332,9 @@ async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
     broker: BrokerThread,
 ) -> None:
     broker.create_topic("orders-DLO")
-    for words in DISPLAYS:
+    for words, printed in DISPLAYS:
         code, out, problems = await run_command(broker, words[0], "orders-DLO", *words[1:])
-        assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
+        assert (code, document(out)) == (3, printed)
         assert "orders-DLO holds no letters: check the name" in problems
     await publish_on(broker.url, HOME, [b"1", b"2"])
     for dry in ((), ("--dry-run",)):

@@ -12,6 +12,7 @@ import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.deadletters import (
     DeadLetters,
+    NoLettersError,
     NothingSelectedError,
     ReplayReport,
     ReplayStoppedError,
@@ -22,6 +23,11 @@ from pulsar_encore.transport.native.producer.native_producer import NativeProduc
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 OTHER = "persistent://public/default/refunds"
+
+
+def durable_subscribes(transport: MemoryTransport) -> int:
+    """Return how often a durable subscription was created or used."""
+    return sum(each.details.durable for each in transport.recorded("SUBSCRIBE"))
 
 
 def now_s() -> float:
@@ -167,8 +173,60 @@ async def test_a_dry_run_counts_and_sends_nothing(
     assert (report.selected, report.replayed) == (3, 0)
     assert report.targets == {HOME: 2, OTHER: 1}
     assert not await read_out(client)
-    assert not any(each.details.durable for each in transport.recorded("SUBSCRIBE"))
+    assert durable_subscribes(transport) == 0
     assert (await dead.replay(both)).replayed == 3
+
+
+async def test_a_topic_of_replayed_messages_has_no_letters_and_gets_no_subscription(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    """The copies keep the properties of their letters. They are on the topic that they name."""
+    write_letters(transport, b"1", b"2")
+    await dead.replay(keep_counters=True)
+    transport.put(HOME, b"ordinary")
+    before = durable_subscribes(transport)
+    for dry_run in (True, False):
+        with pytest.raises(NoLettersError, match="none of the 3 messages"):
+            await DeadLetters(client, HOME).replay(dry_run=dry_run)
+    assert durable_subscribes(transport) == before
+
+
+async def test_a_replay_that_refuses_all_letters_creates_no_subscription(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    (other,) = write_letters(transport, b"1", real_topic=OTHER)
+    (circular,) = write_letters(transport, b"2", real_topic=DEAD)
+    write_letters(transport, b"3", fingerprint="bbbbbbbbbbbb")
+    report = await dead.replay(Selection(fingerprints=["aaaaaaaaaaaa"]))
+    assert [each.letter_id for each in report.refusals] == [other, circular]
+    assert (report.selected, report.refused, report.passed) == (0, 2, 1)
+    assert report.reached_end
+    assert durable_subscribes(transport) == 0
+    assert (await dead.replay()).replayed == 1
+    assert durable_subscribes(transport) == 1
+
+
+async def test_a_replay_whose_targets_accept_nothing_creates_no_subscription(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    write_letters(transport, b"1", b"2")
+    transport.state(HOME).log.terminated = True
+    report = await dead.replay()
+    assert (report.selected, report.refused, report.targets) == (0, 2, {})
+    assert "terminated" in report.refusals[0].reason
+    assert durable_subscribes(transport) == 0
+    transport.state(HOME).log.terminated = False
+    assert (await dead.replay()).replayed == 2
+
+
+async def test_a_replay_that_selects_no_letter_creates_no_subscription(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    write_letters(transport, b"1")
+    for selection in (Selection(fingerprints=["-"]), Selection(ids=["7:7:-1"])):
+        with pytest.raises(NothingSelectedError):
+            await dead.replay(selection)
+    assert durable_subscribes(transport) == 0
 
 
 async def test_a_second_run_sends_nothing_twice_and_reports_why(
@@ -263,7 +321,7 @@ async def test_a_cancelled_replay_can_be_repeated_without_duplicates(
     assert bodies(await read_out(client)) == sent
 
 
-@pytest.mark.parametrize("steps", range(45))
+@pytest.mark.parametrize("steps", range(0, 300, 6))  # about 270 steps, 80 of them receive
 async def test_a_cancel_at_any_step_loses_and_duplicates_nothing(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters, steps: int
 ) -> None:

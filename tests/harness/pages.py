@@ -49,8 +49,9 @@ def blocks_of(page: str, language: str = "python") -> list[Block]:
 
 def compiled(block: Block) -> CodeType:
     """Compile a block. It may await outside of functions."""
+    # Without `dont_inherit` the block would get the `from __future__ import annotations` above.
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    return compile(block.code, f"docs/{block.page}", "exec", flags=flags)
+    return compile(block.code, f"docs/{block.page}", "exec", flags=flags, dont_inherit=True)
 
 
 async def run_block(block: Block, names: dict[str, Any]) -> None:

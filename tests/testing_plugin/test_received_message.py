@@ -52,6 +52,15 @@ def test_a_made_message_has_the_defaults_of_a_first_delivery() -> None:
     assert abs(first.publish_timestamp() - before.timestamp() * 1000) < 60_000
 
 
+def test_a_message_made_in_virtual_time_is_published_at_the_virtual_time() -> None:
+    async def main() -> timedelta:
+        earlier = testing.message()
+        await asyncio.sleep(3600)
+        return testing.message().published_at - earlier.published_at
+
+    assert testing.run(main()).total_seconds() == pytest.approx(3600, abs=0.01)
+
+
 def test_a_key_of_bytes_is_kept() -> None:
     assert testing.message(key=b"\xff\x00").partition_key_bytes() == b"\xff\x00"
 

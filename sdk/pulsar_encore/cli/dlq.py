@@ -11,8 +11,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
@@ -30,12 +30,13 @@ from ..deadletters import (
 )
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
 from ..errors import ConfigurationError, EncoreError, TransportError, exception_of_result
-from ..values.topic_names import full_name
+from ..values.topic_names import base_name, full_name
 from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
 from .progress import run_to_safe_end
+from .value_text import json_text
 
 app: App = App(name="dlq", help="Dead letters: list, show and replay them.")
 
@@ -90,12 +91,8 @@ def ls(
             await dead.check()
         return groups
 
-    try:
+    with _document_if_nothing_there(output.groups_json(()) if json else None):
         groups = _run(access(url, login), topic, SUBSCRIPTION, work)
-    except EncoreError as error:
-        if json and exit_code(error) == NOTHING_THERE:
-            sys.stdout.write(output.groups_json(()))
-        raise
     if json:
         sys.stdout.write(output.groups_json(groups))
     else:
@@ -120,10 +117,10 @@ def show(
         which: A letter id as `ls` shows it, or a fingerprint for the last letter that has it.
         url: The service URL of the cluster.
         bytes: Maximum payload bytes to print. [default: 2000, with --json no limit]
-        json: Print a JSON object instead. It has id, topic, real_topic, written_ms, event_ms, key,
-            ordering_key, fingerprint, error_class, error_message, replay_id, evidence, properties,
-            payload, payload_encoding ("text" or "base64", null without payload), payload_bytes,
-            payload_truncated, encrypted.
+        json: Print a JSON object instead, null if the topic has no letters. It has id, topic,
+            real_topic, written_ms, event_ms, key, ordering_key, fingerprint, error_class,
+            error_message, replay_id, evidence, properties, payload, payload_encoding ("text" or
+            "base64", null without payload), payload_bytes, payload_truncated, encrypted.
     """
     if which is None:
         raise ConfigurationError(
@@ -132,7 +129,8 @@ def show(
         )
     if bytes is not None and bytes < 0:
         raise ConfigurationError(f"bytes must be 0 or more, got {bytes}")
-    letter = _run(access(url, login), topic, SUBSCRIPTION, lambda dead: dead.show(which))
+    with _document_if_nothing_there(json_text(None) if json else None):
+        letter = _run(access(url, login), topic, SUBSCRIPTION, lambda dead: dead.show(which))
     if json:
         sys.stdout.write(output.letter_json(letter, bytes))
     else:
@@ -188,9 +186,10 @@ def replay(
         target: Send all letters to this topic instead.
         text_keys: Letter keys are text, even if they look like base64.
         subscription: Remembers which letters were replayed. Another name replays all letters again.
-        json: Print the report as a JSON object, even of an interrupted replay. It has replay_id,
-            dry_run, selected, replayed, passed, targets, refused, refusals (the first 100, each
-            with letter_id and reason), reasons, reached_end, at_limit, missing, doubtful.
+        json: Print the report as a JSON object, even of an interrupted replay; with counts of 0 if
+            the topic has no letters. It has replay_id, dry_run, selected, replayed, passed,
+            targets, refused, refusals (the first 100, each with letter_id and reason), reasons,
+            reached_end, at_limit, missing, doubtful.
     """
     selection = _selection(fingerprint, real_topic, since, until, id)
     if selection.everything != all:
@@ -199,6 +198,8 @@ def replay(
             "--all of them; not both"
         )
     progress = output.ReplayProgress()
+    nothing = ReplayReport(replay_id or "", dry_run=dry_run, reached_end=True)
+    nothing.missing = sorted(map(str, selection.ids))
 
     async def work(dead: DeadLetters) -> ReplayReport:
         chosen = selection
@@ -217,7 +218,8 @@ def replay(
         return await run_to_safe_end(replaying, progress)
 
     try:
-        report = _run(access(url, login), topic, subscription, work, text_keys=text_keys)
+        with _document_if_nothing_there(output.report_json(nothing) if json else None):
+            report = _run(access(url, login), topic, subscription, work, text_keys=text_keys)
     except ReplayStoppedError as error:
         sys.stderr.write(f"pulsar-encore: {printable(str(error))}\n")
         if json:
@@ -229,6 +231,17 @@ def replay(
         raise
     sys.stdout.write(output.report_json(report) if json else output.report_text(report))
     return 1 if report.refused else 0
+
+
+@contextmanager
+def _document_if_nothing_there(document: str | None) -> Iterator[None]:
+    """Print the document if the block ends with exit code 3, so that a script can parse stdout."""
+    try:
+        yield
+    except EncoreError as error:
+        if document is not None and exit_code(error) == NOTHING_THERE:
+            sys.stdout.write(document)
+        raise
 
 
 def _run(
@@ -280,11 +293,12 @@ async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Sel
     """Return the selection, with the other topics that letters name if the user confirms them."""
     known, other_topics = set(selection.real_topics), Counter[str]()
     own_topics: set[str] = set()
+    dead_topic = base_name(dead.topic)  # never the target of a letter
     async with aclosing(dead.letters(selection)) as scan:
         async for letter in scan:
             if letter.named_by(dead.topic):
                 own_topics.add(letter.real_topic)
-            elif letter.real_topic and letter.real_topic not in known:
+            elif letter.real_topic and letter.real_topic not in known | {dead_topic}:
                 other_topics[letter.real_topic] += 1
     if not other_topics or not await output.confirm_topics(dead.topic, other_topics):
         return selection

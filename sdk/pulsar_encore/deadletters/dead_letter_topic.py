@@ -190,7 +190,8 @@ class DeadLetters:
 
         Raises:
             ConfigurationError: if an argument is wrong. Nothing was connected.
-            NothingSelectedError: if no letter that is left on the subscription is selected.
+            NothingSelectedError: if no letter that is left on the subscription is selected. No
+                subscription was created.
             ReplayStoppedError: if the client was closed meanwhile. Letters replayed before stay
                 replayed.
             NoLettersError: if the topic has no letters. No subscription was created.
@@ -223,15 +224,19 @@ class DeadLetters:
         )
         report = ReplayReport(checked_replay_id(replay_id), dry_run=boolean(dry_run, "dry_run"))
         partitions = await self._partitions()
-        # Checked before the subscription is created: on a wrong topic it would retain messages for
-        # ever.
-        await self._check_letters(any_message=target_topic is not None)
         replay = Replay(self._client, options, report)
         if dry_run:
+            await self._check_letters(any_message=target_topic is not None)
             async with aclosing(self.letters()) as scan:
                 await replay.count(scan)
         else:
-            await replay.run(partitions)
+            # Read without a subscription first. Nothing shows later whether the replay created its
+            # subscription, and on a wrong topic it would retain messages for ever.
+            without_sends = await self._find_letter_to_send(options, report.replay_id)
+            if without_sends is None:
+                await replay.run(partitions)
+            else:
+                report = without_sends
         if not report.selected and not report.refused:
             raise NothingSelectedError(await self._nothing_selected_reason(selection))
         return report
@@ -319,6 +324,34 @@ class DeadLetters:
             "package's default is <topic>-<subscription>-DLQ"
         )
 
+    async def _find_letter_to_send(
+        self, options: ReplayOptions, replay_id: str
+    ) -> ReplayReport | None:
+        """Return None if a replay has a letter to send; else the report of a replay without one.
+
+        Reads up to the first letter that can be sent. Letters that were replayed before count as
+        well.
+
+        Raises:
+            NoLettersError: if the topic holds no letter.
+        """
+        report = ReplayReport(replay_id)
+        replay = Replay(self._client, options, report)
+        messages, has_letter = 0, False
+        try:
+            async with aclosing(self.letters()) as scan:
+                async for letter in scan:
+                    if await replay.can_send(letter):
+                        return None
+                    messages += 1
+                    has_letter = has_letter or self._is_letter(letter, options.target is not None)
+        finally:
+            await replay.close()
+        if not has_letter:
+            raise self._no_letters_error(messages)
+        replay.end_report(reached_end=True)
+        return report
+
     async def _check_letters(self, *, any_message: bool) -> None:
         """Raise `NoLettersError` unless the topic holds a letter.
 
@@ -327,15 +360,23 @@ class DeadLetters:
         messages = 0
         async with aclosing(self.letters()) as scan:
             async for letter in scan:
-                if any_message or letter.marked:
+                if self._is_letter(letter, any_message):
                     return
                 messages += 1
+        raise self._no_letters_error(messages)
+
+    def _is_letter(self, letter: Letter, any_message: bool) -> bool:
+        # A replayed message keeps properties of its letter. On its own topic it is no letter.
+        is_at_home = letter.real_topic == base_name(self.topic)
+        return any_message or (letter.marked and not is_at_home)
+
+    def _no_letters_error(self, messages: int) -> NoLettersError:
         if messages:
-            raise NoLettersError(
+            return NoLettersError(
                 f"none of the {messages} messages of {self.topic} is a letter: is this the "
                 "dead-letter topic? (where its letters name no topic, give a target)"
             )
-        raise NoLettersError(self._empty())
+        return NoLettersError(self._empty())
 
     async def check(self) -> None:
         """Raise `NoLettersError` if the topic is empty or missing."""

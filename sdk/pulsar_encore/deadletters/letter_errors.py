@@ -9,9 +9,13 @@ from .replay_report import ReplayReport
 class LetterNotFoundError(ConfigurationError):
     """The topic has no letter with that id or fingerprint."""
 
+    __module__ = "pulsar_encore.deadletters"
+
 
 class NothingSelectedError(ConfigurationError):
     """No letter that is left on the subscription was selected. Nothing was sent."""
+
+    __module__ = "pulsar_encore.deadletters"
 
 
 class NoLettersError(NothingSelectedError, LetterNotFoundError):
@@ -20,6 +24,8 @@ class NoLettersError(NothingSelectedError, LetterNotFoundError):
     With topic auto-creation a broker creates a missing topic when a client asks for it, and the C++
     client cannot ask without that. These cases therefore cannot be told apart.
     """
+
+    __module__ = "pulsar_encore.deadletters"
 
 
 class ReplayStoppedError(EncoreError):
@@ -31,6 +37,8 @@ class ReplayStoppedError(EncoreError):
         message: What happened and what to change.
         report: Letters replayed before.
     """
+
+    __module__ = "pulsar_encore.deadletters"
 
     def __init__(self, message: str, report: ReplayReport) -> None:
         super().__init__(message)

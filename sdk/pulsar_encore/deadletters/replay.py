@@ -129,19 +129,39 @@ class Replay:
             ) from failure
         if failure is not None:
             raise failure
-        self._end_report(len(ended) == len(partitions) and all(ended))
+        self.end_report(reached_end=len(ended) == len(partitions) and all(ended))
 
     async def count(self, found: AsyncIterator[Letter]) -> None:
         """Do a dry run: count in the report which letters would be sent, and where."""
         async for letter in found:
             if self._full:
-                return self._end_report(False)
+                return self.end_report(reached_end=False)
             judged = self._judge(letter)
             if judged is not None:
                 self._report.select(judged[0].topic)
-        self._end_report(True)
+        self.end_report(reached_end=True)
 
-    def _end_report(self, reached_end: bool) -> None:
+    async def can_send(self, letter: Letter) -> bool:
+        """Return True if the letter is to be sent and its target accepts messages.
+
+        Otherwise the letter is counted in the report. Call `close` afterwards.
+        """
+        judged = self._judge(letter)
+        if judged is None:
+            return False
+        try:
+            await self._copies.open(judged[0])
+        except ClosedError:
+            raise
+        except EncoreError as error:
+            self._report.refuse(letter.id, str(error))
+            return False
+        return True
+
+    async def close(self) -> None:
+        await self._copies.close()
+
+    def end_report(self, *, reached_end: bool) -> None:
         report = self._report
         report.reached_end = reached_end
         report.at_limit = self._full and not reached_end

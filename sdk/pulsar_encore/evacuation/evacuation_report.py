@@ -83,6 +83,8 @@ class EvacuationStoppedError(EncoreError):
         report: The messages that were moved before.
     """
 
+    __module__ = "pulsar_encore.evacuation"
+
     def __init__(self, message: str, report: EvacuationReport) -> None:
         super().__init__(message)
         self.report: EvacuationReport = report

@@ -141,6 +141,8 @@ class BuiltDeadLetterPolicy:
 class DeadLetterPolicyBuilder:
     """The builder class of `pulsar-client`. Each setter returns the builder."""
 
+    __module__ = "pulsar_encore"
+
     def __init__(self) -> None:
         self._topic = ""
         self._count = _MAX_INT

@@ -25,6 +25,8 @@ class KeySharedMode(PulsarEnum):
 class KeySharedPolicy:
     """The builder class of `pulsar-client`. Each setter returns the object."""
 
+    __module__ = "pulsar_encore"
+
     def __init__(self) -> None:
         self._mode = KeySharedMode.AutoSplit
         self._out_of_order = False

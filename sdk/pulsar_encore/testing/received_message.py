@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from ..codecs.bound_codec import bind
 from ..errors import ConfigurationError
+from ..eventloop.affinity import running_loop
+from ..eventloop.alarm import wall_now_ms
 from ..message import Message, RawMessage
 from ..options.checks import integer, string_map, topic_name
 from ..transport.native.consumer.message_views import PlainMessage
@@ -44,7 +46,8 @@ def message(
         attempt: Number of this delivery attempt, from 1. `redelivery_count()` is one less.
         key: Partition key.
         topic: Topic or partition that the message comes from.
-        published_at: Publish time, with a time zone; None for now, in real time.
+        published_at: Publish time, with a time zone; None for now, by the clock of the running
+            event loop if there is one.
         event_at: Event time, with a time zone; None for none.
 
     Raises:
@@ -67,7 +70,7 @@ def message(
         [payload],
         batched=False,
         sequence_id=number,
-        publish_ms=time.time_ns() // 1_000_000 if published_ms is None else published_ms,
+        publish_ms=_current_ms() if published_ms is None else published_ms,
         key=key or "",
         properties=checked_properties,
         event_ms=_milliseconds(event_at, "event_at") or 0,
@@ -125,6 +128,12 @@ def _payload(value: Any, schema: Any) -> bytes | None:
     if not isinstance(encoded, bytes):
         raise ConfigurationError(f"{schema} must encode to bytes, gave {type(encoded).__name__}")
     return encoded
+
+
+def _current_ms() -> int:
+    """Return ms since the epoch, by the running loop's own wall clock if there is one."""
+    loop = running_loop()
+    return time.time_ns() // 1_000_000 if loop is None else wall_now_ms(loop)
 
 
 def _milliseconds(moment: datetime | None, name: str) -> int | None:

@@ -23,6 +23,8 @@ _DEADLOCK: Final = (
 class Deadlock(EncoreError):
     """Every task waits and no timer is set, so nothing can happen in this loop."""
 
+    __module__ = "pulsar_encore.testing"
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Advances the loop's clock where the loop would sleep."""

@@ -32,6 +32,8 @@ class BatchFailure(Exception):
         ```
     """
 
+    __module__ = "pulsar_encore"
+
     def __init__(self, errors: Mapping[int, Exception]) -> None:
         if not isinstance(errors, Mapping):
             raise ConfigurationError(

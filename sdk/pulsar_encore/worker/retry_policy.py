@@ -35,6 +35,9 @@ class Retry(Exception):
         ```
     """
 
+    # Tracebacks, letters and pickles name the module from which users import a class.
+    __module__ = "pulsar_encore"
+
     def __init__(self, delay: float | timedelta | None = None, count: bool = True) -> None:
         super().__init__(delay, count)
         self.delay_ms: int | None = _optional_ms(delay, "Retry.delay")
@@ -72,6 +75,8 @@ class Reject(Exception):
             await gateway.charge(order)
         ```
     """
+
+    __module__ = "pulsar_encore"
 
     def __init__(self, reason: str | BaseException = "rejected by the handler") -> None:
         super().__init__(reason)

@@ -167,7 +167,11 @@ class Grouper:
 def _matching_indexes(
     natives: list[Any], at: int, data: bytes, message_id: MessageId
 ) -> tuple[list[int], int]:
-    """Return the indexes of the entry's messages from `at` on, and their end."""
+    """Return the indexes of the messages of one delivery from `at` on, and their end."""
+    # A redelivery can continue a batch at the index where an earlier delivery ended: the queue of
+    # several topics keeps the first messages of a batch over a reconnect, and messages that were
+    # acked meanwhile are not sent again. Only the redelivery count shows that.
+    count = natives[at].redelivery_count()
     indexes = [max(0, message_id.batch_index())]
     prefix, suffix, index_at = _id_template(data, message_id)
     end = at + 1
@@ -180,6 +184,8 @@ def _matching_indexes(
             index = index & 0x7F | data[after] << 7
             after += 1
         if len(data) - after != len(suffix) or index >= 0x4000 or index <= indexes[-1]:
+            break
+        if natives[end].redelivery_count() != count:
             break
         indexes.append(index)
         end += 1
