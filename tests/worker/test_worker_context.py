@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from worker_kit import SUBSCRIPTION, TOPIC, attached, running
+from worker_kit import SUBSCRIPTION, TOPIC, attached, running, until
 
 import pulsar_encore as encore
 from pulsar_encore import Client, InitialPosition
@@ -169,3 +169,69 @@ async def test_a_cancellation_during_the_start_leaves_nothing(
         assert asyncio.all_tasks() == before, steps
     assert 20 < steps < 299  # every step of a start was cancelled
     await worker.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("first", ["cancel", "stop"])
+@pytest.mark.parametrize("again", [0, 1])
+@pytest.mark.parametrize("ending", ["prompt", "slow"])
+async def test_a_close_that_is_cancelled_at_any_step_leaves_nothing_attached(
+    first: str, again: int, ending: str
+) -> None:
+    for steps in range(100):
+        has_ended = await _cancelled_after(steps, first, again, 0.5 if ending == "slow" else 0)
+        if has_ended:
+            break
+    assert 3 < steps < 99  # every step of a close was cancelled
+
+
+async def _cancelled_after(steps: int, first: str, again: int, cleanup_s: float) -> bool:
+    """End a worker, and cancel it some steps later, and again more steps later.
+
+    Returns:
+        True if it had ended before the cancellation.
+    """
+
+    async def handler(value: bytes) -> bytes:
+        if value == b"result":
+            return value  # makes a producer
+        if value == b"reject":
+            raise encore.Reject("no")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(cleanup_s)
+        raise AssertionError
+
+    transport = MemoryTransport()
+    transport.put(TOPIC, b"result", b"reject", b"x")
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        worker = encore.Worker(
+            client,
+            TOPIC,
+            SUBSCRIPTION,
+            handler,
+            publish="results",
+            initial_position=InitialPosition.Earliest,
+        )
+        before = asyncio.all_tasks()
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda: worker.report().rejected == worker.report().published == 1)
+        assert len(attached(transport)) == 4
+        if first == "stop":
+            worker.stop()
+            await asyncio.sleep(17)  # the handlers are cancelled 3 s before the end of the budget
+        else:
+            serving.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(cleanup_s / 20)
+        has_ended = serving.done()
+        serving.cancel()
+        for _ in range(again):
+            await asyncio.sleep(0)
+        serving.cancel()
+        await asyncio.wait((serving,))
+        await asyncio.sleep(5)
+        assert attached(transport) == [], steps
+        assert asyncio.all_tasks() == before, steps
+        assert transport.backlog(TOPIC, SUBSCRIPTION) == 1
+    return has_ended

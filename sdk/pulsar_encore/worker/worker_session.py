@@ -129,6 +129,7 @@ class Session:
         self._verdicts: dict[Job, Failed | Lost] = {}
         self._given_back = 0
         self._abandoned = 0
+        self._is_consumer_closing = False
         #: Called with the outcome of each handler call, for tests.
         self.on_outcome: Callable[[Outcome], None] | None = None
 
@@ -630,31 +631,43 @@ class Session:
                 self.consumer.release(job.message)
 
     async def close(self, deadline: DrainDeadline) -> None:
-        """Close the consumer and the producers, within the budget."""
+        """Close the consumer and the producers, within the budget.
+
+        They close in the background if this call is cancelled, so that the broker does not deliver
+        messages to a worker that has ended.
+        """
         self._end_receiving()
         try:
-            await self._end_handlers(deadline)
-        except asyncio.CancelledError:
-            self._give_back()
-            self.consumer.close_soon()
-            raise
-        finally:
-            self._give_back()
-            self._watchdog.release()
-            self._alarm.close()
-            for task in self._background:
-                task.cancel()
-        try:
+            await self._end_handlers_and_give_back(deadline)
             async with asyncio.timeout(deadline.left_s()):
-                await asyncio.gather(self._outbox.close(), self.consumer.close())
+                await asyncio.gather(self._outbox.close(), self._close_consumer())
         except TimeoutError:
             self._log.warning(
                 "worker %s: the broker did not confirm the close in time; messages whose acks are "
                 "unconfirmed may be redelivered",
                 self._name,
             )
-            self._outbox.abandon()
+            self._outbox.close_soon()
             self.consumer.close_soon()
+        except BaseException:
+            self._outbox.close_soon()
+            if not self._is_consumer_closing:  # its close does not end with this call
+                self.consumer.close_soon()
+            raise
+
+    async def _end_handlers_and_give_back(self, deadline: DrainDeadline) -> None:
+        try:
+            await self._end_handlers(deadline)
+        finally:
+            self._watchdog.release()
+            self._alarm.close()
+            for task in self._background:
+                task.cancel()
+            self._give_back()
+
+    async def _close_consumer(self) -> None:
+        self._is_consumer_closing = True
+        await self.consumer.close()
 
     # What is seen from outside
 
