@@ -460,7 +460,7 @@ class Worker(Generic[T]):
         if self.on_failure == "terminate":
             from .run import terminate_process  # lazy: `run` is above this file
 
-            terminate_process(self.name, task.exception())
+            terminate_process(self, task.exception())
         if self._parent is not None:
             self._has_cancelled_parent = self._parent.cancel()
 

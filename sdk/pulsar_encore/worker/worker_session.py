@@ -31,6 +31,7 @@ from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .limit_log import LimitLog
+from .loop_watchdog import LOGGER as WATCHDOG_LOGGER
 from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded, decoded_after_fetch
 from .outbox import Outbox
@@ -111,7 +112,8 @@ class Session:
         self._has_exact_attempts = options.has_exact_attempts
         self._outbox = Outbox(client, publish)
         self.core: WorkerCore = self._make_core(options)
-        self._watchdog = LoopWatchdog.watch()
+        self._watchdog_log = logger_of(client)(WATCHDOG_LOGGER)
+        self._watchdog = LoopWatchdog.watch(self._watchdog_log)
         self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
         self._refill = max(1, options.prefetch_messages // 4)
@@ -659,7 +661,7 @@ class Session:
         try:
             await self._end_handlers(deadline)
         finally:
-            self._watchdog.release()
+            self._watchdog.release(self._watchdog_log)
             self._alarm.close()
             for task in self._background:
                 task.cancel()
