@@ -871,3 +871,40 @@ async def test_a_nack_in_a_handler_with_an_order_is_refused_with_the_way_out(
         await all_acked(transport)
     (text,) = errors
     assert "Retry(delay=" in text
+
+
+async def test_max_age_ends_the_retries_of_a_message_that_fails_like_an_outage(
+    client: Client, transport: MemoryTransport
+) -> None:
+    """With one partition in order, no other message can show that the dependency is there."""
+    calls: dict[bytes, int] = {}
+
+    async def handler(value: bytes) -> None:
+        calls[value] = calls.get(value, 0) + 1
+        if value == b"poison":
+            raise ConnectionError("refused")
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    transport.put(TOPIC, b"poison")
+    async with running(
+        client,
+        handler,
+        order="partition",
+        breaker=encore.Breaker(on=ConnectionError),
+        retry=encore.RetryPolicy(max_age=3_600),
+    ) as worker:
+        await asyncio.sleep(1_800)
+        transport.put(TOPIC, b"a", b"b")
+        await asyncio.sleep(1_700)
+        assert worker.report().rejected == 0 and calls.keys() == {b"poison"}
+        await all_acked(transport)
+    # The age is checked at the next call, which the backoff and the breaker delay.
+    assert 3_600 < loop.time() - began < 3_600 + 600
+    assert worker.report().rejected == 1 and calls == {
+        b"poison": calls[b"poison"],
+        b"a": 1,
+        b"b": 1,
+    }
+    (letter,) = await letters(client)
+    assert "max_age" in str(letter.properties())
