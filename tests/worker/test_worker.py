@@ -684,6 +684,32 @@ async def test_a_higher_priority_starts_first_and_one_start_in_ten_is_fair(
     assert order[5:45].count(b"low") in range(3, 6)
 
 
+async def test_a_retry_letter_has_the_priority_of_its_topic(
+    client: Client, transport: MemoryTransport
+) -> None:
+    started = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        started.append((value, message.attempt))
+        if value == b"busy":
+            await asyncio.sleep(60)
+        elif message.attempt == 1:
+            raise ValueError("fails once")
+
+    topics = {"a-low": -1, "b-middle": 0, "c-high": 5}
+    transport.catalogue.create_partitioned("c-high", 2)
+    retry = encore.RetryPolicy(backoff=[60], letters_after=10)
+    async with running(client, handler, topics, concurrency=1, prefetch=9, retry=retry) as worker:
+        transport.put("a-low", b"low")
+        transport.put("b-middle", b"middle")
+        transport.put("c-high-partition-1", b"high")
+        await until(lambda: worker.report().retried == 3)
+        await asyncio.sleep(40)
+        transport.put("a-low", b"busy")
+        await until(lambda: len(started) == 7)
+    assert started[4:] == [(b"high", 2), (b"middle", 2), (b"low", 2)]
+
+
 async def test_dead_letters_of_all_partitions_have_one_topic_with_a_subscription(
     client: Client, transport: MemoryTransport
 ) -> None:

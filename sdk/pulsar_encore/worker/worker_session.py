@@ -23,6 +23,7 @@ from ..errors import (
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
+from ..letters.property_names import REAL_TOPIC
 from ..message import Message, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
 from .drain_deadline import DrainDeadline
@@ -195,6 +196,8 @@ class Session:
             return
         known = self._topics.get(topic)
         priority, may_be_letters = self._learn(topic) if known is None else known
+        if may_be_letters and self._priorities:
+            priority = self._priority_of_letter(message, topic)
         published_ms = 0
         if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
@@ -245,6 +248,19 @@ class Session:
         # `Message.attempt` reads the properties, and only letters have attempts there.
         self._topics[topic] = priority, base.endswith(_LETTER_SUFFIXES)
         return self._topics[topic]
+
+    def _priority_of_letter(self, message: Message, topic: str) -> int:
+        """Return the priority of the topic that a letter comes from.
+
+        All topics of a consumer share one retry letter topic, which is named after one of them.
+        """
+        letter_topic = base_name(topic)
+        origin = message.properties().get(REAL_TOPIC, "")
+        named_after = letter_topic.removesuffix(f"-{self._options.subscription}-RETRY")
+        for each in (topic, letter_topic, origin, base_name(origin), named_after):
+            if each in self._priorities:
+                return self._priorities[each]
+        return 0
 
     def update(self) -> None:
         """Start what may start now, and set the alarm for what may start later."""
