@@ -684,6 +684,51 @@ async def test_a_higher_priority_starts_first_and_one_start_in_ten_is_fair(
     assert order[5:45].count(b"low") in range(3, 6)
 
 
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+@pytest.mark.parametrize("prefetch", [None, 1, 50])
+async def test_new_messages_of_a_high_priority_do_not_wait_behind_prefetched_ones(
+    client: Client, transport: MemoryTransport, order: str, prefetch: int | None
+) -> None:
+    started = []
+
+    async def handler(value: bytes) -> None:
+        started.append(value)
+        await asyncio.sleep(1)
+
+    transport.catalogue.create_partitioned("low", 8)
+    for number in range(400):
+        transport.put(f"low-partition-{number % 8}", b"low", key=f"{number}")
+    topics = {"low": 0, "high": 5}
+    async with running(
+        client, handler, topics, order=order, concurrency=4, prefetch=prefetch
+    ) as worker:
+        await until(lambda: len(started) > 20)
+        for number in range(10):
+            before = len(started)
+            transport.put("high", b"high", key=f"{number}")
+            await until(lambda number=number: started.count(b"high") == number + 1)
+            # The handlers of a pass may end at once, and room opens with the start of the next.
+            assert started[before:].index(b"high") <= 4 + 2
+        assert worker.report().received - len(started) <= (prefetch or 8)
+        worker.pause()
+
+
+async def test_a_low_priority_gets_one_start_in_ten_beside_a_backlog_of_a_high_one(
+    client: Client, transport: MemoryTransport
+) -> None:
+    order = []
+
+    async def handler(value: bytes) -> None:
+        order.append(value)
+        await asyncio.sleep(1)
+
+    transport.put("high", *[b"high"] * 500)
+    transport.put("low", *[b"low"] * 500)
+    async with running(client, handler, {"low": 0, "high": 5}, concurrency=2):
+        await until(lambda: len(order) >= 200)
+    assert order[20:200].count(b"low") in range(14, 23)
+
+
 async def test_a_retry_letter_has_the_priority_of_its_topic(
     client: Client, transport: MemoryTransport
 ) -> None:

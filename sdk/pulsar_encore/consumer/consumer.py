@@ -228,6 +228,19 @@ class Consumer(Generic[T_co]):
             raise ConfigurationError("give timeout or timeout_millis, not both")
         return await self._queue.get(wait_ms / 1000)
 
+    async def receive_highest(self, rank: Callable[[str], int]) -> Message[T_co]:
+        """As `receive`, but arrived messages of the topic with the highest rank come first.
+
+        For a worker, whose topics have priorities.
+
+        Args:
+            rank: Returns the rank of a topic or partition by its full name.
+        """
+        self.affinity.check()
+        self._check_receiver()
+        self._check_unordered()
+        return self._queue.take_highest(rank) or await self.receive()
+
     async def batch_receive(self) -> list[Message[T_co]]:
         """Return several messages at once, within the limits of `batch_receive_policy`.
 

@@ -23,7 +23,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from typing import Any, ClassVar, Final
 
-_FAIR_START: Final = 10  # every tenth start ignores the priorities
+#: Every tenth start ignores the priorities.
+FAIR_START: Final = 10
 _FEW_STALE: Final = 64  # entries of a heap that are not worth a cleanup
 
 
@@ -290,7 +291,7 @@ class Scheduler:
     def next_job(self) -> Job | None:
         """Return the ready job that starts next, and leave it ready."""
         queue, is_choice = self._best()
-        if is_choice and self._starts == _FAIR_START - 1 and self._topics:
+        if is_choice and self._starts == FAIR_START - 1 and self._topics:
             queue = next(iter(self._topics.values()))
         return None if queue is None else queue.next()
 
@@ -307,7 +308,7 @@ class Scheduler:
             # Only starts with a choice between priorities count, so that a topic of low priority
             # never sees more than nine starts of others.
             if self._best()[1]:
-                self._starts = (self._starts + 1) % _FAIR_START
+                self._starts = (self._starts + 1) % FAIR_START
             self._topics[job.topic].started(job)
             self._topics.move_to_end(job.topic)
         self._ready[job.priority].started(job)

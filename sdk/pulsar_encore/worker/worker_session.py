@@ -39,7 +39,7 @@ from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .readiness import health_of
 from .retry_policy import Reject, causes_of
-from .scheduler import SETTLING, Order
+from .scheduler import FAIR_START, SETTLING, Order
 from .slots import OUTSIDE, TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .standby import Standby
@@ -117,7 +117,12 @@ class Session:
         self._watchdog = LoopWatchdog.watch(self._watchdog_log)
         self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
-        self._refill = max(1, options.prefetch_messages // 4)
+        has_priorities = len(set(self._priorities.values())) > 1
+        # With priorities, room is used at once: the broker may have more urgent messages then.
+        self._refill = 1 if has_priorities else max(1, options.prefetch_messages // 4)
+        self._receive_next: Callable[[], Awaitable[Message]] = (
+            self._receive_by_priority if has_priorities else self.consumer.receive
+        )
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
         self._receiver: asyncio.Task[None] | None = None
@@ -169,7 +174,7 @@ class Session:
         self._receiver = self._loop.create_task(self._receive())
 
     async def _receive(self) -> None:
-        core, room = self.core, self._room
+        core, room, receive_next = self.core, self._room, self._receive_next
         try:
             while True:
                 wanted = core.demand()
@@ -178,7 +183,7 @@ class Session:
                     await room.wait()
                     continue
                 for _ in range(min(wanted, self._refill)):  # `demand` is asked once for them
-                    self._take(await self.consumer.receive())
+                    self._take(await receive_next())
                     if core.takes_nothing:
                         break
         except ClosedError as error:
@@ -186,6 +191,19 @@ class Session:
                 self._failed(error)
         except Exception as error:  # nothing else would notice that the task has ended
             self._failed(error)
+
+    async def _receive_by_priority(self) -> Message:
+        # Some messages are taken in the order of arrival, so that the core always has messages of
+        # each topic to choose from.
+        if self._received % FAIR_START == 0:
+            return await self.consumer.receive()
+        return await self.consumer.receive_highest(self._rank)
+
+    def _rank(self, topic: str) -> int:
+        """Return the priority of a topic. That of its letters is known when they are taken."""
+        known = self._topics.get(topic)
+        priority, may_be_letters = self._learn(topic) if known is None else known
+        return max(self._priorities.values()) if may_be_letters else priority
 
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), now_ms(self._loop)

@@ -377,6 +377,12 @@ class ReceiveQueue:
         self._remove(done)
         return taken
 
+    def take_highest(self, rank: Callable[[str], int]) -> Message | None:
+        """Take the next message of the topics with the highest rank, or None."""
+        highest = self._by_topic().highest(rank)
+        taken = self.take_of(highest, 1) if highest else []
+        return taken[0] if taken else self.take()
+
     def _take_from(self, delivery: QueuedDelivery, taken: list[Message], most: int) -> bool:
         """Take messages of a delivery that stays queued; return True if none are left."""
         before = len(taken)
