@@ -22,6 +22,7 @@ from worker_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Consumer, Message
+from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 ORDERS = ["none", "key", "partition"]
@@ -489,6 +490,88 @@ async def test_a_drain_gives_unfinished_messages_back_without_an_attempt(
         await all_acked(transport)
     assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(50))
     assert await letters(client) == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("keeps_partial_acks", [True, False])
+async def test_a_drain_ends_the_batches_that_have_begun(
+    order: str, keeps_partial_acks: bool
+) -> None:
+    """Else a broker that keeps no acks of single messages would redeliver the acked ones, too."""
+    seen: dict[bytes, int] = {}
+    batches, size = 6, 250
+
+    async def handler(value: bytes) -> None:
+        seen[value] = seen.get(value, 0) + 1
+        await asyncio.sleep(0.01)
+
+    settings = BrokerSettings(namespaces=None, batch_index_ack=keeps_partial_acks)
+    transport = MemoryTransport(settings)
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        for batch in range(batches):
+            values = [b"%d" % number for number in range(batch * size, (batch + 1) * size)]
+            transport.put(TOPIC, *values, key=f"{batch}")
+        workers = 0
+        while transport.state(TOPIC).subscriptions.get(SUBSCRIPTION) is None or (
+            transport.backlog(TOPIC, SUBSCRIPTION)
+        ):
+            workers += 1
+            before = len(seen)
+            async with running(client, handler, order=order, concurrency=4) as worker:
+                while len(seen) < before + 10:
+                    await asyncio.sleep(0.01)
+            # Nothing else was started: each worker ends at the end of a batch.
+            assert worker.report().succeeded % size == 0
+            assert worker.report().succeeded <= (4 if order == "key" else 2) * size
+        assert workers > 1
+    assert seen == {b"%d" % number: 1 for number in range(batches * size)}
+
+
+async def test_a_drain_ends_no_batch_beyond_the_budget_of_the_handlers(
+    client: Client, transport: MemoryTransport
+) -> None:
+    attempts = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        attempts.append(message.attempt)
+        await asyncio.sleep(1)
+
+    transport.put(TOPIC, *[b"x"] * 1_000)
+    loop = asyncio.get_running_loop()
+    async with running(client, handler, concurrency=4, drain=10) as worker:
+        await asyncio.sleep(5.5)
+        began = loop.time()
+    assert 7 <= loop.time() - began <= 10
+    assert worker.report().succeeded in range(4 * 12, 4 * 13 + 1)
+    async with running(client, handler, concurrency=100):
+        await all_acked(transport)
+    assert set(attempts) == {1}
+
+
+async def test_a_drain_starts_no_message_behind_one_that_it_leaves(
+    client: Client, transport: MemoryTransport
+) -> None:
+    """The batch of "b" has begun with another key, but its message of key "k" comes after "a"."""
+    started = []
+
+    async def handler(value: bytes) -> None:
+        started.append(value)
+        await asyncio.sleep(5)
+
+    transport.put(TOPIC, b"first", key="k")
+    transport.put(TOPIC, b"a", key="k")
+    producer = await client.create_producer(TOPIC, batching_max_publish_delay_ms=1000)
+    await asyncio.gather(
+        *(producer.send(each, None, key) for each, key in ((b"c", "o"), (b"b", "k")))
+    )
+    async with running(client, handler, order="key") as worker:
+        await until(lambda: len(started) == 2)
+        await asyncio.sleep(1)
+    assert started == [b"first", b"c"]
+    assert worker.report().given_back == 2
+    async with running(client, handler, order="key"):
+        await all_acked(transport)
+    assert started == [b"first", b"c", b"a", b"b"]
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
 from ..letters.property_names import REAL_TOPIC
-from ..message import Message, has_siblings, set_handler_context, size_of
+from ..message import Message, batch_of, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
 from .drain_deadline import DrainDeadline
 from .failure_log import FailureLog
@@ -39,7 +39,7 @@ from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .readiness import health_of
 from .retry_policy import Reject, causes_of
-from .scheduler import FAIR_START, SETTLING, Order
+from .scheduler import FAIR_START, RUNNING, SETTLING, Order
 from .slots import OUTSIDE, TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .standby import Standby
@@ -138,6 +138,8 @@ class Session:
         self._given_back = 0
         self._abandoned = 0
         self._is_consumer_closing = False
+        self._is_ending_batches = False
+        self._put_aside: list[Job] = []  # jobs that the drain does not start
         #: Called with the outcome of each handler call, for tests.
         self.on_outcome: Callable[[Outcome], None] | None = None
 
@@ -298,7 +300,7 @@ class Session:
     # Running handlers
 
     def _next_job(self) -> Job | None:
-        if self.stopping.is_set():
+        if self.stopping.is_set() and not self._is_ending_batches:
             return None
         now = now_ms(self._loop)
         job = self.core.start(now)
@@ -631,9 +633,12 @@ class Session:
         Nothing is nacked, and no attempt is counted.
         """
         self._end_receiving()
-        slots, loop = self.slots, self._loop
-        slots.stop()
-        await slots.join(loop.time() + deadline.handlers_left_s())
+        loop = self._loop
+        ends_s = loop.time() + deadline.handlers_left_s()
+        if ends_s > loop.time():
+            self._end_batches()
+        while not await self.slots.join(ends_s) and loop.time() < ends_s:
+            pass  # a slot was free, and has a handler again
         await self._end_handlers(deadline)
         if self._background:
             await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
@@ -643,6 +648,28 @@ class Session:
                 await self.consumer.flush()
         except (TimeoutError, EncoreError) as error:
             self._log.warning("worker %s: acks are not confirmed: %r", self._name, error)
+
+    def _end_batches(self) -> None:
+        """Start the rest of each batch that has begun, and nothing else.
+
+        A broker that keeps no acks of single batch messages redelivers a batch as a whole, and so
+        does every broker after it has unloaded the topic.
+        """
+        core = self.core
+        running = [job.message for job in core.jobs() if job.state in (RUNNING, SETTLING)]
+        for message in self.consumer.take_rest_of_batches(running):
+            self._take(message)
+        begun = {batch_of(each) for each in running}
+
+        def has_begun(job: Job) -> bool:
+            batch = batch_of(job.message)
+            if batch is None or not self.consumer.holds(job.message):
+                return False
+            return batch in begun or batch.unacked < batch.size
+
+        self._put_aside = core.keep(has_begun)
+        self._is_ending_batches = True
+        self.slots.wake()
 
     def _end_receiving(self) -> None:
         if self._receiver is not None:
@@ -660,7 +687,7 @@ class Session:
             )
 
     def _give_back(self) -> None:
-        for job in list(self.core.jobs()):
+        for job in [*self.core.jobs(), *self._put_aside]:
             self.core.remove(job)
             if self.consumer.holds(job.message):
                 self._given_back += 1
