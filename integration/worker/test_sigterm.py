@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.pulsar_server import Server
 
+from ..conftest import OwnPulsar
 from .fleet import DRAIN_S
 from .sigterm import BREAKS, FORMS, GRACE_S, end_again_and_again, end_without_broker
 
@@ -22,6 +23,18 @@ async def test_processed_messages_are_not_processed_again_after_a_signal(
     pulsar: Server, batch: int
 ) -> None:
     outcome = await end_again_and_again(pulsar.service_url, rounds=5, batch=batch)
+    assert not outcome.lost
+    assert not outcome.again
+    assert outcome.codes == {0}
+    assert outcome.longest < DRAIN_S + GRACE_S
+
+
+async def test_a_drain_ends_batches_because_the_broker_keeps_no_acks_of_single_messages(
+    own_pulsar: OwnPulsar,
+) -> None:
+    broker = own_pulsar(acknowledgmentAtBatchIndexLevelEnabled="false")
+    # Each process ends up to three batches, and the next one needs messages, too.
+    outcome = await end_again_and_again(broker.service_url, rounds=4, messages=600, batch=200)
     assert not outcome.lost
     assert not outcome.again
     assert outcome.codes == {0}

@@ -564,6 +564,12 @@ def has_siblings(message: Message) -> bool:
     return entry is not None and entry.size > 1
 
 
+def batch_of(message: Message) -> Entry | None:
+    """Return the batch of a received message; None if the message is alone in its entry."""
+    entry = message._entry
+    return None if entry is None or entry.size == 1 else entry
+
+
 def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
     """Return the entry of `items[at]`, and the batch indexes of its messages from there on.
 

@@ -1,7 +1,8 @@
-"""The schema classes of `pulsar-client`, unchanged.
+"""The schema classes of `pulsar-client`.
 
-They need the C++ client, so the first use of a name imports them. `schema.pyi` declares them for
-type checkers.
+`JsonSchema` and `AvroSchema` refuse a class that is not a `Record`. The others are unchanged. They
+need the C++ client, so the first use of a name imports them. `schema.pyi` declares them for type
+checkers.
 """
 
 from importlib import import_module
@@ -33,8 +34,9 @@ __all__ = [  # noqa: F822
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    classes = import_module(".transport.stock.stock_schemas", __package__).classes
-    globals().update({each: getattr(classes, each) for each in __all__})
+    schemas = import_module(".transport.stock.record_schemas", __package__)
+    globals().update({each: getattr(schemas.classes, each) for each in __all__})
+    globals().update(JsonSchema=schemas.JsonSchema, AvroSchema=schemas.AvroSchema)
     return globals()[name]
 
 

@@ -1,4 +1,6 @@
-"""What the stock package's schema classes are to a type checker; at run time they are its own.
+"""What the stock package's schema classes are to a type checker.
+
+At run time they are its own. `JsonSchema` and `AvroSchema` are derived from its own.
 
 A field read from a record is a value or None: any may be left out when a record is made. A nested
 record is written as an instance, `address = Address()`, and an enum as `CustomEnum(Color)`: the
@@ -42,6 +44,7 @@ _R = TypeVar("_R", bound=Record)
 _P = TypeVar("_P", bound=_ProtobufMessage)
 
 class _RecordMeta(type): ...
+class _RecordSchemaType(type): ...
 
 # `type` is left out: a field may have that name, and nothing calls the method.
 class Record(metaclass=_RecordMeta):
@@ -197,10 +200,10 @@ class BytesSchema(Schema[bytes]):
 class StringSchema(Schema[str]):
     def __init__(self) -> None: ...
 
-class JsonSchema(Schema[_R]):
+class JsonSchema(Schema[_R], metaclass=_RecordSchemaType):
     def __init__(self, record_cls: _type[_R]) -> None: ...
 
-class AvroSchema(Schema[_T]):
+class AvroSchema(Schema[_T], metaclass=_RecordSchemaType):
     @overload
     def __init__(
         self: AvroSchema[_R],

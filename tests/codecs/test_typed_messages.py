@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import pulsar.schema
 import pydantic
 import pytest
 
@@ -122,26 +123,51 @@ async def test_a_codec_of_the_application_may_register_a_schema(client: encore.C
     assert (await consumer.receive()).value() is None
 
 
+class Model(pydantic.BaseModel):
+    id: int
+
+    @classmethod
+    def schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
+        """Return a definition, as the deprecated method of pydantic does."""
+        return {}
+
+
 @pytest.mark.parametrize("name", ["JsonSchema", "AvroSchema"])
-async def test_a_schema_of_a_class_that_is_no_record_is_refused(
+@pytest.mark.parametrize("model", [Model, Order, dict])
+def test_a_schema_of_a_class_that_is_no_record_is_refused(name: str, model: type) -> None:
+    with pytest.raises(encore.ConfigurationError, match=rf"encore\.Json\({model.__name__}\)"):
+        getattr(encore.schema, name)(model)
+
+
+@pytest.mark.parametrize("name", ["JsonSchema", "AvroSchema"])
+def test_a_schema_of_an_object_is_refused(name: str) -> None:
+    class Box(encore.schema.Record):  # type: ignore[misc]
+        width = encore.schema.Integer()
+
+    schema = getattr(encore.schema, name)
+    for wrong, advice in ((Box(), rf"write {name}\(Box\)"), (5, "got 5")):
+        with pytest.raises(encore.ConfigurationError, match=advice):
+            schema(wrong)
+    assert schema(Box).decode(schema(Box).encode(Box(width=1))).width == 1
+
+
+def test_an_avro_schema_of_a_definition_needs_no_class() -> None:
+    definition = {"type": "record", "name": "Box", "fields": [{"name": "width", "type": "int"}]}
+    schema = encore.schema.AvroSchema(None, definition)
+    assert schema.decode(schema.encode({"width": 1})) == {"width": 1}
+
+
+@pytest.mark.parametrize("name", ["JsonSchema", "AvroSchema"])
+async def test_a_schema_of_pulsar_client_for_a_class_that_is_no_record_is_refused(
     client: encore.Client, name: str
 ) -> None:
-    class Model(pydantic.BaseModel):
-        id: int
-
-        @classmethod
-        def schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
-            """Return a definition, as the deprecated method of pydantic does."""
-            return {}
-
-    refused = getattr(encore.schema, name)(Model)
-    way_out = r"encore\.Json\(Model\)" if name == "JsonSchema" else "write a codec"
+    refused = getattr(pulsar.schema, name)(Model)
     for call in (
         client.subscribe("orders", "s", schema=refused),
         client.create_producer("orders", schema=refused),
         client.create_reader("orders", encore.MessageId.earliest, schema=refused),
     ):
-        with pytest.raises(encore.ConfigurationError, match=way_out):
+        with pytest.raises(encore.ConfigurationError, match=r"encore\.Json\(Model\)"):
             await call
 
 

@@ -31,6 +31,7 @@ class FakeWorker:
         self.on_failure: Literal["raise", "terminate"] = on_failure
         self.lines: list[str] = []
         self.left_behind: int = 0
+        self.client: object = None
         self.deadline: DrainDeadline | None = None
         self._handler = handler
         self._drained = drained

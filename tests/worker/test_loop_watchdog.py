@@ -19,6 +19,7 @@ from pulsar_encore.worker import loop_watchdog
 from pulsar_encore.worker.loop_watchdog import LoopWatchdog
 
 NAME = "pulsar-encore-watchdog"
+LOG = logging.getLogger(loop_watchdog.LOGGER)
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +44,13 @@ async def block_the_loop() -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name == loop_watchdog.__name__]
+    return [each.getMessage() for each in caplog.records if each.name == LOG.name]
 
 
 async def test_a_handler_that_blocks_the_event_loop_is_named_once_with_its_stack(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watchdog = LoopWatchdog.watch()
+    watchdog = LoopWatchdog.watch(LOG)
     desk = Desk(watchdog=watchdog, name="handler bill of the worker billing")
     try:
         desk.add("one", lambda: asyncio.sleep(0.4))
@@ -60,7 +61,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_named_once_with_its_stack
         while len(desk.results) < 3:
             await asyncio.sleep(0.01)
     finally:
-        watchdog.release()
+        watchdog.release(LOG)
     blocked, lasted = lines(caplog)
     assert "blocked for 0.2 s by the task 'handler bill of the worker billing'" in blocked
     assert "in block_the_loop\n    time.sleep(0.9)" in blocked
@@ -71,35 +72,53 @@ async def test_a_handler_that_blocks_the_event_loop_is_named_once_with_its_stack
 async def test_nothing_is_logged_while_the_event_loop_runs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watchdog = LoopWatchdog.watch()
+    watchdog = LoopWatchdog.watch(LOG)
     desk = Desk(watchdog=watchdog)
     try:
         desk.add("one", lambda: asyncio.sleep(1))
         await asyncio.sleep(1.2)
     finally:
-        watchdog.release()
+        watchdog.release(LOG)
     assert lines(caplog) == []
 
 
 async def test_workers_of_one_event_loop_share_a_watchdog() -> None:
-    first, second = LoopWatchdog.watch(), LoopWatchdog.watch()
+    first, second = LoopWatchdog.watch(LOG), LoopWatchdog.watch(LOG)
     assert first is second
     first.enter()
     first.leave()
-    first.release()
+    first.release(LOG)
     assert [each.name for each in threading.enumerate()].count(NAME) == 1
     second.enter()
     second.leave()
-    second.release()
+    second.release(LOG)
     assert watchdog_threads() == []
-    third = LoopWatchdog.watch()
+    third = LoopWatchdog.watch(LOG)
     assert third is not first
-    third.release()
+    third.release(LOG)
+
+
+@pytest.mark.parametrize("clients", ["one", "two"])
+async def test_a_blocked_loop_is_logged_by_the_client_of_its_workers(
+    caplog: pytest.LogCaptureFixture, clients: str
+) -> None:
+    mine = logging.getLogger("of.the.application")
+    first = LoopWatchdog.watch(mine)
+    other = mine if clients == "one" else LOG
+    LoopWatchdog.watch(other)
+    first.enter()
+    await asyncio.sleep(0.4)
+    time.sleep(0.8)
+    await asyncio.sleep(0.3)
+    first.leave()
+    first.release(mine)
+    first.release(other)
+    assert {each.name for each in caplog.records} == {other.name}
 
 
 async def test_an_idle_worker_has_no_callbacks_of_the_watchdog() -> None:
     loop = asyncio.get_running_loop()
-    watchdog = LoopWatchdog.watch()
+    watchdog = LoopWatchdog.watch(LOG)
     posted = 0
     post = loop.call_soon_threadsafe
 
@@ -119,23 +138,23 @@ async def test_an_idle_worker_has_no_callbacks_of_the_watchdog() -> None:
     await asyncio.sleep(0.6)
     assert posted >= 1, "it wakes up with the first handler"
     watchdog.leave()
-    watchdog.release()
+    watchdog.release(LOG)
 
 
 async def test_a_blocked_idle_worker_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
-    watchdog = LoopWatchdog.watch()
+    watchdog = LoopWatchdog.watch(LOG)
     watchdog.enter()
     watchdog.leave()
     await asyncio.sleep(0.4)
     time.sleep(0.8)
     await asyncio.sleep(0.1)
-    watchdog.release()
+    watchdog.release(LOG)
     assert lines(caplog) == []
 
 
 def test_the_thread_ends_with_an_event_loop_that_was_closed_without_a_release() -> None:
     async def main() -> None:
-        LoopWatchdog.watch().enter()
+        LoopWatchdog.watch(LOG).enter()
 
     asyncio.run(main())
     assert watchdog_threads() == []
@@ -143,10 +162,10 @@ def test_the_thread_ends_with_an_event_loop_that_was_closed_without_a_release() 
 
 def test_virtual_time_has_no_watchdog_thread() -> None:
     async def main() -> None:
-        watchdog = LoopWatchdog.watch()
+        watchdog = LoopWatchdog.watch(LOG)
         watchdog.enter()
         assert [each.name for each in threading.enumerate()].count(NAME) == 0
         watchdog.leave()
-        watchdog.release()
+        watchdog.release(LOG)
 
     run(main())

@@ -146,6 +146,35 @@ asyncio.run(encore.run(FakeWorker(handler=handler), drain=200))
     assert running.took_s < SLACK_S
 
 
+def test_the_last_line_of_a_process_goes_to_the_loggers_of_all_clients() -> None:
+    text = """
+from pulsar_encore.options.client_logs import ClientLogs
+
+class ClientWithLog:
+    def __init__(self, name):
+        self._logs = ClientLogs(logging.getLogger(name))
+
+async def main():
+    runs = []
+    for name in ("one", "two", "two"):
+        worker = FakeWorker(handler=ready, drained=lambda deadline: asyncio.sleep(1000))
+        worker.client = ClientWithLog(name)
+        runs.append(encore.run(worker, drain=200))
+    await asyncio.gather(*runs)
+
+logging.basicConfig(force=True, level="INFO", format="%(name)s: %(levelname)s %(message)s")
+asyncio.run(main())
+"""
+    with program(text) as running:
+        running.send(signal.SIGTERM)
+        time.sleep(0.2)  # equal signals that come together are one
+        running.send(signal.SIGTERM)
+        assert running.end() == 128 + signal.SIGTERM, running.errors
+    for name in ("one", "two"):
+        assert running.errors.count(f"{name}: ERROR SIGTERM came after SIGTERM") == 1
+    assert "pulsar_encore" not in running.errors
+
+
 def test_a_handler_that_was_left_behind_does_not_keep_the_process() -> None:
     text = """
 async def stubborn():

@@ -16,6 +16,7 @@ from fake_worker import FakeWorker
 
 import pulsar_encore as encore
 from pulsar_encore import testing
+from pulsar_encore.options.client_logs import ClientLogs
 from pulsar_encore.worker.drain_deadline import DrainDeadline
 
 
@@ -261,6 +262,63 @@ def test_a_second_run_says_which_run_owns_the_signals(caplog: pytest.LogCaptureF
     assert handlers() == before
     line = "SIGTERM and SIGINT belong to the run of worker 'first'. They also drain worker 'second'"
     assert line in caplog.messages
+
+
+class ClientWithLog:
+    """As much of a client as `run` needs."""
+
+    def __init__(self, name: str) -> None:
+        self._logs = ClientLogs(logging.getLogger(name))
+
+
+def of_client(worker: FakeWorker, client: ClientWithLog) -> FakeWorker:
+    worker.client = client
+    return worker
+
+
+def test_a_run_logs_to_the_logger_of_its_client(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        client = ClientWithLog("mine")
+        workers = [of_client(FakeWorker(each), client) for each in ("first", "second")]
+        asyncio.get_running_loop().call_later(1, signal.raise_signal, signal.SIGTERM)
+        await encore.run(*workers)
+
+    testing.run(main())
+    (record,) = [each for each in caplog.records if each.msg.startswith("%s: draining")]
+    assert record.name == "mine"
+
+
+def test_a_run_logs_each_failure_to_the_logger_of_the_client_of_the_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        error = KeyError("order")
+        failing = of_client(FakeWorker("first", handler=fail_after(2, error)), ClientWithLog("a"))
+        other = of_client(FakeWorker("second"), ClientWithLog("b"))
+        with pytest.raises(KeyError):
+            await encore.run(failing, other)
+
+    testing.run(main())
+    assert [each.name for each in caplog.records if "'first' failed" in each.getMessage()] == ["a"]
+
+
+def test_records_about_workers_of_several_clients_go_to_the_logger_of_the_package(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        workers = [of_client(FakeWorker(each), ClientWithLog(each)) for each in ("a", "b")]
+        asyncio.get_running_loop().call_later(1, signal.raise_signal, signal.SIGTERM)
+        await encore.run(*workers)
+
+    testing.run(main())
+    (record,) = [each for each in caplog.records if each.msg.startswith("%s: draining")]
+    assert record.name == "pulsar_encore.worker"
 
 
 def test_a_run_outside_the_main_thread_says_to_call_stop(caplog: pytest.LogCaptureFixture) -> None:

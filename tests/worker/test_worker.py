@@ -22,6 +22,7 @@ from worker_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Consumer, Message
+from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 from pulsar_encore.worker import worker_session
 
@@ -495,6 +496,88 @@ async def test_a_drain_gives_unfinished_messages_back_without_an_attempt(
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("keeps_partial_acks", [True, False])
+async def test_a_drain_ends_the_batches_that_have_begun(
+    order: str, keeps_partial_acks: bool
+) -> None:
+    """Else a broker that keeps no acks of single messages would redeliver the acked ones, too."""
+    seen: dict[bytes, int] = {}
+    batches, size = 6, 250
+
+    async def handler(value: bytes) -> None:
+        seen[value] = seen.get(value, 0) + 1
+        await asyncio.sleep(0.01)
+
+    settings = BrokerSettings(namespaces=None, batch_index_ack=keeps_partial_acks)
+    transport = MemoryTransport(settings)
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        for batch in range(batches):
+            values = [b"%d" % number for number in range(batch * size, (batch + 1) * size)]
+            transport.put(TOPIC, *values, key=f"{batch}")
+        workers = 0
+        while transport.state(TOPIC).subscriptions.get(SUBSCRIPTION) is None or (
+            transport.backlog(TOPIC, SUBSCRIPTION)
+        ):
+            workers += 1
+            before = len(seen)
+            async with running(client, handler, order=order, concurrency=4) as worker:
+                while len(seen) < before + 10:
+                    await asyncio.sleep(0.01)
+            # Nothing else was started: each worker ends at the end of a batch.
+            assert worker.report().succeeded % size == 0
+            assert worker.report().succeeded <= (4 if order == "key" else 2) * size
+        assert workers > 1
+    assert seen == {b"%d" % number: 1 for number in range(batches * size)}
+
+
+async def test_a_drain_ends_no_batch_beyond_the_budget_of_the_handlers(
+    client: Client, transport: MemoryTransport
+) -> None:
+    attempts = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        attempts.append(message.attempt)
+        await asyncio.sleep(1)
+
+    transport.put(TOPIC, *[b"x"] * 1_000)
+    loop = asyncio.get_running_loop()
+    async with running(client, handler, concurrency=4, drain=10) as worker:
+        await asyncio.sleep(5.5)
+        began = loop.time()
+    assert 7 <= loop.time() - began <= 10
+    assert worker.report().succeeded in range(4 * 12, 4 * 13 + 1)
+    async with running(client, handler, concurrency=100):
+        await all_acked(transport)
+    assert set(attempts) == {1}
+
+
+async def test_a_drain_starts_no_message_behind_one_that_it_leaves(
+    client: Client, transport: MemoryTransport
+) -> None:
+    """The batch of "b" has begun with another key, but its message of key "k" comes after "a"."""
+    started = []
+
+    async def handler(value: bytes) -> None:
+        started.append(value)
+        await asyncio.sleep(5)
+
+    transport.put(TOPIC, b"first", key="k")
+    transport.put(TOPIC, b"a", key="k")
+    producer = await client.create_producer(TOPIC, batching_max_publish_delay_ms=1000)
+    await asyncio.gather(
+        *(producer.send(each, None, key) for each, key in ((b"c", "o"), (b"b", "k")))
+    )
+    async with running(client, handler, order="key") as worker:
+        await until(lambda: len(started) == 2)
+        await asyncio.sleep(1)
+    assert started == [b"first", b"c"]
+    assert worker.report().given_back == 2
+    async with running(client, handler, order="key"):
+        await all_acked(transport)
+    assert started == [b"first", b"c", b"a", b"b"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
 async def test_an_error_of_a_handler_that_stops_for_the_drain_costs_no_attempt(
     client: Client, transport: MemoryTransport, order: str, tmp_path: Path
 ) -> None:
@@ -687,6 +770,77 @@ async def test_a_higher_priority_starts_first_and_one_start_in_ten_is_fair(
     assert order[5:45].count(b"low") in range(3, 6)
 
 
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+@pytest.mark.parametrize("prefetch", [None, 1, 50])
+async def test_new_messages_of_a_high_priority_do_not_wait_behind_prefetched_ones(
+    client: Client, transport: MemoryTransport, order: str, prefetch: int | None
+) -> None:
+    started = []
+
+    async def handler(value: bytes) -> None:
+        started.append(value)
+        await asyncio.sleep(1)
+
+    transport.catalogue.create_partitioned("low", 8)
+    for number in range(400):
+        transport.put(f"low-partition-{number % 8}", b"low", key=f"{number}")
+    topics = {"low": 0, "high": 5}
+    async with running(
+        client, handler, topics, order=order, concurrency=4, prefetch=prefetch
+    ) as worker:
+        await until(lambda: len(started) > 20)
+        for number in range(10):
+            before = len(started)
+            transport.put("high", b"high", key=f"{number}")
+            await until(lambda number=number: started.count(b"high") == number + 1)
+            # The handlers of a pass may end at once, and room opens with the start of the next.
+            assert started[before:].index(b"high") <= 4 + 2
+        assert worker.report().received - len(started) <= (prefetch or 8)
+        worker.pause()
+
+
+async def test_a_low_priority_gets_one_start_in_ten_beside_a_backlog_of_a_high_one(
+    client: Client, transport: MemoryTransport
+) -> None:
+    order = []
+
+    async def handler(value: bytes) -> None:
+        order.append(value)
+        await asyncio.sleep(1)
+
+    transport.put("high", *[b"high"] * 500)
+    transport.put("low", *[b"low"] * 500)
+    async with running(client, handler, {"low": 0, "high": 5}, concurrency=2):
+        await until(lambda: len(order) >= 200)
+    assert order[20:200].count(b"low") in range(14, 23)
+
+
+async def test_a_retry_letter_has_the_priority_of_its_topic(
+    client: Client, transport: MemoryTransport
+) -> None:
+    started = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        started.append((value, message.attempt))
+        if value == b"busy":
+            await asyncio.sleep(60)
+        elif message.attempt == 1:
+            raise ValueError("fails once")
+
+    topics = {"a-low": -1, "b-middle": 0, "c-high": 5}
+    transport.catalogue.create_partitioned("c-high", 2)
+    retry = encore.RetryPolicy(backoff=[60], letters_after=10)
+    async with running(client, handler, topics, concurrency=1, prefetch=9, retry=retry) as worker:
+        transport.put("a-low", b"low")
+        transport.put("b-middle", b"middle")
+        transport.put("c-high-partition-1", b"high")
+        await until(lambda: worker.report().retried == 3)
+        await asyncio.sleep(40)
+        transport.put("a-low", b"busy")
+        await until(lambda: len(started) == 7)
+    assert started[4:] == [(b"high", 2), (b"middle", 2), (b"low", 2)]
+
+
 async def test_dead_letters_of_all_partitions_have_one_topic_with_a_subscription(
     client: Client, transport: MemoryTransport
 ) -> None:
@@ -874,3 +1028,40 @@ async def test_a_nack_in_a_handler_with_an_order_is_refused_with_the_way_out(
         await all_acked(transport)
     (text,) = errors
     assert "Retry(delay=" in text
+
+
+async def test_max_age_ends_the_retries_of_a_message_that_fails_like_an_outage(
+    client: Client, transport: MemoryTransport
+) -> None:
+    """With one partition in order, no other message can show that the dependency is there."""
+    calls: dict[bytes, int] = {}
+
+    async def handler(value: bytes) -> None:
+        calls[value] = calls.get(value, 0) + 1
+        if value == b"poison":
+            raise ConnectionError("refused")
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    transport.put(TOPIC, b"poison")
+    async with running(
+        client,
+        handler,
+        order="partition",
+        breaker=encore.Breaker(on=ConnectionError),
+        retry=encore.RetryPolicy(max_age=3_600),
+    ) as worker:
+        await asyncio.sleep(1_800)
+        transport.put(TOPIC, b"a", b"b")
+        await asyncio.sleep(1_700)
+        assert worker.report().rejected == 0 and calls.keys() == {b"poison"}
+        await all_acked(transport)
+    # The age is checked at the next call, which the backoff and the breaker delay.
+    assert 3_600 < loop.time() - began < 3_600 + 600
+    assert worker.report().rejected == 1 and calls == {
+        b"poison": calls[b"poison"],
+        b"a": 1,
+        b"b": 1,
+    }
+    (letter,) = await letters(client)
+    assert "max_age" in str(letter.properties())

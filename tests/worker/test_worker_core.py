@@ -607,3 +607,19 @@ def test_a_failed_message_that_waits_here_is_not_nacked_also_without_order() -> 
     assert core.finished(of_batch, Failed(BUG), 0) == Hold(1_000, True, BUG)
     assert core.start(1_000) is of_batch
     assert core.finished(of_batch, Failed(BUG), 1_000) == RetryLetter(700_000, BUG)
+
+
+def test_jobs_that_may_not_start_are_removed_with_the_jobs_behind_them() -> None:
+    core = core_of(Order.KEY, concurrency=2, prefetch=10)
+    jobs = {each: job(each, each[0]) for each in ("a1", "b1", "a2", "b2", "c1", "a3")}
+    for each in jobs.values():
+        core.received(each, 0)
+    running = core.start(0)
+    assert running is jobs["a1"]
+    removed = core.keep(lambda each: each.message in ("a2", "b2", "a3"))
+    assert [each.message for each in removed] == ["b1", "b2", "c1"]
+    assert core.finished(running, Succeeded(), 0) == Ack()
+    assert core.start(0) is None  # "a1" is not settled
+    core.settled(running, 0)
+    assert [run_next(core, 0)[0] for _ in range(3)] == ["a2", "a3", None]
+    assert len(core) == 0

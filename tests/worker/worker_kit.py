@@ -48,6 +48,16 @@ async def all_acked(transport: MemoryTransport, topic: str = TOPIC) -> None:
     await until(lambda: transport.backlog(topic, SUBSCRIPTION) == 0)
 
 
+def attached(transport: MemoryTransport) -> list[str]:
+    """Return the consumers and producers that are attached at the broker, by topic."""
+    found = []
+    for topic, state in transport.catalogue.topics.items():
+        for name, subscription in state.subscriptions.items():
+            found += [f"consumer of {name} on {topic}"] * len(subscription.consumers)
+        found += [f"producer on {topic}"] * len(state.producers.ready)
+    return found
+
+
 async def letters(client: Client, topic: str = DEAD_LETTERS) -> list[Message]:
     """Return the stored dead letters."""
     found = []

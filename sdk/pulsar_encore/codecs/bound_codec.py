@@ -136,7 +136,10 @@ def bind(schema: Any, *, reads: bool) -> Any:
     if isinstance(schema, type):
         raise _class_error(schema)
     if all(callable(getattr(schema, each, None)) for each in _SCHEMA_METHODS):
-        _check_record(schema)
+        # An object of `pulsar-client` was made without this check.
+        for kind in ("JsonSchema", "AvroSchema"):
+            if stock.is_one(schema, f"pulsar.schema.{kind}"):
+                check_record(kind, getattr(schema, "_record_cls", None))
         return schema
     for method in _CODEC_METHODS:
         if not callable(getattr(schema, method, None)):
@@ -164,24 +167,27 @@ def _class_error(schema: type) -> ConfigurationError:
     )
 
 
-def _check_record(schema: Any) -> None:
-    """Refuse a schema of `pulsar-client` for a class that is not a `Record`.
+def check_record(schema: str, model: Any) -> None:
+    """Raise ConfigurationError if a schema of `pulsar-client` gets a class that is no `Record`.
 
-    Its constructor accepts a pydantic model, because that has a method `schema` too, and the broker
-    then refuses the definition with a misleading text.
+    Args:
+        schema: "JsonSchema" or "AvroSchema".
+        model: The class; None for an `AvroSchema` with a definition.
     """
-    if not stock.is_one(schema, "pulsar.schema.JsonSchema", "pulsar.schema.AvroSchema"):
+    if stock.is_subclass(model, "pulsar.schema.Record"):
         return
-    model = getattr(schema, "_record_cls", None)
-    if model is None or stock.is_subclass(model, "pulsar.schema.Record"):
+    if model is None and schema == "AvroSchema":
         return
-    kind, name = type(schema).__name__, getattr(model, "__name__", repr(model))
-    way_out = (
-        f"use encore.Json({name})"
-        if kind == "JsonSchema"
-        else "declare a Record, or write a codec with encode and decode"
-    )
-    raise ConfigurationError(
-        f"{kind}({name}) needs a class derived from pulsar_encore.schema.Record, and {name} is not "
-        f"one: {way_out}"
-    )
+    needs = f"{schema} needs a class derived from pulsar_encore.schema.Record"
+    if not isinstance(model, type):
+        kind = type(model).__name__
+        raise ConfigurationError(
+            f"{needs}, got an object of the class {kind}: write {schema}({kind})"
+            if stock.is_one(model, "pulsar.schema.Record")
+            else f"{needs}, got {model!r}: write {schema}(Order)"
+        )
+    name = model.__name__
+    way_out = f"use encore.Json({name})"
+    if schema == "AvroSchema":
+        way_out += " for JSON, declare a Record, or write a codec with encode and decode"
+    raise ConfigurationError(f"{needs}, and {name} is not one: {way_out}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +29,7 @@ from ..eventloop.awaitables import AwaitingReceipt, settles
 from ..eventloop.close_once import seen
 from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
-from ..message import Message, handler_context_of
+from ..message import Message, batch_of, handler_context_of
 from ..options import ConsumerOptions
 from ..options.checks import integer, topic_name
 from ..transport.interface import TransportConsumer
@@ -230,6 +230,32 @@ class Consumer(Generic[T_co]):
 
     def _receive_now(self) -> Message[T_co] | None:
         return self._queue.take()
+
+    async def receive_highest(self, rank: Callable[[str], int]) -> Message[T_co]:
+        """As `receive`, but arrived messages of the topic with the highest rank come first.
+
+        For a worker, whose topics have priorities.
+
+        Args:
+            rank: Returns the rank of a topic or partition by its full name.
+        """
+        self.affinity.check()
+        self._check_receiver()
+        self._check_unordered()
+        return self._queue.take_highest(rank) or await self.receive()
+
+    def take_rest_of_batches(self, running: Iterable[Message]) -> list[Message[T_co]]:
+        """Take the arrived messages of batches that have begun, without waiting. For a worker.
+
+        Args:
+            running: Messages in handlers. A batch with one of them, or with an acked message, has
+                begun.
+        """
+        self.affinity.check()
+        batches = {batch_of(each) for each in running}
+        return self._queue.take_of_batches(
+            lambda entry: entry in batches or entry.unacked < entry.size
+        )
 
     async def batch_receive(self) -> list[Message[T_co]]:
         """Return several messages at once, within the limits of `batch_receive_policy`.

@@ -268,6 +268,9 @@ class BatchSession(Session):
         ):
             self.slots.cancel(running, LOST)
 
+    def _end_batches(self) -> None:
+        """Start no further list: a list may have messages of several batches of the producer."""
+
     # What is seen from outside
 
     def _text_of(self, call: Any) -> str:

@@ -14,8 +14,6 @@ import traceback
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-log: Final = logging.getLogger("pulsar_encore.worker")
-
 OVERTIME_S: Final = 1.0
 """How long after the end of the budget a run that does not return ends the process."""
 _LOG_TIMEOUT_S: Final = 0.5  # a log handler may wait for a lock of the blocked thread
@@ -39,6 +37,10 @@ class SignalledRun(Protocol):
 
     @property
     def thread(self) -> int: ...
+
+    @property
+    def log(self) -> logging.Logger:
+        """The logger for records about this run."""
 
     def on_signal(self, name: str, at: float) -> None:
         """Begin the drain. Called on the loop; `at` is the `time.monotonic()` of the signal."""
@@ -179,6 +181,7 @@ class _SignalWatch:
                 f"{name} came after {self.first[0]}, so the process ends at once with exit code "
                 f"{128 + number}. Messages that are not acked are redelivered",
                 128 + number,
+                self.runs,
             )
 
     def signal(self, run: SignalledRun) -> None:
@@ -201,6 +204,7 @@ class _SignalWatch:
                 f"{self._exit_code}. Messages that are not acked are redelivered. The thread of "
                 f"the event loop is here:\n{stacks}",
                 self._exit_code,
+                unfinished,
             )
 
 
@@ -209,8 +213,8 @@ def _stack(thread: int) -> str:
     return "".join(traceback.format_stack(frame)) if frame else "(the thread has ended)"
 
 
-def _end_process(reason: str, code: int) -> None:
-    """Log an error and end the process with an exit code.
+def _end_process(reason: str, code: int, runs: Iterable[SignalledRun]) -> None:
+    """Log an error to the loggers of runs, and end the process with an exit code.
 
     `sys.exit` would only end this thread, and a normal end of the process would wait for the event
     loop. So nothing is cleaned up: connections break, and durable state is as after a kill, which
@@ -218,7 +222,8 @@ def _end_process(reason: str, code: int) -> None:
     """
 
     def write() -> None:
-        log.error("%s", reason)
+        for log in dict.fromkeys(each.log for each in runs):
+            log.error("%s", reason)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -252,13 +257,13 @@ class DrainSignals:
             if watch is None and threading.current_thread() is threading.main_thread():
                 self._install(run)
             elif watch is None:
-                log.warning(
+                run.log.warning(
                     "%s runs outside the main thread, where Python cannot handle signals: SIGTERM "
                     "and SIGINT do not drain it. Call worker.stop() instead",
                     run.names,
                 )
             else:
-                log.info(
+                run.log.info(
                     "SIGTERM and SIGINT belong to the run of %s. They also drain %s",
                     watch.owner,
                     run.names,
@@ -272,7 +277,7 @@ class DrainSignals:
         try:
             watch.install()
         except (ValueError, OSError, RuntimeError) as error:
-            log.warning(
+            run.log.warning(
                 "signal handlers cannot be installed here (%s): SIGTERM and SIGINT do not drain "
                 "%s. Call worker.stop() instead",
                 error,
@@ -280,7 +285,7 @@ class DrainSignals:
             )
             return
         if sys.platform == "win32":
-            log.info(
+            run.log.info(
                 "Ctrl-C drains %s. Windows delivers no SIGTERM: call worker.stop() instead",
                 run.names,
             )
@@ -300,12 +305,12 @@ class DrainSignals:
                 return
             self._watch = None
             watch.uninstall()
-            if self._runs and watch.first is None:
-                log.warning(
+            for each in self._runs if watch.first is None else ():
+                each.log.warning(
                     "the run of %s has ended, so SIGTERM and SIGINT no longer drain %s. Call "
                     "worker.stop() instead",
                     watch.owner,
-                    _names(self._runs),
+                    each.names,
                 )
 
     def reset_in_child(self) -> None:
@@ -319,10 +324,6 @@ class DrainSignals:
 
 def _on_thread(runs: Iterable[SignalledRun], thread: int | None) -> bool:
     return any(each.thread == thread for each in runs)
-
-
-def _names(runs: Iterable[SignalledRun]) -> str:
-    return ", ".join(each.names for each in runs)
 
 
 signals: Final = DrainSignals()

@@ -10,7 +10,8 @@ import time
 import traceback
 from typing import Final
 
-logger: logging.Logger = logging.getLogger(__name__)
+#: Name of the logger, for `logger_of`.
+LOGGER: Final = __name__
 
 #: Seconds without an answer of the event loop after which it counts as blocked.
 BLOCKED_S: Final = 1.0
@@ -30,16 +31,17 @@ class LoopWatchdog:
     run within `BLOCKED_S`, the thread logs the stack of the loop's thread, once. When the callback
     runs, it logs how long the blockage lasted. While no handler runs, the thread sleeps.
 
-    Use `watch` to get the watchdog of the running event loop, which all its workers share.
+    Use `watch` to get the watchdog of the running event loop, which all its workers share. It logs
+    to the logger of their client, and to the logger of the package if they have several.
 
     Attributes:
-        users: The number of workers that share this watchdog.
+        users: The loggers of the workers that share this watchdog, one for each worker.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._loop_thread = threading.get_ident()
-        self.users: int = 0
+        self.users: list[logging.Logger] = []
         self._busy = 0
         self._sleeping = False
         self._awake = threading.Event()
@@ -47,24 +49,33 @@ class LoopWatchdog:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def watch(cls) -> LoopWatchdog:
-        """Return the watchdog of the running event loop. Call `release` at the end."""
+    def watch(cls, log: logging.Logger) -> LoopWatchdog:
+        """Return the watchdog of the running event loop. Call `release` at the end.
+
+        Args:
+            log: The logger of the worker's client, which may be shared by several workers.
+        """
         loop = asyncio.get_running_loop()
         watchdog = _watchdogs.get(loop)
         if watchdog is None:
             for each in [each for each in _watchdogs if each.is_closed()]:
                 del _watchdogs[each]  # never released
             watchdog = _watchdogs[loop] = cls(loop)
-        watchdog.users += 1
+        watchdog.users.append(log)
         return watchdog
 
-    def release(self) -> None:
+    def release(self, log: logging.Logger) -> None:
         """End the thread, if no other worker uses it."""
-        self.users -= 1
-        if self.users == 0:
+        self.users.remove(log)
+        if not self.users:
             _watchdogs.pop(self._loop, None)
             self._stopped.set()
             self._awake.set()
+
+    @property
+    def _log(self) -> logging.Logger:
+        different = set(self.users)
+        return different.pop() if len(different) == 1 else logging.getLogger(LOGGER)
 
     def enter(self) -> None:
         """Note that a worker begins to run handlers."""
@@ -118,7 +129,7 @@ class LoopWatchdog:
             if self._stopped.is_set() or self._loop.is_closed():
                 return False
         if is_blocked:
-            logger.warning(
+            self._log.warning(
                 "the event loop runs again: it was blocked for %.1f s", time.monotonic() - asked_s
             )
         return True
@@ -126,7 +137,7 @@ class LoopWatchdog:
     def _log_stack(self, blocked_s: float) -> None:
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._loop_thread)
-        logger.warning(
+        self._log.warning(
             "the event loop has been blocked for %.1f s by %s: acks, timeouts and connections wait "
             "meanwhile. Await instead of blocking, use asyncio.to_thread, or make the handler a "
             "plain function, which runs in a thread. The stack of the event loop:\n%s",

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import ConfigurationError, EncoreError, PulsarException
+from ..errors import ClosedError, ConfigurationError, EncoreError, PulsarException
+from ..eventloop.close_once import seen
 from ..options.checks import string_map, topic_name
 from ..transport.interface import MESSAGE_RESULTS
 from ..values.topic_names import full_name
@@ -93,6 +94,7 @@ class Outbox:
         self._producers: dict[str, asyncio.Task[Producer]] = {}
         self._replaced: set[asyncio.Task[None]] = set()
         self._closing: set[Producer] = set()
+        self._is_closed = False
         self.published: int = 0
 
     async def store(self, messages: Sequence[Outgoing]) -> None:
@@ -111,6 +113,8 @@ class Outbox:
                 raise outcome
 
     async def _store(self, message: Outgoing) -> None:
+        if self._is_closed:  # a handler was left behind
+            raise ClosedError("the worker has ended")
         topic, out = full_name(message.topic), message.out
         creating = self._producers.get(topic)
         if creating is None:
@@ -154,16 +158,26 @@ class Outbox:
         self._closing.discard(producer)
 
     async def close(self) -> None:
-        producers, self._producers = self._producers, {}
-        for creating in producers.values():
-            if not creating.done():
-                creating.cancel()
-        outcomes = await asyncio.gather(*producers.values(), return_exceptions=True)
-        made = [each for each in outcomes if not isinstance(each, BaseException)]
-        self._closing.update(made)
+        creating = list(self._producers.values())
+        self._end()
+        await asyncio.gather(*creating, return_exceptions=True)
+        made = self._end()
         await asyncio.gather(*map(self._close, made), *self._replaced, return_exceptions=True)
 
-    def abandon(self) -> None:
-        """Mark the producers as closed, because the broker does not answer to their close."""
-        for each in self._closing:
+    def _end(self) -> set[Producer]:
+        """Create no more producers, and return those that have to be closed."""
+        self._is_closed = True
+        for creating in self._producers.values():
+            if not creating.done():
+                seen(creating).cancel()
+            elif not creating.cancelled() and creating.exception() is None:
+                self._closing.add(creating.result())
+        return self._closing
+
+    def close_soon(self) -> None:
+        """Close the producers in the background. The client does not wait for them."""
+        for each in self._end():
+            closing = seen(asyncio.ensure_future(each.close()))
+            self._replaced.add(closing)
+            closing.add_done_callback(self._replaced.discard)
             each.abandon()

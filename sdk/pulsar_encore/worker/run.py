@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
 
+from ..client import logger_of
 from ..errors import ConfigurationError
 from ..options.checks import seconds
 from .drain_deadline import DrainDeadline
 from .drain_signals import signals
 
-log: Final = logging.getLogger("pulsar_encore.worker")
+_LOGGER: Final = "pulsar_encore.worker"
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -143,15 +144,27 @@ def _check(workers: tuple[Any, ...]) -> None:
             )
 
 
+def _log_of(workers: Iterable[Runnable[Any]]) -> logging.Logger:
+    """Return the logger of the client of these workers; the package's if they have several."""
+    clients = {id(client): client for client in (getattr(each, "client", None) for each in workers)}
+    if len(clients) == 1:
+        (client,) = clients.values()
+        if client is not None:
+            return logger_of(client)(_LOGGER)
+    return logging.getLogger(_LOGGER)
+
+
 class _Served(Generic[R]):
     """One worker of a run, with its task and its deadline.
 
     Attributes:
+        log: The logger of its client.
         ended: Done when the worker has ended, or has overrun its budget and is left behind.
     """
 
     def __init__(self, worker: Runnable[R], budget_s: float) -> None:
         self.worker: Runnable[R] = worker
+        self.log: logging.Logger = _log_of((worker,))
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.deadline: DrainDeadline = DrainDeadline(budget_s, self.loop.time, self._on_begin)
@@ -179,7 +192,7 @@ class _Served(Generic[R]):
         self._timers.append(self.loop.call_at(end + _CUT_OFF_S, self._cut_off))
 
     def _cut_off(self) -> None:
-        log.error(
+        self.log.error(
             "worker %r did not end within the drain of %g s: it is closed now",
             self.worker.name,
             self.deadline.budget_s,
@@ -187,7 +200,7 @@ class _Served(Generic[R]):
         self.close(_CLOSE_S)
 
     def _leave(self, time_s: float) -> None:
-        log.error("worker %r did not close within %g s: it is left", self.worker.name, time_s)
+        self.log.error("worker %r did not close within %g s: it is left", self.worker.name, time_s)
         self._end()
 
     def _end(self) -> None:
@@ -221,6 +234,7 @@ class _Run(Generic[R]):
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.thread: int = threading.get_ident()
         self.names: str = _names(workers)
+        self.log: logging.Logger = _log_of(workers)
         self._served = [_Served(each, budget_s) for each in workers]
         self._pending = {each.ended: each for each in self._served}
         self._failed: tuple[Runnable[R], BaseException] | None = None
@@ -234,7 +248,7 @@ class _Run(Generic[R]):
     def on_signal(self, name: str, at: float) -> None:
         if not self._signalled and not self._has_returned:
             self._signalled = True
-            log.info("%s: draining %s within %g s", name, self.names, self.budget_s)
+            self.log.info("%s: draining %s within %g s", name, self.names, self.budget_s)
             # The clock of uvloop stands still while the loop is blocked, so the time since the
             # signal is measured with another clock.
             self._drain(self.loop.time() - max(0.0, time.monotonic() - at))
@@ -260,7 +274,7 @@ class _Run(Generic[R]):
         if self._failed is not None:
             worker, error = self._failed
             if worker.on_failure == "terminate" and not self._signalled:
-                terminate_process(worker.name, error)
+                terminate_process(worker, error)
             raise error
         return [each.report() for each in self._served]
 
@@ -271,9 +285,10 @@ class _Run(Generic[R]):
             for each in [self._pending.pop(ended) for ended in done]:
                 error = each.error()
                 if error is not None:
-                    self._on_failure(each.worker, error)
+                    self._on_failure(each, error)
 
-    def _on_failure(self, worker: Runnable[R], error: BaseException) -> None:
+    def _on_failure(self, served: _Served[R], error: BaseException) -> None:
+        worker, log = served.worker, served.log
         others = _names(each.worker for each in self._pending.values())
         if self._failed is not None or self._is_closed:
             log.error("worker %r failed as well", worker.name, exc_info=error)  # nobody raises it
@@ -288,9 +303,11 @@ def _names(workers: Iterable[Runnable[Any]]) -> str:
     return ", ".join(f"worker {each.name!r}" for each in workers)
 
 
-def terminate_process(name: str, error: BaseException | None) -> None:
+def terminate_process(worker: Runnable[Any], error: BaseException | None) -> None:
     """Log the failure of a worker, and send SIGTERM to this process."""
-    log.error("worker %r failed, so this process gets SIGTERM: %s", name, error, exc_info=error)
+    _log_of((worker,)).error(
+        "worker %r failed, so this process gets SIGTERM: %s", worker.name, error, exc_info=error
+    )
     if sys.platform == "win32":
         signal.raise_signal(signal.SIGTERM)  # os.kill would end the process without any handler
     else:

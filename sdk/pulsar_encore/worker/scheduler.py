@@ -23,7 +23,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from typing import Any, ClassVar, Final
 
-_FAIR_START: Final = 10  # every tenth start ignores the priorities
+#: Every tenth start ignores the priorities.
+FAIR_START: Final = 10
 _FEW_STALE: Final = 64  # entries of a heap that are not worth a cleanup
 
 
@@ -303,7 +304,7 @@ class Scheduler:
         if self._only is not None:
             return self._only.next()
         queue, is_choice = self._best()
-        if is_choice and self._starts == _FAIR_START - 1 and self._topics:
+        if is_choice and self._starts == FAIR_START - 1 and self._topics:
             queue = next(iter(self._topics.values()))
         return None if queue is None else queue.next()
 
@@ -321,7 +322,7 @@ class Scheduler:
             # Only starts with a choice between priorities count, so that a topic of low priority
             # never sees more than nine starts of others.
             if self._best()[1]:
-                self._starts = (self._starts + 1) % _FAIR_START
+                self._starts = (self._starts + 1) % FAIR_START
             topics[job.topic].take(job)
             if topics[job.topic]:
                 topics.move_to_end(job.topic)

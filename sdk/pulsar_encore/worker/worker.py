@@ -188,6 +188,8 @@ class Worker(Generic[T]):
         self._standby: Standby[Message] | None = None
         self._background: asyncio.Task[Report] | None = None
         self._parent: asyncio.Task[Any] | None = None
+        self._parent_requests = 0  # to cancel the parent, before the worker started
+        self._has_cancelled_parent = False
 
     def _topics_text(self) -> str:
         pattern = self._options.pattern
@@ -426,14 +428,17 @@ class Worker(Generic[T]):
         """Start the worker in a task, and wait until it has subscribed.
 
         If the worker fails later, the task that entered the context is cancelled, and the `async
-        with` statement raises the worker's error.
+        with` statement raises the worker's error. A cancellation from elsewhere, such as by
+        `asyncio.timeout` around the statement, is raised as it is, after the drain. A cancellation
+        during the drain closes the worker at once; its unfinished messages are redelivered.
 
         Raises:
             ConfigurationError: if the worker has already run. Make a new one.
         """
         if self._state != "new" or self._background is not None:
             raise self._used_error()
-        self._parent = asyncio.current_task()
+        self._parent = parent = asyncio.current_task()
+        self._parent_requests = 0 if parent is None else parent.cancelling()
         self._started = asyncio.Event()
         self._background = asyncio.ensure_future(self.serve())
         self._background.add_done_callback(self._background_ended)
@@ -442,6 +447,7 @@ class Worker(Generic[T]):
         except BaseException:
             self._parent = None
             self._background.cancel()
+            await self._join_background()
             raise
         if self._error is not None:
             self._parent = None
@@ -454,9 +460,25 @@ class Worker(Generic[T]):
         if self.on_failure == "terminate":
             from .run import terminate_process  # lazy: `run` is above this file
 
-            terminate_process(self.name, task.exception())
+            terminate_process(self, task.exception())
         if self._parent is not None:
-            self._parent.cancel()
+            self._has_cancelled_parent = self._parent.cancel()
+
+    async def _join_background(self) -> asyncio.CancelledError | None:
+        """Wait for the end of the background task. A cancellation closes the worker at once.
+
+        Returns:
+            The cancellation. The caller raises it.
+        """
+        assert self._background is not None
+        cancelled: asyncio.CancelledError | None = None
+        while not self._background.done():
+            try:
+                await asyncio.wait((self._background,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._background.cancel()
+        return cancelled
 
     async def __aexit__(
         self,
@@ -466,14 +488,20 @@ class Worker(Generic[T]):
     ) -> None:
         assert self._background is not None
         parent, self._parent = self._parent, None
+        cancelled = error if isinstance(error, asyncio.CancelledError) else None
+        if self._has_cancelled_parent and parent is not None:
+            # As in `asyncio.TaskGroup`: only the worker's own request is taken back.
+            if parent.uncancel() <= self._parent_requests:
+                cancelled = None
         self.stop()
-        await asyncio.wait((self._background,))
+        cancelled = await self._join_background() or cancelled
         failure = None if self._background.cancelled() else self._background.exception()
-        if failure is None:
-            return
-        if isinstance(error, asyncio.CancelledError) and parent is not None:
-            parent.uncancel()
-        if error is None or isinstance(error, asyncio.CancelledError):
+        if cancelled is not None:
+            if failure is not None:  # nobody raises it
+                self._log.error("worker %s failed as well", self.name, exc_info=failure)
+            if cancelled is not error:
+                raise cancelled
+        elif failure is not None and (error is None or isinstance(error, asyncio.CancelledError)):
             raise failure
 
     # What is seen from outside

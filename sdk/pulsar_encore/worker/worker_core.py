@@ -19,7 +19,7 @@ were not tried yet come first, then a new message, then the message that was tri
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Final, TypeAlias
@@ -397,6 +397,24 @@ class WorkerCore:
             elif job.state == UNSETTLED:
                 self._actions.discard(job)
             self._leave(job)
+
+    def keep(self, may_start: Callable[[Job], bool]) -> list[Job]:
+        """Remove the jobs that wait for a call and may not start any more, and return them.
+
+        Jobs behind a removed job of their group may not start either.
+        """
+        removed: list[Job] = []
+        groups: set[Hashable] = set()
+        for job in self._jobs:
+            if job.state in (RUNNING, SETTLING, UNSETTLED):
+                continue
+            if job.group in groups or not may_start(job):
+                removed.append(job)
+                if job.group is not None:
+                    groups.add(job.group)
+        for job in reversed(removed):
+            self.remove(job)
+        return removed
 
     # Flow
 

@@ -24,7 +24,8 @@ from ..errors import (
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, clock_of, now_ms, wall_now_ms
-from ..message import Message, has_siblings, set_handler_context, size_of
+from ..letters.property_names import REAL_TOPIC
+from ..message import Message, batch_of, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
 from .drain_deadline import DrainDeadline
 from .failure_log import FailureLog
@@ -32,13 +33,14 @@ from .handler_call import HandlerCall
 from .handler_context import HandlerContext
 from .health import Health, LongHandler, Report
 from .limit_log import LimitLog
+from .loop_watchdog import LOGGER as WATCHDOG_LOGGER
 from .loop_watchdog import LoopWatchdog
 from .message_values import Undecodable, decoded, decoded_after_fetch
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .readiness import health_of
 from .retry_policy import Reject, causes_of
-from .scheduler import RUNNING, SETTLING, Order
+from .scheduler import FAIR_START, RUNNING, SETTLING, Order
 from .slots import OUTSIDE, TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .standby import Standby
@@ -113,10 +115,16 @@ class Session:
         self._has_exact_attempts = options.has_exact_attempts
         self._outbox = Outbox(client, publish)
         self.core: WorkerCore = self._make_core(options)
-        self._watchdog = LoopWatchdog.watch()
+        self._watchdog_log = logger_of(client)(WATCHDOG_LOGGER)
+        self._watchdog = LoopWatchdog.watch(self._watchdog_log)
         self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
-        self._refill = max(1, options.prefetch_messages // 4)
+        has_priorities = len(set(self._priorities.values())) > 1
+        # With priorities, room is used at once: the broker may have more urgent messages then.
+        self._refill = 1 if has_priorities else max(1, options.prefetch_messages // 4)
+        self._receive_next: Callable[[], Awaitable[Message]] = (
+            self._receive_by_priority if has_priorities else self.consumer.receive
+        )
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
         self._receiver: asyncio.Task[None] | None = None
@@ -131,6 +139,9 @@ class Session:
         self._verdicts: dict[Job, Failed | Lost] = {}
         self._given_back = 0
         self._abandoned = 0
+        self._is_consumer_closing = False
+        self._is_ending_batches = False
+        self._put_aside: list[Job] = []  # jobs that the drain does not start
         #: Called with the outcome of each handler call, for tests.
         self.on_outcome: Callable[[Outcome], None] | None = None
 
@@ -168,6 +179,7 @@ class Session:
 
     async def _receive(self) -> None:
         core, room, consumer = self.core, self._room, self.consumer
+        receive_next = self._receive_next
         try:
             while True:
                 wanted = core.demand()
@@ -175,7 +187,7 @@ class Session:
                     room.clear()
                     await room.wait()
                     continue
-                self._take(await consumer.receive())
+                self._take(await receive_next())
                 for _ in range(min(wanted, self._refill) - 1):  # `demand` is asked once for all
                     if core.takes_nothing or (message := receive_now(consumer)) is None:
                         break
@@ -186,6 +198,19 @@ class Session:
         except Exception as error:  # nothing else would notice that the task has ended
             self._failed(error)
 
+    async def _receive_by_priority(self) -> Message:
+        # Some messages are taken in the order of arrival, so that the core always has messages of
+        # each topic to choose from.
+        if self._received % FAIR_START == 0:
+            return await self.consumer.receive()
+        return await self.consumer.receive_highest(self._rank)
+
+    def _rank(self, topic: str) -> int:
+        """Return the priority of a topic. That of its letters is known when they are taken."""
+        known = self._topics.get(topic)
+        priority, may_be_letters = self._learn(topic) if known is None else known
+        return max(self._priorities.values()) if may_be_letters else priority
+
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), int(self._clock() * 1000)
         standby = self.standby
@@ -195,6 +220,8 @@ class Session:
             return
         known = self._topics.get(topic)
         priority, may_be_letters = self._learn(topic) if known is None else known
+        if may_be_letters and self._priorities:
+            priority = self._priority_of_letter(message, topic)
         published_ms = 0
         if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
@@ -247,6 +274,19 @@ class Session:
         self._topics[topic] = priority, base.endswith(_LETTER_SUFFIXES)
         return self._topics[topic]
 
+    def _priority_of_letter(self, message: Message, topic: str) -> int:
+        """Return the priority of the topic that a letter comes from.
+
+        All topics of a consumer share one retry letter topic, which is named after one of them.
+        """
+        letter_topic = base_name(topic)
+        origin = message.properties().get(REAL_TOPIC, "")
+        named_after = letter_topic.removesuffix(f"-{self._options.subscription}-RETRY")
+        for each in (topic, letter_topic, origin, base_name(origin), named_after):
+            if each in self._priorities:
+                return self._priorities[each]
+        return 0
+
     def update(self) -> None:
         """Start what may start now, and set the alarm for what may start later."""
         self.slots.wake()
@@ -265,7 +305,7 @@ class Session:
     # Running handlers
 
     def _next_job(self) -> Job | None:
-        if self.stopping.is_set():
+        if self.stopping.is_set() and not self._is_ending_batches:
             return None
         now = int(self._clock() * 1000)
         job = self.core.start(now)
@@ -622,9 +662,12 @@ class Session:
         Nothing is nacked, and no attempt is counted.
         """
         self._end_receiving()
-        slots, loop = self.slots, self._loop
-        slots.stop()
-        await slots.join(loop.time() + deadline.handlers_left_s())
+        loop = self._loop
+        ends_s = loop.time() + deadline.handlers_left_s()
+        if ends_s > loop.time():
+            self._end_batches()
+        while not await self.slots.join(ends_s) and loop.time() < ends_s:
+            pass  # a slot was free, and has a handler again
         await self._end_handlers(deadline)
         if self._background:
             await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
@@ -634,6 +677,28 @@ class Session:
                 await self.consumer.flush()
         except (TimeoutError, EncoreError) as error:
             self._log.warning("worker %s: acks are not confirmed: %r", self._name, error)
+
+    def _end_batches(self) -> None:
+        """Start the rest of each batch that has begun, and nothing else.
+
+        A broker that keeps no acks of single batch messages redelivers a batch as a whole, and so
+        does every broker after it has unloaded the topic.
+        """
+        core = self.core
+        running = [job.message for job in core.jobs() if job.state in (RUNNING, SETTLING)]
+        for message in self.consumer.take_rest_of_batches(running):
+            self._take(message)
+        begun = {batch_of(each) for each in running}
+
+        def has_begun(job: Job) -> bool:
+            batch = batch_of(job.message)
+            if batch is None or not self.consumer.holds(job.message):
+                return False
+            return batch in begun or batch.unacked < batch.size
+
+        self._put_aside = core.keep(has_begun)
+        self._is_ending_batches = True
+        self.slots.wake()
 
     def _end_receiving(self) -> None:
         if self._receiver is not None:
@@ -651,38 +716,50 @@ class Session:
             )
 
     def _give_back(self) -> None:
-        for job in list(self.core.jobs()):
+        for job in [*self.core.jobs(), *self._put_aside]:
             self.core.remove(job)
             if self.consumer.holds(job.message):
                 self._given_back += 1
                 self.consumer.release(job.message)
 
     async def close(self, deadline: DrainDeadline) -> None:
-        """Close the consumer and the producers, within the budget."""
+        """Close the consumer and the producers, within the budget.
+
+        They close in the background if this call is cancelled, so that the broker does not deliver
+        messages to a worker that has ended.
+        """
         self._end_receiving()
         try:
-            await self._end_handlers(deadline)
-        except asyncio.CancelledError:
-            self._give_back()
-            self.consumer.close_soon()
-            raise
-        finally:
-            self._give_back()
-            self._watchdog.release()
-            self._alarm.close()
-            for task in self._background:
-                task.cancel()
-        try:
+            await self._end_handlers_and_give_back(deadline)
             async with asyncio.timeout(deadline.left_s()):
-                await asyncio.gather(self._outbox.close(), self.consumer.close())
+                await asyncio.gather(self._outbox.close(), self._close_consumer())
         except TimeoutError:
             self._log.warning(
                 "worker %s: the broker did not confirm the close in time; messages whose acks are "
                 "unconfirmed may be redelivered",
                 self._name,
             )
-            self._outbox.abandon()
+            self._outbox.close_soon()
             self.consumer.close_soon()
+        except BaseException:
+            self._outbox.close_soon()
+            if not self._is_consumer_closing:  # its close does not end with this call
+                self.consumer.close_soon()
+            raise
+
+    async def _end_handlers_and_give_back(self, deadline: DrainDeadline) -> None:
+        try:
+            await self._end_handlers(deadline)
+        finally:
+            self._watchdog.release(self._watchdog_log)
+            self._alarm.close()
+            for task in self._background:
+                task.cancel()
+            self._give_back()
+
+    async def _close_consumer(self) -> None:
+        self._is_consumer_closing = True
+        await self.consumer.close()
 
     # What is seen from outside
 

@@ -377,6 +377,26 @@ class ReceiveQueue:
         self._remove(done)
         return taken
 
+    def take_highest(self, rank: Callable[[str], int]) -> Message | None:
+        """Take the next message of the topics with the highest rank, or None."""
+        highest = self._by_topic().highest(rank)
+        taken = self.take_of(highest, 1) if highest else []
+        return taken[0] if taken else self.take()
+
+    def take_of_batches(self, is_wanted: Callable[[Entry], bool]) -> list[Message]:
+        """Take the messages of some batches, in order."""
+        taken: list[Message] = []
+        done: list[QueuedDelivery] = []
+        with self._one_write():
+            for delivery in self._deliveries:
+                is_batch = type(delivery) is QueuedDelivery and delivery.entry.size > 1
+                if is_batch and is_wanted(delivery.entry):
+                    self._take_from(delivery, taken, len(taken) + delivery.end)
+                    done.append(delivery)
+        self._topics = None
+        self._remove(done)
+        return taken
+
     def _take_from(self, delivery: QueuedDelivery, taken: list[Message], most: int) -> bool:
         """Take messages of a delivery that stays queued; return True if none are left."""
         before = len(taken)

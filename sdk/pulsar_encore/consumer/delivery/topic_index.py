@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 
 from .queued_deliveries import QueuedDelivery
 
@@ -24,6 +24,21 @@ class TopicIndex:
 
     def has(self, only: Container[int]) -> bool:
         return any(queued and number in only for number, queued in self._by_number.items())
+
+    def highest(self, rank: Callable[[str], int]) -> Collection[int] | None:
+        """Return the queued topics with the highest rank; None if all have the same.
+
+        Args:
+            rank: Returns the rank of a topic by its full name.
+        """
+        ranks = {
+            number: rank(queued[0].entry.topic_state.topic)
+            for number, queued in self._by_number.items()
+            if queued
+        }
+        best = max(ranks.values(), default=0)
+        highest = [number for number, each in ranks.items() if each == best]
+        return None if len(highest) == len(ranks) else highest
 
     def in_turn(self, only: Container[int]) -> Iterator[deque[QueuedDelivery]]:
         """Yield the deliveries of each of these topics; a topic that is used goes to the end."""
