@@ -10,8 +10,8 @@ import pytest
 from pulsar_encore import Client
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
-# Pages whose programs need sockets, threads or processes.
-_REAL: tuple[str, ...] = ()
+# Tests of pages with programs that need sockets, threads or processes.
+_REAL = ("test_leases_page.py", "test_spilling_page.py", "test_state_page.py")
 
 
 def pytest_asyncio_loop_factories(

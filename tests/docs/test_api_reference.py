@@ -13,7 +13,7 @@ PAGES = sorted(path.name for path in (DOCS / "api").glob("*.md"))
 TEXTS = {page: text_of(f"api/{page}") for page in PAGES}
 DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|py:\w+):: (\S+)", re.MULTILINE)
 DOCUMENTED = [name for text in TEXTS.values() for name in DIRECTIVE.findall(text)]
-#: Public modules, and those whose names are the same objects as in the package.
+#: Public modules, and the modules with the names of pulsar-client for the same objects.
 MODULES = (
     "pulsar_encore",
     "pulsar_encore.asyncio",

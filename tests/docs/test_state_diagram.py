@@ -3,7 +3,7 @@
 Each state of the code is one state of the drawing: AWAY is "at the broker", QUEUED "queued", HELD
 "held", NACKED "nacked", FORWARDING "forwarding" and ACKED "acked". Events that several rows of the
 table share are drawn once, and a transition from a state to itself is in the table of the page
-alone. A step of `UNSEEN` changes the bookkeeping, not what an application observes.
+alone. A step of `UNSEEN` changes the bookkeeping only.
 """
 
 from __future__ import annotations
