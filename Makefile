@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
+CHECK_STAMP := $(VENV)/docs-check/.installed
 
-.PHONY: release-check demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
+.PHONY: release-check docs-check demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
@@ -67,6 +68,7 @@ histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make hi
 
 # Checks that take too long for each change: an hour or more in all, on a real Pulsar.
 release-check: $(STAMP)  ## everything that is slower than .ci/run, before a release
+	$(MAKE) docs-check
 	$(MAKE) demo
 	$(MAKE) worlds
 	$(MAKE) faults CASES=1-1000 FAULTS_ARGS="--broker real"
@@ -81,6 +83,18 @@ bench: $(STAMP)  ## ratios in one run; anyone can repeat them
 docs: $(DOCS_STAMP)  ## the documentation, into docs/_build/html; a warning is an error
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html \
 	    --doctree-dir docs/_build/doctrees docs docs/_build/html
+
+# The packages are outside of docs/, where Sphinx and the linters would read their pages.
+$(CHECK_STAMP): docs/check/package.json docs/check/package-lock.json
+	@command -v npm >/dev/null || { echo "make docs-check needs Node.js 18 or later with npm" \
+	    "(on Debian: apt-get install nodejs npm)" >&2; exit 1; }
+	mkdir -p $(@D)
+	cp docs/check/package.json docs/check/package-lock.json $(@D)
+	npm ci --prefix $(@D) --no-audit --no-fund
+	touch $@
+
+docs-check: $(CHECK_STAMP) docs  ## each page in headless Chromium, at two widths: layout, search, accessibility
+	NODE_PATH=$(abspath $(VENV)/docs-check/node_modules) node docs/check/site_check.cjs docs/_build/html $(CHECK_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

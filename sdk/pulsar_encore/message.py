@@ -124,7 +124,7 @@ class Held(NamedTuple):
 class Message(Generic[T_co]):
     """One message, received by a consumer or a reader.
 
-    The type parameter is the type of its value: `Order` with ``schema=Json(Order)``.
+    The type parameter is the type of its value: ``Order`` with ``schema=Json(Order)``.
 
     The methods are those of `pulsar-client`. `redelivery_count` differs: it counts the attempts of
     this message, also in a batch, plus redeliveries of the batch that other consumers requested.

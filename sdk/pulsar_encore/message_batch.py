@@ -53,7 +53,7 @@ class MessageBatch:
 
         Raises:
             ConfigurationError: if an argument has the wrong type, or `size` is below 1.
-            EntryError: if the bytes are not a batch of `size` messages.
+            ProtocolError: if the bytes are not a batch of `size` messages.
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise ConfigurationError(f"data must be bytes, got {type(data).__name__}")

@@ -10,12 +10,15 @@ import pytest
 from pulsar_encore import Client
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
-# Pages whose programs need sockets, threads or processes.
+# Tests of pages with programs that need sockets, threads or processes.
 _REAL: tuple[str, ...] = (
     "test_authentication_page.py",
     "test_dead_letters_page.py",
+    "test_leases_page.py",
     "test_migrating_page.py",
     "test_pub_sub_program.py",
+    "test_spilling_page.py",
+    "test_state_page.py",
     "test_transports_page.py",
 )
 

@@ -16,8 +16,8 @@ PAGES = sorted(
 )
 TESTS = Path(__file__).parent
 
-#: Pages whose blocks other tests run, or none yet.
-ELSEWHERE = {"leases.md", "spark-triage.md", "spark.md", "spilling.md", "state.md", "testing.md"}
+#: Blocks that need Java run in `integration/spark/test_docs_pages.py`.
+ELSEWHERE = {"spark-triage.md", "spark.md"}
 
 
 @pytest.mark.parametrize("page", PAGES)

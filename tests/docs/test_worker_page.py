@@ -55,7 +55,7 @@ async def archive(value: Any) -> None: ...
 def names(
     client: Client, transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Any]]:
-    """The names that the blocks use. Each worker stops by itself, as by a signal."""
+    """The names that the blocks use. Each worker stops after a while, as at a signal."""
     for kind in (encore.Worker, encore.BatchWorker):
         monkeypatch.setattr(encore, kind.__name__, _stopping(kind))
     monkeypatch.setattr(encore, "Client", lambda url: Client(url, transport=transport))

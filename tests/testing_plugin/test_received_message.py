@@ -71,6 +71,12 @@ def test_a_schema_encodes_the_value_and_decodes_it() -> None:
     assert message.value() == "grüße"
 
 
+def test_a_made_message_with_a_value_and_no_schema_has_the_given_properties() -> None:
+    message = testing.message({"total": 5}, key="k", properties={"region": "eu"})
+    assert message.value() == {"total": 5}
+    assert (message.partition_key(), message.properties()) == ("k", {"region": "eu"})
+
+
 def test_a_message_without_a_value_is_null() -> None:
     message = testing.message(None)
     assert message.has_null_value()

@@ -16,6 +16,14 @@ from ..values.pulsar_enum import PulsarEnum
 
 
 class ConsumerType(PulsarEnum):
+    """How the consumers of a subscription share its messages.
+
+    - Exclusive: there is one consumer.
+    - Shared: each message goes to any of the consumers, in no order.
+    - Failover: one consumer of each partition is active, and the others are on standby.
+    - KeyShared: the messages of a key go to one consumer.
+    """
+
     Exclusive = 0
     Shared = 1
     Failover = 2
@@ -23,17 +31,23 @@ class ConsumerType(PulsarEnum):
 
 
 class InitialPosition(PulsarEnum):
+    """Where a new subscription begins: with new messages, or with the oldest stored message."""
+
     Latest = 0
     Earliest = 1
 
 
 class RegexSubscriptionMode(PulsarEnum):
+    """The kinds of topics that a pattern matches."""
+
     PersistentOnly = 0
     NonPersistentOnly = 1
     AllTopics = 2
 
 
 class CompressionType(PulsarEnum):
+    """How a producer compresses payloads."""
+
     NONE = 0
     LZ4 = 1
     ZLib = 2
@@ -42,17 +56,29 @@ class CompressionType(PulsarEnum):
 
 
 class PartitionsRoutingMode(PulsarEnum):
+    """The partition of a message without a key: always the same, in turn, or by a router."""
+
     UseSinglePartition = 0
     RoundRobinDistribution = 1
     CustomPartition = 2
 
 
 class BatchingType(PulsarEnum):
+    """The messages that share a batch: in the order of sending, or those with the same key."""
+
     Default = 0
     KeyBased = 1
 
 
 class ProducerAccessMode(PulsarEnum):
+    """Whether other producers may publish to the topic.
+
+    - Shared: any number of producers may.
+    - Exclusive: creation fails if there is another producer.
+    - WaitForExclusive: creation waits until the other producer is gone.
+    - ExclusiveWithFencing: the other producers are closed.
+    """
+
     Shared = 0
     Exclusive = 1
     WaitForExclusive = 2
@@ -60,6 +86,13 @@ class ProducerAccessMode(PulsarEnum):
 
 
 class ConsumerCryptoFailureAction(PulsarEnum):
+    """The handling of a message that cannot be decrypted.
+
+    - FAIL: it is not delivered, and not acked.
+    - DISCARD: it is acked and not delivered.
+    - CONSUME: it is delivered encrypted, with its `EncryptionContext`.
+    """
+
     FAIL = 0
     DISCARD = 1
     CONSUME = 2

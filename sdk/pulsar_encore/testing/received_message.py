@@ -16,6 +16,7 @@ from ..options.checks import integer, string_map, topic_name
 from ..transport.native.consumer.message_views import PlainMessage
 from ..values.message_id import MessageId
 from ..values.topic_names import full_name, partition_of
+from ..wire import pulsar_pb2 as pb
 from .stored_entries import entry_body
 from .stored_letters import entry_reader
 
@@ -80,7 +81,7 @@ def message(
     assert isinstance(raw, PlainMessage)  # neither a batch nor compressed
     decoder = bind(schema, reads=True)
     if schema is None and value is not None and not isinstance(value, bytes):
-        raw, decoder = _WithoutPayload(name, raw.body, value), _GivenValue(value)
+        raw, decoder = _WithoutPayload(name, raw.entry_metadata, value), _GivenValue(value)
     message_id = MessageId(partition_of(name), 0, number, topic=name)
     return Message.of_reader(raw, decoder, message_id, count)
 
@@ -90,8 +91,8 @@ class _WithoutPayload(PlainMessage):
 
     __slots__ = ("_value",)
 
-    def __init__(self, topic: str, body: bytes, value: object) -> None:
-        super().__init__(topic, body)
+    def __init__(self, topic: str, metadata: pb.MessageMetadata, value: object) -> None:
+        super().__init__(topic, b"", metadata, b"")
         self._value = value
 
     def data(self) -> bytes:

@@ -43,7 +43,7 @@ class ServiceInfo:
 
     @property
     def authentication(self) -> Any:
-        """The argument: an Authentication of this package or of `pulsar-client`, or None."""
+        """An Authentication of this package or of `pulsar-client`, or None, as it was passed."""
         return self._authentication
 
     @property

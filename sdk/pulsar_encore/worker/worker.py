@@ -419,7 +419,7 @@ class Worker(Generic[T]):
 
     @property
     def held(self) -> int:
-        """Number of messages that are in this worker: ready, running, waiting or being settled."""
+        """How many messages this worker has that are ready, running, waiting or being settled."""
         return 0 if self._session is None else len(self._session.core)
 
     # In the background

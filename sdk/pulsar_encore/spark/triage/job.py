@@ -374,7 +374,7 @@ def triage(
         HaltedError: if the triage was asked to end. Spark's own error may be raised instead,
             because its jobs are cancelled.
         pyspark.errors.PySparkException: if reading, storing or sending failed. With a checkpoint,
-        the next run continues from it.
+            the next run continues from it.
 
     Example:
         Store new letters and replay those of one failure::
