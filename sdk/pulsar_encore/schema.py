@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     schemas = import_module(".transport.stock.record_schemas", __package__)
     globals().update({each: getattr(schemas.classes, each) for each in __all__})
-    globals().update(JsonSchema=schemas.JsonSchema, AvroSchema=schemas.AvroSchema)
+    globals().update(schemas.record_schemas)
     return globals()[name]
 
 

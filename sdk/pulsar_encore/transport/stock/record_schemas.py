@@ -29,19 +29,27 @@ class _RecordSchemaType(type):
         return super().__subclasscheck__(kind)
 
 
-class JsonSchema(classes.JsonSchema, metaclass=_RecordSchemaType):  # type: ignore[misc]
+class _JsonSchema(classes.JsonSchema, metaclass=_RecordSchemaType):  # type: ignore[misc]
     __doc__ = classes.JsonSchema.__doc__
     __module__ = _HERE
+    __qualname__ = "JsonSchema"
 
     def __init__(self, record_cls: Any) -> None:
         check_record("JsonSchema", record_cls)
         super().__init__(record_cls)
 
 
-class AvroSchema(classes.AvroSchema, metaclass=_RecordSchemaType):  # type: ignore[misc]
+class _AvroSchema(classes.AvroSchema, metaclass=_RecordSchemaType):  # type: ignore[misc]
     __doc__ = classes.AvroSchema.__doc__
     __module__ = _HERE
+    __qualname__ = "AvroSchema"
 
     def __init__(self, record_cls: Any, schema_definition: Any = None) -> None:
         check_record("AvroSchema", record_cls)
         super().__init__(record_cls, schema_definition)
+
+
+# Their bases are untyped, so `schema.pyi` declares them for type checkers.
+record_schemas: Final[dict[str, Any]] = {"JsonSchema": _JsonSchema, "AvroSchema": _AvroSchema}
+for _name, _schema in record_schemas.items():
+    _schema.__name__ = _name
