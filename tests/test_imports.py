@@ -206,6 +206,7 @@ PRIVATE_ALLOWED = {
     ("message.py", "message._id"),
     ("message.py", "message._raw"),
     ("message.py", "message._schema"),
+    ("consumer/consumer.py", "message._delivery_number"),
     ("consumer/consumer.py", "message._entry"),
     ("consumer/consumer.py", "message._index"),
     ("eventloop/process.py", "task._log_destroy_pending"),

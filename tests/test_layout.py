@@ -25,11 +25,15 @@ COUNTS = Path("tests/private_reads.txt")
 #: A word in "ing" that may be part of a name, and why it is not a gerund for an activity.
 ALLOWED_WORDS = {
     "batching": "the batching of a producer is a feature with this name",
+    "coming": "a page of the documentation: Coming from Kafka, NATS or Pub/Sub",
     "encoding": "a noun: the encoding of a message",
     "failing": "an adjective: these parts fail",
     "forwarding": "the glossary's word for a message on its way to a letter topic",
     "incoming": "an adjective",
+    "logging": "the name of Python's module",
+    "migrating": "a page of the documentation, and the test of its blocks",
     "missing": "an adjective",
+    "ordering": "a noun: the order of messages, and a page of the documentation",
     "outgoing": "an adjective",
     "packing": "the packing of partly acknowledged batches is a feature with this name",
     "pending": "an adjective",
@@ -39,6 +43,7 @@ ALLOWED_WORDS = {
     "spilling": "a public name: `SpillingIndex`",
     "testing": "a public package: `pulsar_encore.testing`",
     "tracking": "a noun: the tracking state of a topic",
+    "troubleshooting": "a page of the documentation, and the test of its blocks",
     "waiting": "an adjective",
 }
 #: Programs that a user could have written; their names are theirs.

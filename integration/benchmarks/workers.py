@@ -21,7 +21,6 @@ from typing import Any, Final
 import psutil
 
 import pulsar_encore as encore
-from pulsar_encore.testing import BrokerThread
 
 from .processes import broker, fresh_topic
 
@@ -110,33 +109,30 @@ async def throughput(url: str, messages: int) -> None:
                 print(f"  {name:40} {median:10,.0f}/s  {median / plain:5.2f} of the plain loop")
 
 
-async def idle(workers: int) -> None:
+async def idle(url: str, workers: int) -> None:
     """Print the memory of each of many idle workers on one client, each with a topic of its own."""
     process = psutil.Process()
-    with BrokerThread() as in_thread:
-        async with encore.Client(in_thread.url) as client:
+    async with encore.Client(url) as client:
 
-            async def nothing(payload: bytes) -> None: ...
+        async def nothing(payload: bytes) -> None: ...
 
-            async def started(number: int) -> encore.Worker[Any]:
-                worker = encore.Worker(client, f"idle-{number}", "s", nothing)
-                await worker.__aenter__()
-                return worker
+        async def started(number: int) -> encore.Worker[Any]:
+            worker = encore.Worker(client, f"idle-{number}", "s", nothing)
+            await worker.__aenter__()
+            return worker
 
-            running = [await started(0)]
-            gc.collect()
-            before = process.memory_info().rss
-            for first in range(1, workers, 50):
-                last = min(first + 50, workers)
-                running += await asyncio.gather(*map(started, range(first, last)))
-            gc.collect()
-            taken = (process.memory_info().rss - before) / (workers - 1)
-            print(
-                f"{workers} idle workers: {taken / 1024:.1f} KiB each, the broker's part included"
-            )
-            for worker in running:
-                worker.stop()
-            await asyncio.gather(*(worker.__aexit__(None, None, None) for worker in running))
+        running = [await started(0)]
+        gc.collect()
+        before = process.memory_info().rss
+        for first in range(1, workers, 50):
+            last = min(first + 50, workers)
+            running += await asyncio.gather(*map(started, range(first, last)))
+        gc.collect()
+        taken = (process.memory_info().rss - before) / (workers - 1)
+        print(f"{workers} idle workers: {taken / 1024:.1f} KiB each")
+        for worker in running:
+            worker.stop()
+        await asyncio.gather(*(worker.__aexit__(None, None, None) for worker in running))
 
 
 def main() -> None:
@@ -147,10 +143,10 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--idle", type=int, default=0)
     given = parser.parse_args()
-    if given.idle:
-        asyncio.run(idle(given.idle))
-    else:
-        with broker(given.url) as url:
+    with broker(given.url) as url:
+        if given.idle:
+            asyncio.run(idle(url, given.idle))
+        else:
             asyncio.run(throughput(url, given.messages))
 
 

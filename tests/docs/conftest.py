@@ -11,7 +11,13 @@ from pulsar_encore import Client
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
 # Pages whose programs need sockets, threads or processes.
-_REAL: tuple[str, ...] = ()
+_REAL: tuple[str, ...] = (
+    "test_authentication_page.py",
+    "test_dead_letters_page.py",
+    "test_migrating_page.py",
+    "test_pub_sub_program.py",
+    "test_transports_page.py",
+)
 
 
 def pytest_asyncio_loop_factories(

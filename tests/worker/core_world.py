@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from random import Random
 from typing import Any, TypeAlias
@@ -141,6 +141,7 @@ class World:
                 continue
             if not (self.is_away and call.is_hit):
                 yield ("succeed", name)
+                yield ("ack", name)  # the same, and settled in one step
             if call.is_hit:
                 yield ("outage", name)
             for what in ("bug", "reject", "later"):
@@ -285,6 +286,11 @@ class World:
         self.event += 1
         was_limited = self.core.is_breaker_open or self.core.is_reject_limit_reached
         is_probe = self.core.is_breaker_open and job in self.tried
+        if what == "ack":
+            self.settling[name] = self._expected("succeed", call)
+            self.core.acked(job, self.now_ms)
+            self._left(name)
+            return
         expected = self._expected(what, call)
         results: dict[str, Result] = {
             "succeed": Succeeded(),
@@ -344,8 +350,12 @@ class World:
         return Hold(due_ms, True, error)
 
     def _settled(self, name: str) -> None:
+        self.core.settled(self.jobs[name], self.now_ms)
+        self._left(name)
+
+    def _left(self, name: str) -> None:
         action = self.settling.pop(name)
-        self.core.settled(self.jobs.pop(name), self.now_ms)
+        del self.jobs[name]
         self.due.pop(name, None)
         if isinstance(action, Nack):
             self.attempts[name] += 1
@@ -483,7 +493,7 @@ class Freezer:
     def job(self, job: Job) -> Hashable:
         return job.message, tuple(
             self.value(getattr(job, name), name)
-            for name in Job.__slots__
+            for name in (each.name for each in fields(Job))
             if name not in ("due_ms", "message", *self.LEFT_OUT)
         )
 

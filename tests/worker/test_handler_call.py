@@ -14,6 +14,7 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.testing import run
 from pulsar_encore.worker.handler_call import HandlerCall, HandlerKind
+from pulsar_encore.worker.slots import Returned, Slots
 
 MESSAGE: Any = object()  # handlers get this object itself
 
@@ -21,6 +22,26 @@ MESSAGE: Any = object()  # handlers get this object itself
 async def called(call: HandlerCall, value: Any, message: Any, emit: Any = None) -> Any:
     """Call a handler in the context of its task, as a worker does."""
     return await call.call(value, message, emit)
+
+
+class JobOf:
+    def __init__(self, message: Any) -> None:
+        self.message = message
+
+
+async def called_in_slot(call: HandlerCall, message: Any) -> Any:
+    """Call a handler in a slot, which the current message is read from."""
+    jobs, done = [JobOf(message)], asyncio.get_running_loop().create_future()
+    slots: Slots[Any] = Slots(
+        1,
+        lambda: jobs.pop() if jobs else None,
+        lambda job: call.call(1, job.message),
+        lambda _, result: done.set_result(result),
+    )
+    slots.wake()
+    result = await done
+    assert isinstance(result, Returned), result
+    return result.value
 
 
 async def one(value: Any) -> Any:
@@ -286,7 +307,7 @@ def test_the_current_message_is_the_one_whose_handler_runs() -> None:
         return (encore.current_message(), await asyncio.create_task(inner()), in_thread)
 
     async def call(message: Any) -> Any:
-        return await called(HandlerCall(handler), 1, message)
+        return await called_in_slot(HandlerCall(handler), message)
 
     async def main() -> None:
         first, second = object(), object()
@@ -302,7 +323,7 @@ def test_a_handler_in_a_thread_sees_its_message() -> None:
         assert threading.current_thread() is not threading.main_thread()
         return encore.current_message()
 
-    assert run(called(HandlerCall(handler), 1, MESSAGE)) is MESSAGE
+    assert run(called_in_slot(HandlerCall(handler), MESSAGE)) is MESSAGE
 
 
 def test_a_handler_is_called_in_one_event_loop_after_another() -> None:

@@ -24,6 +24,7 @@ import pulsar_encore as encore
 from pulsar_encore import Client, Consumer, Message
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+from pulsar_encore.worker import worker_session
 
 ORDERS = ["none", "key", "partition"]
 
@@ -120,6 +121,8 @@ async def test_a_message_is_acked_after_an_unexpected_error(
         pass
 
     monkeypatch.setattr(Consumer, "acknowledge", failing)
+    monkeypatch.setattr(worker_session, "acknowledge_held", failing)
+    failures.append(RuntimeError("unexpected"))
     transport.put(TOPIC, b"x")
     async with running(client, handler, order="key") as worker:
         await until(lambda: not failures)

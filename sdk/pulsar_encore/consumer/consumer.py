@@ -228,6 +228,9 @@ class Consumer(Generic[T_co]):
             raise ConfigurationError("give timeout or timeout_millis, not both")
         return await self._queue.get(wait_ms / 1000)
 
+    def _receive_now(self) -> Message[T_co] | None:
+        return self._queue.take()
+
     async def receive_highest(self, rank: Callable[[str], int]) -> Message[T_co]:
         """As `receive`, but arrived messages of the topic with the highest rank come first.
 
@@ -422,6 +425,23 @@ class Consumer(Generic[T_co]):
         if isinstance(message, (list, tuple)):
             return self._calls.ack_now(message)
         return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
+
+    def _acknowledge_held(self, message: Message) -> bool:
+        entry = message._entry
+        if entry is not None and entry.live and self._status.refusal is None:
+            state = entry.topic_state
+            if state.owner is self._fast_ack_owner:  # the fast path of `acknowledge`
+                index = message._index
+                if not state.holds(entry, index, message._delivery_number):
+                    return False
+                unsent = state.ack(entry, index)
+                if unsent:
+                    self._acks.added(state, unsent)
+                return True
+        if not self.holds(message):
+            return False
+        self.acknowledge(message)
+        return True
 
     @settles
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
@@ -1132,6 +1152,23 @@ class Consumer(Generic[T_co]):
     def _retrieve(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self._logger.debug("background call failed: %r", task.exception())
+
+
+def receive_now(consumer: Consumer[Any]) -> Message | None:
+    """Return the next message if it has arrived, else None.
+
+    For a caller on the consumer's loop that has awaited `receive` before, so that other tasks run.
+    """
+    return consumer._receive_now()
+
+
+def acknowledge_held(consumer: Consumer[Any], message: Message) -> bool:
+    """Ack a message on the consumer's loop if the consumer holds it; return False otherwise.
+
+    Raises:
+        MessageNotHeldError: if the message belongs to another consumer.
+    """
+    return consumer._acknowledge_held(message)
 
 
 def _position(messageid: Any) -> MessageId:

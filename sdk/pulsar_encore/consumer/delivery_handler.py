@@ -118,7 +118,9 @@ class DeliveryHandler:
         """Queue the leading messages that need no check of their own."""
         state = self._topic_states.by_number[run.topic_number]
         entries: list[Entry] = []
-        if self._arrivals is None:
+        # The dead-letter policy has nothing to decide about a first delivery, but a letter may be
+        # early.
+        if self._arrivals is None or not state.letters:
             entries = state.arrive_first(run.positions)
         count = len(entries)
         if count:

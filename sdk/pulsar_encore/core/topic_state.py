@@ -37,7 +37,7 @@ class TopicState(TopicRelease):
         """
         # The fast path: the application acks a message that it holds, and nothing else waits for
         # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
-        if entry.state[index] == HELD and not self.special:
+        if entry.state[index] == HELD and not (self.special or self.attempts.failures):
             entry.state[index] = ACKED
             entry.unacked = left = entry.unacked - 1
             entry.active = active = entry.active - 1
@@ -84,7 +84,7 @@ class TopicState(TopicRelease):
         return 1
 
     def ack_each(self, entry: Entry, indexes: Sequence[int]) -> int:
-        if self.special:
+        if self.special or self.attempts.failures:
             return sum(self.ack(entry, index) for index in indexes)
         last = next((index for index in reversed(indexes) if entry.state[index] != ACKED), None)
         if last is None:
@@ -287,7 +287,6 @@ class TopicState(TopicRelease):
         entry.fail_in_place(index)
         self.end_timeout(entry, index)
         self._observer.failed_in_place(entry, index)
-        self.special = True  # an ack has to forget the failures
 
     # Ordered leases
 

@@ -23,8 +23,8 @@ class TopicTracking:
 
     Attributes:
         special: True if acking a held message needs more than the fast path: the topic is
-            non-persistent, an ack timeout runs, failures or durable state are remembered, or a
-            message is held back. Read for every message.
+            non-persistent, an ack timeout runs, it has durable state, or a message is held back.
+            Read for every message. Remembered failures need more than the fast path as well.
         era: Number of seeks so far; records of an earlier era mean nothing.
         acked, redelivered: Counts of acked messages, without the originals of letters, and of
             messages that the broker was asked for again.
@@ -90,7 +90,7 @@ class TopicTracking:
         self._observer = Observer()
         if self.durable is not None:
             self._observer = DurableObserver(self.durable, self.attempts)
-        self.special: bool = self.volatile or remembers or self._observer.has_records
+        self.special: bool = self.volatile or self._observer.has_records
 
     @property
     def unacked(self) -> int:
@@ -119,8 +119,7 @@ class TopicTracking:
     def clear_special(self) -> None:
         """Use the fast path for acks again if nothing special is left."""
         remembered = len(self.timeouts) or self._observer.has_records or len(self.ordered)
-        remembered = remembered or len(self.attempts.failures)
-        if not (self.volatile or self.attempts.remembers or remembered):
+        if not (self.volatile or remembered):
             self.special = False
 
     # The end of a record

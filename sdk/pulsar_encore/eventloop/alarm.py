@@ -17,6 +17,12 @@ def now_ms(loop: asyncio.AbstractEventLoop) -> int:
     return int(loop.time() * 1000)
 
 
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the loop's clock in seconds, without the call around it on the common loops."""
+    is_common = type(loop).time is asyncio.BaseEventLoop.time
+    return time.monotonic if is_common else loop.time
+
+
 def due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
     """Return a due time on that clock that is never early: the current time is rounded up."""
     return math.ceil(loop.time() * 1000) + delay_ms

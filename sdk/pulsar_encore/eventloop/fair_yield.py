@@ -8,9 +8,10 @@ message it would starve every other task. All callers of one queue therefore sha
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Final
+
+from .alarm import clock_of
 
 #: Seconds. Long compared with a pass of the loop (20 us), short compared with what a task can wait.
 SLICE_S: Final = 0.004
@@ -34,9 +35,7 @@ class FairYield:
         self._ending = False
         self._held = 0
         self.checked: bool = False
-        # Read for each message: the clock of the common loops, without the call around it.
-        common = type(loop).time is asyncio.BaseEventLoop.time
-        self.clock: Callable[[], float] = time.monotonic if common else loop.time
+        self.clock: Callable[[], float] = clock_of(loop)  # read for each message
         self.ends: float = 0.0
         self._begin()
 

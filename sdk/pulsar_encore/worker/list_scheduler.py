@@ -21,7 +21,7 @@ from .scheduler import BLOCKED, READY, RUNNING, DueJobs, Group, Job, Scheduler
 __all__ = ["ListJob", "ListScheduler", "MessageList"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ListJob(Job):
     """One received message in a worker that passes lists to its handler.
 
@@ -167,7 +167,7 @@ class ListScheduler(Scheduler):
 
     def _end_gathering(self, head: Job) -> None:
         if not head.called:
-            self.unstarted -= 1  # `_enqueue` counts it again
+            self.unstarted: int = self.unstarted - 1  # `_enqueue` counts it again
         super()._enqueue(head)
 
     # Lists

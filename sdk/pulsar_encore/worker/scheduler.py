@@ -68,7 +68,9 @@ STATE_NAMES: Final = (
 )
 
 
-@dataclass(slots=True, eq=False)
+# Without slots: most fields keep the defaults of the class, and setting each would take half of the
+# time to make a job.
+@dataclass(eq=False)
 class Job:
     """One received message in a worker.
 
@@ -143,6 +145,8 @@ class DueJobs:
 
     def pop(self, now_ms: int) -> Job | None:
         """Remove and return the next due job, None before the next due time."""
+        if not self._heap:
+            return None
         due_ms = self.next_due()
         if due_ms is None or due_ms > now_ms:
             return None
@@ -188,8 +192,14 @@ class ReadyQueue:
     def discard(self, job: Job) -> None:
         del (self._retries if job.is_retry else self._firsts)[job]
 
-    def started(self, job: Job) -> None:
-        self._is_retry_next = not job.is_retry
+    def take(self, job: Job) -> None:
+        """Remove a job, because it starts."""
+        if job.is_retry:
+            del self._retries[job]
+            self._is_retry_next = False
+        else:
+            del self._firsts[job]
+            self._is_retry_next = True
 
     def next(self) -> Job | None:
         """Return the job that starts next, and leave it in the queue."""
@@ -235,6 +245,7 @@ class Scheduler:
         self.trials: int = 0
         self._last_trials = 0
         self._ready: dict[int, ReadyQueue] = {}
+        self._only: ReadyQueue | None = None  # the value of `_ready`, if there is one
         self._priorities: list[int] = []  # negated, in ascending order
         # By topic, the topic that waited longest first; None while there is one priority.
         self._topics: OrderedDict[str, ReadyQueue] | None = None
@@ -251,7 +262,7 @@ class Scheduler:
 
     @property
     def has_ready(self) -> bool:
-        return any(self._ready.values())
+        return bool(self._only) if self._only is not None else any(self._ready.values())
 
     @property
     def set_aside(self) -> int:
@@ -290,6 +301,8 @@ class Scheduler:
 
     def next_job(self) -> Job | None:
         """Return the ready job that starts next, and leave it ready."""
+        if self._only is not None:
+            return self._only.next()
         queue, is_choice = self._best()
         if is_choice and self._starts == FAIR_START - 1 and self._topics:
             queue = next(iter(self._topics.values()))
@@ -304,15 +317,18 @@ class Scheduler:
         if state == SET_ASIDE:
             del self._set_aside[job]
             return
-        if self._topics is not None:
+        topics = self._topics
+        if topics is not None:
             # Only starts with a choice between priorities count, so that a topic of low priority
             # never sees more than nine starts of others.
             if self._best()[1]:
                 self._starts = (self._starts + 1) % FAIR_START
-            self._topics[job.topic].started(job)
-            self._topics.move_to_end(job.topic)
-        self._ready[job.priority].started(job)
-        self._dequeue(job)
+            topics[job.topic].take(job)
+            if topics[job.topic]:
+                topics.move_to_end(job.topic)
+            else:
+                del topics[job.topic]
+        self._take_ready(job)
 
     def wait(self, job: Job, due_ms: int) -> None:
         """Let a job that failed wait for its due time, as the head of its group."""
@@ -396,6 +412,11 @@ class Scheduler:
         if not job.called:
             self.unstarted += 1
 
+    def _take_ready(self, job: Job) -> None:
+        self._ready[job.priority].take(job)
+        if not job.called:
+            self.unstarted -= 1
+
     def _dequeue(self, job: Job) -> None:
         self._ready[job.priority].discard(job)
         if self._topics is not None:
@@ -413,8 +434,9 @@ class Scheduler:
                 for job in queue:
                     self._enqueue_by_topic(job)
         insort(self._priorities, -priority)
-        self._ready[priority] = ReadyQueue()
-        return self._ready[priority]
+        self._ready[priority] = queue = ReadyQueue()
+        self._only = queue if len(self._ready) == 1 else None
+        return queue
 
     def _enqueue_by_topic(self, job: Job) -> None:
         assert self._topics is not None

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import coroutine
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from ..eventloop.alarm import Alarm
+from ..eventloop.alarm import Alarm, clock_of
 from ..eventloop.close_once import seen
 from .abandoned_tasks import abandon
 from .loop_watchdog import LoopWatchdog
@@ -88,8 +88,14 @@ class _Call:
         self.deadline_s = deadline_s  # of its timeout; once it is cancelled, of being stuck
 
 
-# The call of the current context. Tasks that a handler starts inherit it.
+# The call of the current context. Tasks and threads that a handler starts inherit it.
 _call: ContextVar[_Call | None] = ContextVar("pulsar_encore_call", default=None)
+
+
+def current_job() -> Any:
+    """Return the job whose handler runs in the current context, or None outside a handler."""
+    call = _call.get()
+    return None if call is None else call.job
 
 
 class Slots(Generic[J]):
@@ -124,6 +130,7 @@ class Slots(Generic[J]):
         name: str = "pulsar-encore handler",
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
         self._size = size
         self._next_job = next_job
         self._run = run
@@ -160,7 +167,7 @@ class Slots(Generic[J]):
             self._filling = False
 
     def _start(self, job: J) -> None:
-        now = self._loop.time()
+        now = self._clock()
         call = _Call(job, now, now + self._timeout_s)
         if not self._running and self._watchdog is not None:
             self._watchdog.enter()

@@ -225,6 +225,7 @@ class WorkerCore:
         self._max_bytes = max_bytes
         self._held_limit = held_limit
         self._rng = rng
+        self._has_max_age = retry.max_age_ms is not None
         self._breaker = None if breaker is None else BreakerState(breaker)
         self._rejects = RejectStreak(reject_limit)
         self._scheduler = Scheduler()
@@ -257,7 +258,7 @@ class WorkerCore:
         self._taken_for_trial += 1
         is_ready = self._scheduler.add(job)
         # A blocked message is checked when it would start, so that its group stays in order.
-        if is_ready:
+        if is_ready and (job.is_attempt_exact or self._has_max_age):
             action = self._verdict_before_call(job, now_ms)
             if action is not None:
                 self._scheduler.take(job)
@@ -285,6 +286,8 @@ class WorkerCore:
                 job = scheduler.next_set_aside()
             if job is None:
                 return None
+            if not (job.is_attempt_exact or self._has_max_age):
+                break
             action = self._verdict_before_call(job, now_ms)
             if action is None:
                 break
@@ -299,7 +302,8 @@ class WorkerCore:
         job.called = True
         self._running += 1
         self._running_bytes += job.size
-        job.has_proof = 0 < job.outage_at < self._proof
+        if job.outage_at:
+            job.has_proof = job.outage_at < self._proof
         self._events += 1
         job.started_at = self._events
         return job
@@ -335,6 +339,20 @@ class WorkerCore:
             self._settle(job, action)
         self._update_trials()
         return action
+
+    def acked(self, job: Job, now_ms: int) -> None:
+        """Note a handler call that has succeeded, and whose message is acked already.
+
+        It is the short form of `finished` and `settled` for nearly every message.
+        """
+        assert job.state == RUNNING, f"the job is {STATE_NAMES[job.state]}"
+        self._now_ms = now_ms
+        self._running -= 1
+        self._running_bytes -= job.size
+        self._succeeded(job)
+        self._leave(job)
+        if self._scheduler.trials:
+            self._update_trials()
 
     def settled(self, job: Job, now_ms: int) -> None:
         """The action of a job is done: the job leaves. Without effect for a removed job."""
@@ -510,10 +528,13 @@ class WorkerCore:
     # Results
 
     def _succeeded(self, job: Job) -> None:
-        self._proof = max(self._proof, job.started_at)
-        self._rejects.succeeded()
-        if self._breaker is not None:
-            self._breaker.succeeded(was_probe=self._is_trial(job))
+        if job.started_at > self._proof:
+            self._proof = job.started_at
+        if self._rejects.in_row:
+            self._rejects.succeeded()
+        breaker = self._breaker
+        if breaker is not None and breaker.error is not None:  # a failure since the last success
+            breaker.succeeded(was_probe=self._is_trial(job))
 
     def _failed(self, job: Job, error: BaseException, now_ms: int) -> Action:
         """Decide about a failure. The caller drops the action if the message is lost."""

@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..client import logger_of
+from ..consumer.consumer import acknowledge_held, receive_now
 from ..errors import (
     ClosedError,
     ConfigurationError,
@@ -22,7 +23,7 @@ from ..errors import (
     SchemaVersionError,
     UnreadableError,
 )
-from ..eventloop.alarm import Alarm, now_ms, wall_now_ms
+from ..eventloop.alarm import Alarm, clock_of, now_ms, wall_now_ms
 from ..letters.property_names import REAL_TOPIC
 from ..message import Message, batch_of, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
@@ -101,6 +102,7 @@ class Session:
         self.stopping: asyncio.Event = stopping
         self._failed = failed
         self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
         self._priorities = options.priorities
         self._topics: dict[str, tuple[int, bool]] = {}
         self.order: Order = Order(options.order)
@@ -176,7 +178,8 @@ class Session:
         self._receiver = self._loop.create_task(self._receive())
 
     async def _receive(self) -> None:
-        core, room, receive_next = self.core, self._room, self._receive_next
+        core, room, consumer = self.core, self._room, self.consumer
+        receive_next = self._receive_next
         try:
             while True:
                 wanted = core.demand()
@@ -184,10 +187,11 @@ class Session:
                     room.clear()
                     await room.wait()
                     continue
-                for _ in range(min(wanted, self._refill)):  # `demand` is asked once for them
-                    self._take(await receive_next())
-                    if core.takes_nothing:
+                self._take(await receive_next())
+                for _ in range(min(wanted, self._refill) - 1):  # `demand` is asked once for all
+                    if core.takes_nothing or (message := receive_now(consumer)) is None:
                         break
+                    self._take(message)
         except ClosedError as error:
             if not self.stopping.is_set():
                 self._failed(error)
@@ -208,7 +212,7 @@ class Session:
         return max(self._priorities.values()) if may_be_letters else priority
 
     def _take(self, message: Message) -> None:
-        topic, now = message.topic_name(), now_ms(self._loop)
+        topic, now = message.topic_name(), int(self._clock() * 1000)
         standby = self.standby
         if standby is not None and standby.keeps(topic, message):
             if not standby.is_known(topic):
@@ -236,6 +240,7 @@ class Session:
         action = self.core.received(job, now)
         if action is not None:
             self._act(job, action)
+        # Before the next message, so that messages start in the order of their arrival.
         self.slots.wake()
 
     def _assume_active(self, topic: str) -> None:
@@ -302,7 +307,7 @@ class Session:
     def _next_job(self) -> Job | None:
         if self.stopping.is_set() and not self._is_ending_batches:
             return None
-        now = now_ms(self._loop)
+        now = int(self._clock() * 1000)
         job = self.core.start(now)
         if self._has_early_verdicts:
             self._alarm.at(self.core.next_wake_ms(now))
@@ -377,6 +382,8 @@ class Session:
         return made
 
     def _finished(self, job: Job, result: SlotResult) -> None:
+        if type(result) is Returned and self._acked(job):
+            return
         if type(result) is Cancelled and self._is_deferred(result, partial(self._finished, job)):
             return
         core, now = self.core, now_ms(self._loop)
@@ -417,17 +424,39 @@ class Session:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if action is not None:
             self._act(job, action)
-        if not self._room.is_set():
-            wanted = core.demand()
-            # Several messages at once, because waking the receiver costs a task's step. A worker
-            # without a ready message does not wait for them.
-            if wanted >= self._refill or (wanted > 0 and not core.has_ready):
-                self._room.set()
+        self._make_room()
         if type(action) is not Ack:  # after an ack, nothing becomes due earlier
             self._alarm.at(core.next_wake_ms(now))
             self._limit_log.note(core)
         elif self._limit_log.in_force:
             self._limit_log.note(core)
+
+    def _acked(self, job: Job) -> bool:
+        """Ack a processed message; return False if its end is less simple than nearly always."""
+        if self._verdicts or self._detached or self.on_outcome is not None:
+            return False
+        try:
+            if job.state != RUNNING or not acknowledge_held(self.consumer, job.message):
+                return False
+        except Exception:
+            return False  # the other way logs the error, and tries again later
+        self._succeeded += 1
+        self.core.acked(job, int(self._clock() * 1000))
+        if not self._room.is_set():
+            self._make_room()
+        if self._limit_log.in_force:
+            self._limit_log.note(self.core)
+        return True
+
+    def _make_room(self) -> None:
+        """Wake the receiver, if the core takes messages.
+
+        It takes several at once, because waking it costs a task's step. But a worker without a
+        ready message does not wait until it can take several.
+        """
+        wanted = self.core.demand()
+        if wanted >= self._refill or (wanted > 0 and not self.core.has_ready):
+            self._room.set()
 
     def _outcome(
         self,

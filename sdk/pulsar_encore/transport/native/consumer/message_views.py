@@ -240,9 +240,13 @@ class BatchMessage(_View, tuple[Batch, int]):
 
     def has_null_value(self) -> bool:
         batch, at = self
-        (size,) = _U32.unpack_from(batch.buffer, at)
-        head = batch.buffer[at + 4 : at + 4 + size]
-        if _SINGLE_NULL_VALUE not in head and _NULL_VALUE not in head:
+        buffer = batch.buffer
+        (size,) = _U32.unpack_from(buffer, at)
+        if size < 4:  # the payload size, which is required, and `null_value` take two bytes each
+            return False
+        at += 4
+        end = at + size
+        if buffer.find(_SINGLE_NULL_VALUE, at, end) < 0 and buffer.find(_NULL_VALUE, at, end) < 0:
             return False
         return self.metadata.null_value
 
