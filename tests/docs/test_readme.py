@@ -19,8 +19,9 @@ def test_the_readme_has_at_most_160_lines_and_1200_words() -> None:
 
 
 def test_a_reader_of_the_readme_bills_an_order_and_ends_the_worker(tmp_path: Path) -> None:
-    port = str(free_port())
-    with PageShell(tmp_path, {"6650": port}, installed_environment()) as shell:
+    billed = "until grep -q charged output.log; do sleep 0.1; done"
+    values = {"6650": str(free_port()), "sleep 1": billed}
+    with PageShell(tmp_path, values, installed_environment()) as shell:
         follow("../README.md", shell, installed=True)  # `wait` fails if the worker does
         shell.type("kill %1")
         assert "charged 20 to Ada" in shell.output()

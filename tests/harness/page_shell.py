@@ -160,9 +160,9 @@ def follow(page: str, shell: PageShell, *, installed: bool) -> None:
             shell.save(block)
         elif language == "text":
             shell.expect(block.code)
-        elif "pip install" not in block.code:
+        elif language == "sh" and "pip install" not in block.code:
             shell.type(block.code)
-        elif not installed:
+        elif language == "sh" and not installed:
             shell.type(block.code, within=INSTALL_S)
             (inner,) = (each.parent for each in shell.folder.glob("*/.venv"))
             shell.folder = inner
