@@ -40,7 +40,7 @@ def test_each_line_of_the_readme_states_the_figures_of_one_comparison(
     for line, each in zip(lines, compared, strict=True):
         for text in each.texts:
             assert f" {text}" in line, each.title
-    assert f"{results['figures']['throughput']['stock sync']['per_s']:,}" in lines[-1]
+    assert f"{results['figures']['throughput']['stock sync']['per_s']:,.0f}" in lines[-1]
     assert f"`pulsar-client` {results['versions']['pulsar-client']} " in section
 
 
