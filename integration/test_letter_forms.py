@@ -179,7 +179,8 @@ async def test_letters_with_text_keys_are_sent_and_byte_keys_are_refused(
                 await consumer.reconsume_later(message)
     assert await unacked(admin, topic) == 1
     found = await asyncio.to_thread(java.call, "read", f"{topic}-s-RETRY")
-    # The second key is changed, as the README says: four base64 letters for each three zero bytes.
+    # The second key is changed, as docs/broker-limits.md says: four base64 letters for each three
+    # zero bytes.
     assert {letter["data"]: letter["key"] for letter in found} == {"text": "k=", "threes": "A" * 16}
     policy = encore.DeadLetterPolicy(1, text_keys=True)
     async with await subscribe(client, topic, dead_letter_policy=policy) as consumer:

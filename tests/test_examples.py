@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -255,39 +254,6 @@ async def _probe(port: int) -> str:
     writer.close()
     await writer.wait_closed()
     return answer.decode()
-
-
-async def test_the_first_example_of_the_readme_runs() -> None:
-    """Only the address, the delay and the last line, which would never return, are changed."""
-    source = (EXAMPLES.parent / "README.md").read_text()
-    example = source.partition("```python\n")[2].partition("```")[0]
-    assert "delay=30" in example
-    assert len(example.splitlines()) < 20
-
-    class Busy(Exception):
-        pass
-
-    billed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    seen: list[bytes] = []
-
-    async def bill(value: bytes) -> None:
-        seen.append(value)
-        if len(seen) == 1:
-            raise Busy
-        billed.set_result(value)
-
-    async with testing.broker() as url, encore.Client(url) as client:
-        first = await client.subscribe("orders", "billing", encore.ConsumerType.Shared)
-        await first.close()  # the subscription keeps the message that is sent next
-        await (await client.create_producer("orders")).send(b"order")
-        shorter = example.replace("delay=30", "delay=0.2").replace("asyncio.run(main())", "")
-        names: dict[str, Any] = {"bill": bill, "Busy": Busy}
-        exec(shorter.replace("pulsar://localhost:6650", url), names)
-        running = asyncio.create_task(names["main"]())
-        await asyncio.wait([billed, running], timeout=10, return_when=asyncio.FIRST_COMPLETED)
-        assert seen == [b"order", b"order"]
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 def _is_log_line(line: str) -> bool:

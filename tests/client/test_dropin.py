@@ -312,7 +312,7 @@ def test_all_public_names_exist() -> None:
 
 
 def test_testing_and_deadletters_need_no_import_of_their_own() -> None:
-    """As the README writes them; and they cost a program that does not use them nothing."""
+    """As many programs write them; and they cost a program that does not use them nothing."""
     program = (
         "import sys, pulsar_encore as encore\n"
         "assert not {'pulsar_encore.testing', 'pulsar_encore.devbroker'} & sys.modules.keys()\n"

@@ -64,7 +64,9 @@ async def test_a_handler_that_blocks_the_event_loop_is_named_once_with_its_stack
     finally:
         watchdog.release(LOG)
     blocked, lasted = lines(caplog)
-    assert re.search(r"blocked for 0\.\d s by the task 'handler bill of the worker billing'", blocked)
+    assert re.search(
+        r"blocked for 0\.\d s by the task 'handler bill of the worker billing'", blocked
+    )
     assert "in block_the_loop\n    time.sleep(0.9)" in blocked
     assert "it was blocked for 0." in lasted
     assert {each.levelno for each in caplog.records} == {logging.WARNING}

@@ -94,7 +94,7 @@ async def test_a_seek_by_time_covers_all_partitions(
     except AssertionError:
         if engine.seeks_many:
             raise
-        consumer.redeliver_unacknowledged_messages()  # as the README advises
+        consumer.redeliver_unacknowledged_messages()  # as docs/broker-limits.md advises
         again = await take(consumer, 10)
     assert sorted(data(again)) == bodies(10)
 

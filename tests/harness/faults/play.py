@@ -279,8 +279,8 @@ class _Player:
     def _stuck(self, text: str, left: list[Left]) -> None:
         """Report a stuck case, unless Pulsar withholds the messages.
 
-        On Key_Shared, Pulsar sometimes stops delivery to every client (README, "What Pulsar itself
-        gets wrong"). Its statistics tell this case from permits that we did not send.
+        On Key_Shared, Pulsar sometimes stops delivery to every client (docs/broker-limits.md). Its
+        statistics tell this case from permits that we did not send.
         """
         if self._case.kind == "KeyShared" and all(each.withheld for each in left if each.backlog):
             self._verdict.withheld = text

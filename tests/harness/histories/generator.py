@@ -230,7 +230,7 @@ def _torn(rng: Random, seed: int) -> Workload:
     """Chunked messages and lost connections. Runs only with `--only torn`.
 
     After a connection is lost within a chunked message, the broker stops sending on Shared although
-    it has permits. The stock client is affected as well (README).
+    it has permits. The stock client is affected as well (docs/broker-limits.md).
     """
     return _chunk_workload(rng, seed, "torn", ("pause", "cut", "unload"))
 
