@@ -344,7 +344,7 @@ class World:
                 self.plan.budget["begin outage"] > 1, f"one outage cost {job.message} an attempt"
             )
         if attempt >= self.plan.attempts:
-            return DeadLetter(f"failed in {attempt} attempts", error)
+            return DeadLetter(f"failed in {attempt} attempts", error, "attempts")
         if self.plan.order is Order.NONE and not is_outage:
             return Nack(_BACKOFF_MS, error)
         return Hold(due_ms, True, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -68,6 +69,10 @@ async def test_a_message_that_always_fails_is_dead_lettered_after_its_attempts(
     assert 10 <= calls[1] - calls[0] < 15
     assert 60 <= calls[2] - calls[1] < 70
     (letter,) = await letters(client)
+    properties = letter.properties()
+    assert properties["ENCORE_REASON"] == "attempts"
+    # Without frames of this package: a fingerprint stays the same over its releases.
+    assert re.fullmatch(r"test_worker\.py:\d+ in handler", properties["ENCORE_ERROR_STACK"])
     assert letter.data() == b"poison"
     assert "no such customer" in str(letter.properties())
     assert worker.report().rejected == 1

@@ -63,10 +63,10 @@ def test_without_order_a_failure_is_nacked_with_its_backoff() -> None:
 
 
 def test_the_last_attempt_is_dead_lettered() -> None:
-    assert action_after(BUG, attempt=3) == DeadLetter("failed in 3 attempts", BUG)
-    assert action_after(BUG, attempt=9) == DeadLetter("failed in 9 attempts", BUG)
+    assert action_after(BUG, attempt=3) == DeadLetter("failed in 3 attempts", BUG, "attempts")
+    assert action_after(BUG, attempt=9) == DeadLetter("failed in 9 attempts", BUG, "attempts")
     discarding = RetryPolicy(attempts=1, dead_letters=False)
-    assert action_after(BUG, retry=discarding) == Discard("failed in 1 attempts", BUG)
+    assert action_after(BUG, retry=discarding) == Discard("failed in 1 attempts", BUG, "attempts")
 
 
 def test_only_without_order_a_long_delay_goes_through_the_retry_letter_topic() -> None:
@@ -96,7 +96,7 @@ def test_a_requested_retry_has_its_own_delay() -> None:
     assert action_after(retry) == Nack(30_000, retry)
     plain = Retry()
     assert action_after(plain) == Nack(1_000, plain)
-    assert action_after(plain, attempt=3) == DeadLetter("failed in 3 attempts", plain)
+    assert action_after(plain, attempt=3) == DeadLetter("failed in 3 attempts", plain, "attempts")
 
 
 def test_an_uncounted_retry_waits_in_place_and_uses_up_no_attempt() -> None:
@@ -137,7 +137,7 @@ def test_a_message_that_is_too_old_is_dead_lettered_on_arrival() -> None:
     core = core_of(retry=RetryPolicy(max_age=60))
     young, old = job(published_ms=40_000), job(published_ms=39_999)
     assert core.received(young, 100_000) is None
-    assert core.received(old, 100_000) == DeadLetter("older than max_age, 60 s", None)
+    assert core.received(old, 100_000) == DeadLetter("older than max_age, 60 s", None, "max_age")
     core.settled(old, 100_000)
     assert list(core.jobs()) == [young]
 
@@ -153,21 +153,26 @@ def test_a_blocked_message_that_is_too_old_waits_for_its_group() -> None:
     assert core.start(99_000) is None
     assert core.next_wake_ms(99_000) == 99_000
     ((second, action),) = core.due_actions(99_000)
-    assert (second.message, action) == ("a2", DeadLetter("older than max_age, 60 s", None))
+    assert (second.message, action) == (
+        "a2",
+        DeadLetter("older than max_age, 60 s", None, "max_age"),
+    )
 
 
 def test_a_message_that_became_too_old_while_it_failed_is_dead_lettered() -> None:
     core = core_of(retry=RetryPolicy(max_age=60))
     core.received(job(), 0)
     action = core.finished(started(core), Failed(BUG), 61_000)
-    assert action == DeadLetter("older than max_age, 60 s", BUG)
+    assert action == DeadLetter("older than max_age, 60 s", BUG, "max_age")
 
 
 def test_only_an_exact_count_dead_letters_on_arrival() -> None:
     exact, other = job(attempt=4), job(attempt=4)
     exact.is_attempt_exact = True
     core = core_of()
-    assert core.received(exact, 0) == DeadLetter("ended its process or failed in 3 attempts", None)
+    assert core.received(exact, 0) == DeadLetter(
+        "ended its process or failed in 3 attempts", None, "attempts"
+    )
     assert core.received(other, 0) is None
 
 

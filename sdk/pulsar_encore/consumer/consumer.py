@@ -31,7 +31,7 @@ from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
 from ..message import Message, batch_of, handler_context_of
 from ..options import ConsumerOptions
-from ..options.checks import integer, topic_name
+from ..options.checks import integer, text, topic_name
 from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
@@ -593,7 +593,12 @@ class Consumer(Generic[T_co]):
     # Held messages
 
     async def reject(
-        self, message: Message, reason: BaseException | str, *, keep: bool = False
+        self,
+        message: Message,
+        reason: BaseException | str,
+        *,
+        path: str = "reject",
+        keep: bool = False,
     ) -> None:
         """Dead-letter a message now, however often it was attempted.
 
@@ -603,6 +608,7 @@ class Consumer(Generic[T_co]):
         Args:
             message: A message that this consumer holds.
             reason: The exception, or a text.
+            path: Value of the letter's property ENCORE_REASON: how the message failed.
             keep: If the letter cannot be written, keep the message held. By default, and after a
                 cancelled call, the message is redelivered after a backoff, as after
                 `reconsume_later`.
@@ -624,8 +630,9 @@ class Consumer(Generic[T_co]):
         check_error(reason)
         if reason is None:
             raise ConfigurationError("reject needs a reason: the exception, or a text")
+        text(path, "path")
         held = self._held.need(message)
-        await forwarder.reject(message, held, reason, keep=keep)
+        await forwarder.reject(message, held, reason, path=path, keep=keep)
 
     async def send_to_retry_topic(
         self,

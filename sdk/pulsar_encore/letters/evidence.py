@@ -6,6 +6,7 @@ Sizes are bounded, because properties travel in the metadata of every message.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import traceback
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _MAX_CLASS: Final = 200
 _MAX_MESSAGE: Final = 1_000
 _MAX_STACK: Final = 4_000
 _FRAMES: Final = 12
+_PACKAGE: Final = __file__.removesuffix(os.path.join("letters", "evidence.py"))
 
 # The parts of a text that differ between failures of one kind: numbers, hex, quoted values.
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}|\d+|'[^']*'|\"[^\"]*\"")
@@ -86,7 +88,10 @@ def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
     text = text_of(error)
-    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    frames = list(traceback.extract_tb(error.__traceback__))
+    # Without the frames of this package that called the application: they change with its releases.
+    first = next((at for at, each in enumerate(frames) if not _is_ours(each.filename)), 0)
+    frames = frames[first:][-_FRAMES:]
     places = [f"{_file(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
     # The fingerprint leaves line numbers out: they move with every release.
     where = [f"{_file(frame.filename)}:{frame.name}" for frame in frames]
@@ -102,6 +107,10 @@ def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
 @lru_cache(maxsize=32)
 def _of_reason(reason: str) -> Evidence:
     return Evidence(reason=reason, fingerprint=_digest(reason))
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE)
 
 
 def _file(name: str) -> str:

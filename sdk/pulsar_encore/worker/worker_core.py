@@ -109,10 +109,15 @@ class RetryLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Send the message to the dead letter topic."""
+    """Send the message to the dead letter topic.
+
+    Attributes:
+        path: How it failed, for the property ENCORE_REASON: "reject", "attempts" or "max_age".
+    """
 
     reason: str
     error: BaseException | None
+    path: str = "reject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,7 @@ class Discard:
 
     reason: str
     error: BaseException | None
+    path: str = "reject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,9 +575,9 @@ class WorkerCore:
         if delay_ms is None:
             delay_ms = self.retry.delays.delay_ms(job.attempt - 1 + job.uncounted, self._rng)
         if is_counted and job.attempt >= self.retry.attempts:
-            return self._dead_letter(f"failed in {job.attempt} attempts", error)
+            return self._dead_letter(f"failed in {job.attempt} attempts", error, "attempts")
         if self._is_too_old(job, now_ms):
-            return self._dead_letter(self._age_text(), error)
+            return self._dead_letter(self._age_text(), error, "max_age")
         if not is_counted:
             job.uncounted += 1
             return Hold(now_ms + delay_ms, False, error)
@@ -590,10 +596,10 @@ class WorkerCore:
 
     def _verdict_before_call(self, job: Job, now_ms: int) -> DeadLetter | Discard | None:
         if self._is_too_old(job, now_ms):
-            return self._dead_letter(self._age_text(), None)
+            return self._dead_letter(self._age_text(), None, "max_age")
         if job.is_attempt_exact and job.attempt > self.retry.attempts:
             return self._dead_letter(
-                f"ended its process or failed in {job.attempt - 1} attempts", None
+                f"ended its process or failed in {job.attempt - 1} attempts", None, "attempts"
             )
         return None
 
@@ -604,8 +610,10 @@ class WorkerCore:
     def _age_text(self) -> str:
         return f"older than max_age, {(self.retry.max_age_ms or 0) / 1000:g} s"
 
-    def _dead_letter(self, reason: str, error: BaseException | None) -> DeadLetter | Discard:
-        return (DeadLetter if self.retry.dead_letters else Discard)(reason, error)
+    def _dead_letter(
+        self, reason: str, error: BaseException | None, path: str = "reject"
+    ) -> DeadLetter | Discard:
+        return (DeadLetter if self.retry.dead_letters else Discard)(reason, error, path)
 
     # States
 

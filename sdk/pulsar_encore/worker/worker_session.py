@@ -596,11 +596,11 @@ class Session:
                     consumer.send_to_retry_topic, message, delay_s, error=error, keep=True
                 )
                 self._in_background(self._forward(job, send, "retried"))
-            case DeadLetter(reason=reason, error=error):
+            case DeadLetter(reason=reason, error=error, path=path):
                 evidence: BaseException | str = reason if error is None else error
                 if isinstance(evidence, Undecodable):
                     evidence = evidence.__cause__ or evidence
-                reject = partial(consumer.reject, message, evidence, keep=True)
+                reject = partial(consumer.reject, message, evidence, path=path, keep=True)
                 self._in_background(self._forward(job, reject, "rejected"))
 
     async def _forward(

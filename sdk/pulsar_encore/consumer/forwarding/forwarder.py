@@ -201,7 +201,13 @@ class Forwarder:
             raise ExceptionGroup(f"{len(failures)} of {len(messages)} letters failed", failures)
 
     def reject(
-        self, message: Message, held: Held, reason: BaseException | str, *, keep: bool
+        self,
+        message: Message,
+        held: Held,
+        reason: BaseException | str,
+        *,
+        path: str = "reject",
+        keep: bool,
     ) -> asyncio.Future[None]:
         """Dead-letter a held message, whatever its number of attempts is.
 
@@ -214,9 +220,9 @@ class Forwarder:
             message,
             self._author,
             attempt=message.attempt,
-            reason="reject",
+            reason=path,
             wall_now=self._wall_now(),
-            evidence=evidence_of(reason, "reject"),
+            evidence=evidence_of(reason, path),
             first_failed=_first_failed(held, _failures(held)),
             from_retry_topic=self._from_retry_topic(message),
         )
