@@ -54,6 +54,33 @@ async def loop_rate(client: encore.Client, topic: str, messages: int, *, awaits:
         return messages / (time.perf_counter() - begun)
 
 
+async def task_rate(client: encore.Client, topic: str, messages: int) -> float:
+    """Return messages per second of a program that makes a task for each message, 32 at a time.
+
+    It has nothing else: no timeout, retry, count or drain. So it is the least that a worker in
+    Python costs, if each call is a task.
+    """
+    free = asyncio.Semaphore(32)
+
+    async def handle(message: encore.Message[Any]) -> None:
+        await asyncio.sleep(0)
+        await consumer.acknowledge(message)
+        free.release()
+
+    async with client.subscribe(
+        topic, uuid.uuid4().hex, encore.ConsumerType.Shared, initial_position=EARLIEST
+    ) as consumer:
+        begun = time.perf_counter()
+        running: set[asyncio.Task[None]] = set()
+        for _ in range(messages):
+            await free.acquire()
+            task = asyncio.create_task(handle(await consumer.receive()))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+        return messages / (time.perf_counter() - begun)
+
+
 async def worker_rate(client: encore.Client, topic: str, messages: int, **options: Any) -> float:
     """Return messages per second of a worker."""
     left, done = messages, asyncio.Event()
@@ -92,6 +119,9 @@ async def throughput(url: str, messages: int) -> None:
                 "plain loop": lambda topic=topic: loop_rate(client, topic, messages, awaits=False),
                 "plain loop with the handler's await": lambda topic=topic: loop_rate(
                     client, topic, messages, awaits=True
+                ),
+                "a task for each message, by hand": lambda topic=topic: task_rate(
+                    client, topic, messages
                 ),
                 "worker": lambda topic=topic: worker_rate(client, topic, messages),
                 'worker, order="key"': lambda topic=topic: worker_rate(
