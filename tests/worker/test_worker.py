@@ -376,6 +376,27 @@ async def test_a_producer_of_results_that_ended_for_good_is_replaced(
     assert len(transport.recorded("CLOSE_PRODUCER")) == 2, "the producer that ended is closed, too"
 
 
+async def test_results_go_to_the_other_partitions_after_one_has_ended(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> bytes:
+        return value
+
+    values = [b"%d" % n for n in range(60)]
+    transport.catalogue.create_partitioned("invoices", 3)
+    retry = encore.RetryPolicy(attempts=10, backoff=[0.1])
+    async with running(client, handler, publish="invoices", retry=retry) as worker:
+        transport.put(TOPIC, *values[:20])
+        await all_acked(transport)
+        transport.terminate("persistent://public/default/invoices-partition-1")
+        transport.put(TOPIC, *values[20:])
+        await all_acked(transport)
+        assert worker.report().failed > 0
+        assert worker.report().rejected == 0
+    stored = await letters(client, "invoices")
+    assert sorted(each.data() for each in stored) == sorted(values)
+
+
 async def test_an_async_generator_publishes_each_value(
     client: Client, transport: MemoryTransport
 ) -> None:
