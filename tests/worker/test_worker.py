@@ -289,6 +289,23 @@ async def test_rejections_by_the_verb_reach_the_limit_too(
     assert len(await letters(client)) == 22
 
 
+async def test_a_nack_by_the_handler_waits_for_the_delay_of_the_backoff(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls: list[float] = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if message.attempt < 3:
+            await message.nack()
+
+    transport.put(TOPIC, b"a")
+    retry = encore.RetryPolicy(backoff=[2, 5])
+    async with running(client, handler, retry=retry):
+        await all_acked(transport)
+    assert [calls[1] - calls[0], calls[2] - calls[1]] == pytest.approx([2, 5], abs=0.2)
+
+
 async def test_a_nack_by_the_handler_is_no_success_for_the_breaker(
     client: Client, transport: MemoryTransport
 ) -> None:
