@@ -67,8 +67,12 @@ class HandlerContext(Protocol):
     def consumer(self) -> MessageConsumer | None: ...
     @property
     def stopping(self) -> asyncio.Event: ...
-    def begin_nack(self, error: BaseException | str | None) -> None:
-        """Note a nack by the handler; raise if it would break the order of the worker."""
+    def begin_nack(self, error: BaseException | str | None) -> float:
+        """Note a nack by the handler; raise if it would break the order of the worker.
+
+        Returns:
+            The delay of a nack without one, in seconds.
+        """
 
     def note_rejection(self, reason: BaseException | str) -> None:
         """Note that the handler has dead-lettered the message."""
@@ -361,7 +365,8 @@ class Message(Generic[T_co]):
 
         Args:
             delay: Time until the redelivery, in seconds or as a timedelta; None for the
-                subscription's delay.
+                subscription's delay, and in a handler of a worker for that of its
+                `RetryPolicy.backoff`.
             error: The reason, kept as evidence in case the message is dead-lettered.
 
         Raises:
@@ -370,7 +375,8 @@ class Message(Generic[T_co]):
         """
         context = self._handler_context()
         if context is not None:
-            context.begin_nack(error)
+            backoff_s = context.begin_nack(error)
+            delay = backoff_s if delay is None else delay
         return self._consumer("nack").negative_acknowledge(self, delay, error=error)
 
     async def reject(self, reason: BaseException | str) -> None:

@@ -14,7 +14,7 @@ from pulsar_encore.core.topic_state import TopicState
 steps = st.lists(
     st.tuples(st.just("arrive"), st.integers(0, 30), st.integers(1, 8))
     | st.tuples(st.sampled_from(["ack", "nack", "up to"]), st.integers(0, 40), st.just(0))
-    | st.tuples(st.sampled_from(["sent", "give back", "lost"]), st.just(0), st.just(0)),
+    | st.tuples(st.sampled_from(["sent", "give back", "lost", "due"]), st.just(0), st.just(0)),
     max_size=30,
 )
 
@@ -67,6 +67,7 @@ class Twin:
         if what == "ack":
             self.state.ack(entry, 0)
         else:
+            self.state.attempts.remember(entry.due_key(0), 0, None, in_place=True)
             self.state.nack(entry, 0, 1_000, 0)
 
     def happens(self, what: str) -> None:
@@ -74,6 +75,8 @@ class Twin:
             self.state.pack_sent(self.state.acks.take(0).parts)
         elif what == "give back":
             self.state.release_all()
+        elif what == "due":
+            self.state.release(self.state.take_nacks(1_000, 100))
         else:
             self.state.disconnected()
             self.state.reconnected()
@@ -86,8 +89,11 @@ class Twin:
             if rewind is None
             else (rewind._last_delivery, rewind._edge, list(rewind._owed.items()))
         )
-        here = sorted((key, e.state[0], e.causes) for key, e in self._entries.items() if e.live)
-        return self.state.unacked, here, len(self.state.acks), follows
+        here = sorted(
+            (key, e.state[0], e.causes, e.redelivered) for key, e in self._entries.items() if e.live
+        )
+        known = list(self.state.attempts.failures), list(self.state.window.requested)
+        return self.state.unacked, here, len(self.state.acks), known, follows
 
 
 @given(steps, st.booleans())
@@ -106,6 +112,32 @@ def test_entries_arriving_together_and_singly_have_the_same_outcome(
             for twin in (together, singly):
                 twin.happens(what)
         assert together.outcome == singly.outcome
+
+
+def test_a_failed_message_that_another_consumer_settles_does_not_slow_down_later_ones() -> None:
+    state = make_topic_state()
+    failed, *held = state.arrive_first([(1, number) for number in range(3)])
+    for entry in (failed, *held):
+        entry.deliver(0)
+    state.attempts.remember(failed.due_key(0), 0, None, in_place=True)
+    state.nack(failed, 0, 1_000, 0)
+    state.release(state.take_nacks(1_000, 1))
+    assert [entry.key for entry in state.arrive_first([(1, 3), (1, 4)])] == [(1, 3), (1, 4)]
+    assert state.arrive_first([(1, 0)]) == [], "it may be the requested copy"
+    for entry in held:
+        state.ack(entry, 0)
+    assert state.attempts.failures
+    assert not any(entry.live for entry in held)
+
+
+def test_entries_arrive_together_up_to_one_that_failed_or_was_requested() -> None:
+    keys = [(1, number) for number in range(3)]
+    failed = make_topic_state()
+    failed.attempts.remember((1, 1, -1), 0, None, in_place=True)
+    assert [entry.key for entry in failed.arrive_first(keys)] == keys[:1]
+    requested = make_topic_state()
+    requested.window.request((1, 1, -1), 0)
+    assert [entry.key for entry in requested.arrive_first(keys)] == keys[:1]
 
 
 def test_on_exclusive_entries_arrive_together_while_none_is_owed() -> None:

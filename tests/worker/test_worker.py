@@ -295,6 +295,23 @@ async def test_rejections_by_the_verb_reach_the_limit_too(
     assert len(await letters(client)) == 22
 
 
+async def test_a_nack_by_the_handler_waits_for_the_delay_of_the_backoff(
+    client: Client, transport: MemoryTransport
+) -> None:
+    calls: list[float] = []
+
+    async def handler(value: bytes, message: Message) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if message.attempt < 3:
+            await message.nack()
+
+    transport.put(TOPIC, b"a")
+    retry = encore.RetryPolicy(backoff=[2, 5])
+    async with running(client, handler, retry=retry):
+        await all_acked(transport)
+    assert [calls[1] - calls[0], calls[2] - calls[1]] == pytest.approx([2, 5], abs=0.2)
+
+
 async def test_a_nack_by_the_handler_is_no_success_for_the_breaker(
     client: Client, transport: MemoryTransport
 ) -> None:
@@ -380,6 +397,27 @@ async def test_a_producer_of_results_that_ended_for_good_is_replaced(
         assert (worker.report().failed, worker.report().rejected) == (1, 0)
     assert sorted(each.data() for each in await letters(client, "invoices")) == [b"a", b"b"]
     assert len(transport.recorded("CLOSE_PRODUCER")) == 2, "the producer that ended is closed, too"
+
+
+async def test_results_go_to_the_other_partitions_after_one_has_ended(
+    client: Client, transport: MemoryTransport
+) -> None:
+    async def handler(value: bytes) -> bytes:
+        return value
+
+    values = [b"%d" % n for n in range(60)]
+    transport.catalogue.create_partitioned("invoices", 3)
+    retry = encore.RetryPolicy(attempts=10, backoff=[0.1])
+    async with running(client, handler, publish="invoices", retry=retry) as worker:
+        transport.put(TOPIC, *values[:20])
+        await all_acked(transport)
+        transport.terminate("persistent://public/default/invoices-partition-1")
+        transport.put(TOPIC, *values[20:])
+        await all_acked(transport)
+        assert worker.report().failed > 0
+        assert worker.report().rejected == 0
+    stored = await letters(client, "invoices")
+    assert sorted(each.data() for each in stored) == sorted(values)
 
 
 async def test_an_async_generator_publishes_each_value(

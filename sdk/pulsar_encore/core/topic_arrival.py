@@ -129,9 +129,7 @@ class TopicArrival(TopicTracking):
             unsent is None
             or self.volatile
             or (rewind is not None and not rewind.idle)
-            or self.attempts.failures
             or window.unattempted
-            or window.requested
             or window.all_requested
             or len(table.packed)
             or len(self.nacks)
@@ -141,11 +139,16 @@ class TopicArrival(TopicTracking):
         entries, causes, era, live = table.entries, window.causes, self.era, table.live_singles
         # Read once for all: None also if durable state knows of no message of the topic.
         durable = self.durable or None
+        # Both stay for long if another consumer gets and settles a message that failed here.
+        failures, requested = self.attempts.failures, window.requested
+        is_any_known = bool(failures or requested)
         highest = table.highest if entries else (-1, -1)
         rising = table.rising or not entries
         table.all_single = table.all_single or not entries
         for key in keys:
             if key in entries or key in unsent or (durable is not None and durable.has_record(key)):
+                break
+            if is_any_known and ((*key, -1) in failures or (*key, -1) in requested):
                 break
             entries[key] = entry = Entry.plain(self, key, era, live, causes)
             arrived.append(entry)

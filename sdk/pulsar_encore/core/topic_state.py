@@ -37,7 +37,12 @@ class TopicState(TopicRelease):
         """
         # The fast path: the application acks a message that it holds, and nothing else waits for
         # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
-        if entry.state[index] == HELD and not (self.special or self.attempts.failures):
+        failures = self.attempts.failures
+        if (
+            entry.state[index] == HELD
+            and not self.special
+            and (not failures or entry.due_key(index) not in failures)
+        ):
             entry.state[index] = ACKED
             entry.unacked = left = entry.unacked - 1
             entry.active = active = entry.active - 1
@@ -287,6 +292,7 @@ class TopicState(TopicRelease):
         entry.fail_in_place(index)
         self.end_timeout(entry, index)
         self._observer.failed_in_place(entry, index)
+        self.special |= self._observer.has_records  # siblings have to report their acks, too
 
     # Ordered leases
 

@@ -24,7 +24,7 @@ class TopicTracking:
     Attributes:
         special: True if acking a held message needs more than the fast path: the topic is
             non-persistent, an ack timeout runs, it has durable state, or a message is held back.
-            Read for every message. Remembered failures need more than the fast path as well.
+            Read for every message. A message with remembered failures needs more as well.
         era: Number of seeks so far; records of an earlier era mean nothing.
         acked, redelivered: Counts of acked messages, without the originals of letters, and of
             messages that the broker was asked for again.

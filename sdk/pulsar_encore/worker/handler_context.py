@@ -39,6 +39,9 @@ class ContextServer(Protocol):
     def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
         """Note that the handler has nacked or rejected a message, and why."""
 
+    def nack_delay_s(self, job: Job) -> float:
+        """Return the delay of a nack by the handler that gives none, in seconds."""
+
 
 class HandlerContext:
     """One handler call.
@@ -60,13 +63,14 @@ class HandlerContext:
     def stopping(self) -> asyncio.Event:
         return self._server.stopping
 
-    def begin_nack(self, error: BaseException | str | None) -> None:
+    def begin_nack(self, error: BaseException | str | None) -> float:
         if self._server.order is not Order.NONE:
             raise ConfigurationError(
                 f'msg.nack() would break order="{self._server.order}": later messages would '
                 "overtake this one. Raise Retry(delay=...) instead, and it waits in the worker"
             )
         self._server.note_verdict(self._job, error)
+        return self._server.nack_delay_s(self._job)
 
     def note_rejection(self, reason: BaseException | str) -> None:
         self._server.note_verdict(

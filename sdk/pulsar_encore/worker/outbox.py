@@ -82,7 +82,7 @@ class Outbox:
     """The producers of one worker, created at their first message.
 
     A producer that has ended for good, such as on a topic that was terminated and created again, is
-    replaced at the next message.
+    replaced.
 
     Args:
         publish: The topic of results, with its schema.
@@ -140,11 +140,29 @@ class Outbox:
         if creating.cancelled() or creating.exception() is not None:
             del self._producers[topic]
         elif isinstance(error, PulsarException) and error.result not in MESSAGE_RESULTS:
-            del self._producers[topic]
-            self._closing.add(producer := creating.result())
-            closing = asyncio.ensure_future(self._close_later(producer))
-            self._replaced.add(closing)
-            closing.add_done_callback(self._replaced.discard)
+            self._producers[topic] = asyncio.ensure_future(self._renew(topic, creating.result()))
+
+    async def _renew(self, topic: str, earlier: Producer) -> Producer:
+        """Return a new producer, or the earlier one if none can be created.
+
+        If one partition has ended, no producer of the topic can be created, and the earlier one
+        still serves the other partitions.
+        """
+        try:
+            producer = await self._create(topic)
+        except EncoreError:
+            return earlier
+        except BaseException:  # `close` cancels it
+            self._retire(earlier)
+            raise
+        self._retire(earlier)
+        return producer
+
+    def _retire(self, producer: Producer) -> None:
+        self._closing.add(producer)
+        closing = asyncio.ensure_future(self._close_later(producer))
+        self._replaced.add(closing)
+        closing.add_done_callback(self._replaced.discard)
 
     async def _close_later(self, producer: Producer) -> None:
         """Close a producer after the messages of other handlers: one partition may have ended."""

@@ -140,6 +140,9 @@ class _SingleCall:
     def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
         """Do nothing: one call makes no series of rejections."""
 
+    def nack_delay_s(self, job: Job) -> float:
+        return 0.0
+
     def extend(self, job: Job, seconds: float) -> None:
         if self._slots is not None:
             self._slots.extend(job, seconds)

@@ -573,7 +573,7 @@ class WorkerCore:
         is_counted = job.has_proof if is_outage else request is None or request.count
         delay_ms = None if request is None else request.delay_ms
         if delay_ms is None:
-            delay_ms = self.retry.delays.delay_ms(job.attempt - 1 + job.uncounted, self._rng)
+            delay_ms = self.backoff_ms(job)
         if is_counted and job.attempt >= self.retry.attempts:
             return self._dead_letter(f"failed in {job.attempt} attempts", error, "attempts")
         if self._is_too_old(job, now_ms):
@@ -589,6 +589,10 @@ class WorkerCore:
         if job.waits_here:
             return Hold(now_ms + delay_ms, True, error)
         return Nack(delay_ms, error)
+
+    def backoff_ms(self, job: Job) -> int:
+        """Return the delay of the backoff after a failure of the present attempt, in ms."""
+        return self.retry.delays.delay_ms(job.attempt - 1 + job.uncounted, self._rng)
 
     def _tell_breaker(self, error: BaseException, now_ms: int, is_trial: bool) -> None:
         assert self._breaker is not None

@@ -355,6 +355,9 @@ class Session:
     def note_verdict(self, job: Job, error: BaseException | str | None) -> None:
         self._verdicts[job] = Failed(error) if isinstance(error, BaseException) else Lost()
 
+    def nack_delay_s(self, job: Job) -> float:
+        return self.core.backoff_ms(job) / 1000
+
     def detach(self, job: Job, lease: float) -> Lease:
         if self.order is not Order.NONE:
             raise ConfigurationError(
