@@ -25,7 +25,7 @@ from ..errors import (
     OperationNotSupported,
 )
 from ..eventloop.affinity import LoopAffinity, end_all, get_ident
-from ..eventloop.awaitables import AwaitingReceipt, settles
+from ..eventloop.awaitables import AwaitingReceipt, raise_failure, settles
 from ..eventloop.close_once import seen
 from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
@@ -440,7 +440,7 @@ class Consumer(Generic[T_co]):
                 return True
         if not self.holds(message):
             return False
-        self.acknowledge(message)
+        raise_failure(self.acknowledge(message))
         return True
 
     @settles
@@ -1173,6 +1173,7 @@ def acknowledge_held(consumer: Consumer[Any], message: Message) -> bool:
     """Ack a message on the consumer's loop if the consumer holds it; return False otherwise.
 
     Raises:
+        ClosedError: if the consumer is closed.
         MessageNotHeldError: if the message belongs to another consumer.
     """
     return consumer._acknowledge_held(message)

@@ -105,6 +105,12 @@ class Failing(asyncio.Future[None]):
 Coroutine.register(Failing)
 
 
+def raise_failure(call: object) -> None:
+    """Raise the error of a call that has failed, for a caller that does not await its result."""
+    if isinstance(call, Failing):
+        call.result()
+
+
 class _Stepped(Coroutine[Any, Any, None]):
     __slots__ = ("_steps",)
 

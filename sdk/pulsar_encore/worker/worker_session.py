@@ -24,6 +24,7 @@ from ..errors import (
     UnreadableError,
 )
 from ..eventloop.alarm import Alarm, clock_of, now_ms, wall_now_ms
+from ..eventloop.awaitables import raise_failure
 from ..letters.property_names import REAL_TOPIC
 from ..message import Message, batch_of, has_siblings, set_handler_context, size_of
 from ..values.topic_names import base_name
@@ -575,7 +576,7 @@ class Session:
     def _carry_out(self, job: Job, action: Any) -> None:
         consumer, message = self.consumer, job.message
         if type(action) is Ack:
-            consumer.acknowledge(message)
+            raise_failure(consumer.acknowledge(message))
             self.core.settled(job, now_ms(self._loop))
             return
         match action:
@@ -585,13 +586,14 @@ class Session:
                 if counted:
                     job.message = consumer.fail_in_place(message, error=error)
             case Nack(delay_ms=delay_ms, error=error):
+                delay_s = delay_ms / 1000
+                raise_failure(consumer.negative_acknowledge(message, delay_s, error=error))
                 self._counts["retried"] += 1
-                consumer.negative_acknowledge(message, delay_ms / 1000, error=error)
                 self.core.settled(job, now_ms(self._loop))
             case Discard(reason=reason, error=error):
+                raise_failure(consumer.acknowledge(message))
                 self._counts["discarded"] += 1
                 self._failures.discarded(message, reason, error, now_ms(self._loop))
-                consumer.acknowledge(message)
                 self.core.settled(job, now_ms(self._loop))
             case RetryLetter(delay_ms=delay_ms, error=error):
                 delay_s = delay_ms / 1000
