@@ -1108,3 +1108,27 @@ async def test_max_age_ends_the_retries_of_a_message_that_fails_like_an_outage(
     }
     (letter,) = await letters(client)
     assert "max_age" in str(letter.properties())
+
+
+@pytest.mark.parametrize(
+    ("batching", "warnings"),
+    [(encore.BatchingType.Default, 1), (encore.BatchingType.KeyBased, 0)],
+    ids=["default", "by key"],
+)
+async def test_a_batch_with_several_keys_is_named_once(
+    client: Client,
+    transport: MemoryTransport,
+    caplog: pytest.LogCaptureFixture,
+    batching: encore.BatchingType,
+    warnings: int,
+) -> None:
+    async def handler(value: bytes) -> None: ...
+
+    async with running(client, handler, order="key") as worker:
+        producer = await client.create_producer(TOPIC, batching_type=batching)
+        for _ in range(3):
+            await asyncio.gather(*(producer.send(b"x", partition_key=key) for key in "abab"))
+        await all_acked(transport)
+    assert worker.report().succeeded == 12
+    lines = [each for each in caplog.messages if "has messages of several keys" in each]
+    assert len(lines) == warnings

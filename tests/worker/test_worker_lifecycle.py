@@ -29,6 +29,8 @@ async def test_a_worker_waits_for_a_subscription_that_another_process_holds(
     with caplog.at_level(logging.WARNING):
         await asyncio.sleep(300)
     assert worker.health().state == "starting"
+    (reason,) = worker.health().reasons
+    assert reason.startswith("the worker is starting: ConsumerBusy: ")
     waiting = [each for each in caplog.messages if "waits to start" in each]
     assert len(waiting) == 1
     await holder.close()

@@ -10,11 +10,12 @@ from ..client import transport_of
 from ..consumer.consumer import Consumer
 from ..errors import ConfigurationError
 from ..worker.outcome import Outcome
-from ..worker.worker import Worker
+from ..worker.worker import Worker, is_reject_limit_reached
 from .memory_transport import MemoryTransport
 
 _POLL_S = 1.0
 _SETTLED_S = 2.0
+_REJECTING_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
     Raises:
         ConfigurationError: if the client of the worker is not in memory, or if the subscription is
             new and begins after messages that were stored before.
-        TimeoutError: if messages are left after `longest`. The text has the worker's health.
+        TimeoutError: if messages are left after `longest`, or an hour after the worker has reached
+            its `reject_limit`. The text has the worker's health.
 
     Example:
         ::
@@ -72,11 +74,21 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
     async with worker:
         _check_nothing_was_skipped(worker.consumer.subscription_name(), transport, before)
         empty_since: float | None = None
+        rejecting_since: float | None = None
         while empty_since is None or loop.time() - empty_since < _SETTLED_S:
             await asyncio.sleep(_POLL_S)
             if loop.time() - began_s > longest:
                 raise TimeoutError(
                     f"worker {worker.name} still has messages after {longest:g} s: "
+                    f"{worker.health()}"
+                )
+            if not is_reject_limit_reached(worker):
+                rejecting_since = None
+            elif rejecting_since is None:
+                rejecting_since = loop.time()
+            elif loop.time() - rejecting_since > _REJECTING_S:
+                raise TimeoutError(
+                    f"worker {worker.name} has only rejected messages for {_REJECTING_S:g} s: "
                     f"{worker.health()}"
                 )
             if _is_empty(worker, transport):

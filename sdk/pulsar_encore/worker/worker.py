@@ -187,6 +187,7 @@ class Worker(Generic[T]):
         self._session: Session | None = None
         self._standby: Standby[Message] | None = None
         self._background: asyncio.Task[Report] | None = None
+        self._waits_for = ""  # at the start
         self._parent: asyncio.Task[Any] | None = None
         self._parent_requests = 0  # to cancel the parent, before the worker started
         self._has_cancelled_parent = False
@@ -298,11 +299,16 @@ class Worker(Generic[T]):
         if not options.start_retry:
             return await subscribe()
         try:
-            return await wait_until_made(subscribe, self.name, stopping, Random(), self._log)
+            return await wait_until_made(
+                subscribe, self.name, stopping, Random(), self._log, self._note_wait
+            )
         except asyncio.CancelledError:
             if made is not None:  # at the same moment
                 made.close_soon()
             raise
+
+    def _note_wait(self, reason: str) -> None:
+        self._waits_for = reason
 
     def _on_event(self, event: ConsumerEvent) -> None:
         if isinstance(event, BecameActive | BecameInactive | Disconnected):
@@ -513,6 +519,8 @@ class Worker(Generic[T]):
             reason = f"the worker {self._state_text()}"
             if self._error is not None:
                 reason += f": {self._error}"
+            elif self._state == "starting" and self._waits_for:
+                reason += f": {self._waits_for}"
             return Health(ready=False, reasons=(reason,), state=self._state)
         return session.health(
             "paused" if self._paused and self._state == "running" else self._state
@@ -525,6 +533,11 @@ class Worker(Generic[T]):
     def report(self) -> Report:
         """Return the counts since the start."""
         return Report(name=self.name) if self._session is None else self._session.report()
+
+
+def is_reject_limit_reached(worker: Worker[Any]) -> bool:
+    """Return True if the worker takes one message each 30 s, because all others were rejected."""
+    return worker._session is not None and worker._session.core.is_reject_limit_reached
 
 
 def _is_cancelled() -> bool:

@@ -135,6 +135,8 @@ class Session:
         self._failures = FailureLog(name, self._log)
         self._limit_log = LimitLog(name, self._log)
         self.standby: Standby[Message] | None = None
+        self._has_warned_of_keys = False
+        self._latest_batch: tuple[Any, str] = (None, "")
         self._detached: set[Job] = set()
         # Nacks and rejections by handlers, as results: they are no successes.
         self._verdicts: dict[Job, Failed | Lost] = {}
@@ -265,7 +267,24 @@ class Session:
             key = message.ordering_key() or message.partition_key()
         except UnreadableError:
             key = _UNREADABLE_KEY
+        if not self._has_warned_of_keys and has_siblings(message):
+            self._check_keys_of_batch(message, topic, key)
         return (topic, key) if key else None
+
+    def _check_keys_of_batch(self, message: Message, topic: str, key: str) -> None:
+        """Warn once of a batch with several keys, which several workers handle out of order."""
+        batch = batch_of(message)
+        if self._latest_batch == (batch, key) or batch is not self._latest_batch[0]:
+            self._latest_batch = (batch, key)
+            return
+        self._has_warned_of_keys = True
+        self._log.warning(
+            "worker %s: a batch of %s has messages of several keys. The broker delivers a batch as "
+            "a whole, so several workers may handle messages of one key at the same time. Let the "
+            "producers use batching_type=BatchingType.KeyBased, or batching_enabled=False",
+            self._name,
+            topic,
+        )
 
     def _learn(self, topic: str) -> tuple[int, bool]:
         """Return the priority of a topic, and True if its messages may be letters."""

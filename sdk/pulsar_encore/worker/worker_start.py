@@ -34,8 +34,11 @@ async def wait_until_made(
     stopping: asyncio.Event,
     rng: Random,
     log: logging.Logger,
+    waits: Callable[[str], None] = lambda reason: None,
 ) -> T | None:
     """Call `make` until it succeeds; None if `stopping` was set first.
+
+    `waits` is called with the reason of each attempt that has to be repeated.
 
     An attempt that is in progress when `stopping` is set is cancelled, so that the process can end
     at once.
@@ -47,13 +50,11 @@ async def wait_until_made(
 
     def on_silence() -> None:
         nonlocal logged
+        reason = f"no connection to the broker, or no answer, for {_SILENCE_S:g} s"
+        waits(reason)
         if not logged:
             logged = "silence"
-            log.warning(
-                "worker %s waits to start: no connection to the broker, or no answer, for %g s",
-                name,
-                _SILENCE_S,
-            )
+            log.warning("worker %s waits to start: %s", name, reason)
 
     while not stopping.is_set():
         try:
@@ -62,6 +63,7 @@ async def wait_until_made(
             if not can_wait_for(error):
                 raise
             reason = f"{type(error).__name__}: {error}"
+            waits(reason)
             if type(error).__name__ != logged:  # one line for each change, not for each attempt
                 log.warning("worker %s waits to start: %s", name, reason)
                 logged = type(error).__name__
