@@ -72,7 +72,8 @@ class Worker(Generic[T]):
             before the first start are skipped.
         state: A `RocksState`, so that attempts survive a process that a message kills.
         publish: The topic of results, or a `PublishTo` with a schema. Results are stored before the
-            message is acked; an error is a failed attempt. Without it, results are ignored.
+            message is acked; an error is a failed attempt. Without it, results are ignored,
+            and an `Out` is an error.
         name: Name in logs and reports; None for "topics/subscription".
         on_failure: "raise", or "terminate" to also send SIGTERM to this process if the worker
             fails. An ASGI server needs that: it goes on serving after its lifespan task has ended.
