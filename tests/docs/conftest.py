@@ -17,6 +17,7 @@ _REAL: tuple[str, ...] = (
     "test_leases_page.py",
     "test_migrating_page.py",
     "test_pub_sub_program.py",
+    "test_pulsar_programs_on_a_broker.py",
     "test_spilling_page.py",
     "test_state_page.py",
     "test_transports_page.py",
