@@ -116,7 +116,9 @@ async def test_a_blocked_loop_is_logged_by_the_client_of_its_workers(
     first.leave()
     first.release(mine)
     first.release(other)
-    assert {each.name for each in caplog.records} == {other.name}
+    # Clients of other tests that still reconnect may log, too.
+    names = {each.name for each in caplog.records}
+    assert names & {mine.name, LOG.name} == {other.name}
 
 
 async def test_an_idle_worker_has_no_callbacks_of_the_watchdog() -> None:

@@ -1132,3 +1132,23 @@ async def test_a_batch_with_several_keys_is_named_once(
     assert worker.report().succeeded == 12
     lines = [each for each in caplog.messages if "has messages of several keys" in each]
     assert len(lines) == warnings
+
+
+async def test_the_results_of_a_worker_are_batched_by_key(
+    client: Client, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(value: bytes, message: Message) -> None:
+        for key in "abab":
+            message.publish(value, topic="results", key=key)
+
+    seen: list[str] = []
+
+    async def read(value: bytes, message: Message) -> None:
+        seen.append(message.key or "")
+
+    reader = encore.Worker(client, "results", "reader", read, order="key")
+    async with reader, running(client, handler):
+        transport.put(TOPIC, b"x")
+        await until(lambda: len(seen) == 4)
+    assert Counter(seen) == {"a": 2, "b": 2}
+    assert not any("several keys" in each for each in caplog.messages)

@@ -10,7 +10,7 @@ from ..client import transport_of
 from ..consumer.consumer import Consumer
 from ..errors import ConfigurationError
 from ..worker.outcome import Outcome
-from ..worker.worker import Worker, is_reject_limit_reached
+from ..worker.worker import Worker
 from .memory_transport import MemoryTransport
 
 _POLL_S = 1.0
@@ -82,7 +82,7 @@ async def drain(worker: Worker[Any], *, longest: float = 30 * 86_400.0) -> Drain
                     f"worker {worker.name} still has messages after {longest:g} s: "
                     f"{worker.health()}"
                 )
-            if not is_reject_limit_reached(worker):
+            if not worker.is_reject_limit_reached:
                 rejecting_since = None
             elif rejecting_since is None:
                 rejecting_since = loop.time()

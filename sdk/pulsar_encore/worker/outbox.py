@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ClosedError, ConfigurationError, EncoreError, PulsarException
 from ..eventloop.close_once import seen
+from ..options import BatchingType
 from ..options.checks import string_map, topic_name
 from ..transport.interface import MESSAGE_RESULTS
 from ..values.topic_names import full_name
@@ -131,8 +132,12 @@ class Outbox:
         self.published += 1
 
     async def _create(self, topic: str) -> Producer:
+        # By key, so that several workers with order "key" can read the results.
         return await self._client.create_producer(
-            topic, schema=self._schemas.get(topic), block_if_queue_full=True
+            topic,
+            schema=self._schemas.get(topic),
+            block_if_queue_full=True,
+            batching_type=BatchingType.KeyBased,
         )
 
     def _replace(self, topic: str, creating: asyncio.Task[Producer], error: BaseException) -> None:

@@ -425,6 +425,11 @@ class Worker(Generic[T]):
         return self._session.consumer
 
     @property
+    def is_reject_limit_reached(self) -> bool:
+        """True while the worker takes one message each 30 s, because the others were rejected."""
+        return self._session is not None and self._session.core.is_reject_limit_reached
+
+    @property
     def held(self) -> int:
         """How many messages this worker has that are ready, running, waiting or being settled."""
         return 0 if self._session is None else len(self._session.core)
@@ -534,11 +539,6 @@ class Worker(Generic[T]):
     def report(self) -> Report:
         """Return the counts since the start."""
         return Report(name=self.name) if self._session is None else self._session.report()
-
-
-def is_reject_limit_reached(worker: Worker[Any]) -> bool:
-    """Return True if the worker takes one message each 30 s, because all others were rejected."""
-    return worker._session is not None and worker._session.core.is_reject_limit_reached
 
 
 def _is_cancelled() -> bool:
