@@ -12,7 +12,7 @@ from tests.harness.histories.clients import OURS, ClientName
 from tests.harness.histories.fixed import FIXED
 from tests.harness.histories.generator import FAMILIES, generate
 from tests.harness.histories.history_report import full
-from tests.harness.histories.history_runner import Runner
+from tests.harness.histories.history_runner import Outcome, Runner
 from tests.harness.histories.workload import Workload
 from tests.harness.pulsar_server import Server
 
@@ -22,6 +22,9 @@ asyncio.set_event_loop(None)
 SEEDS = range(1, 7)
 BREAKING_SEEDS = range(1, 2)  # each stops a private broker and waits for reconnects
 AT_ONCE = 8
+#: (client, family, seed) -> the kind of a finding that comes in a few of 100 runs, and is listed in
+#: docs/broker-limits.md under "The stock transport". Other kinds fail the test.
+KNOWN = {(OURS["stock"], "backlog", 6): "gap"}
 
 
 clients = pytest.mark.parametrize("client", OURS.values(), ids=OURS)
@@ -32,10 +35,16 @@ async def no_finding(server: Server, workloads: Sequence[Workload], client: Clie
     async with Brokers("real", server) as brokers:
         runner = Runner(brokers, AT_ONCE)
         outcomes = await asyncio.gather(*(runner.run(each, client) for each in workloads))
-    failing = [outcome for outcome in outcomes if outcome.verdict.findings]
+    failing = [each for each in outcomes if not is_as_known(each)]
     if failing:
         report = "\n\n".join(full(each, "real", of_seed=False) for each in failing)
         pytest.fail(report, pytrace=False)
+
+
+def is_as_known(outcome: Outcome) -> bool:
+    workload = outcome.workload
+    known = KNOWN.get((outcome.client, workload.name, workload.seed))
+    return all(finding.kind == known for finding in outcome.verdict.findings)
 
 
 @clients
