@@ -75,10 +75,12 @@ release-check: $(STAMP)  ## everything that is slower than .ci/run, before a rel
 	$(MAKE) histories SEEDS=1-500
 	ENCORE_KILLS=6 $(MAKE) integration SUITES=integration/spark
 	$(BIN)/python -m integration.spark.versions 4.0.1 4.1.1
-	$(MAKE) bench
+	$(MAKE) bench BENCH_ARGS=--strict
 
-bench: $(STAMP)  ## ratios in one run; anyone can repeat them
-	$(BIN)/pulsar-encore bench $(BENCH_ARGS)
+# QUICK=1 takes three minutes; ONLY="throughput latency" runs some; URL= is a broker of your own.
+bench: $(STAMP)  ## ratios in one run, as a report in bench-results/; anyone can repeat them
+	$(BIN)/python -m integration.benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
+	    $(if $(URL),--url $(URL)) $(BENCH_ARGS)
 
 docs: $(DOCS_STAMP)  ## the documentation, into docs/_build/html; a warning is an error
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html \
@@ -105,7 +107,7 @@ types: $(STAMP)  ## this code, what a user sees of it, and a user's program
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes pulsar_encore --ignoreexternal
 	PATH="$(abspath $(BIN)):$$PATH" pyright tests/type_checkers/programs/service.py \
-	    tests/type_checkers/programs/typed_messages.py examples/*worker*.py
+	    tests/type_checkers/programs/typed_messages.py examples/*worker*.py examples/recipe_*.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

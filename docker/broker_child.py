@@ -25,7 +25,9 @@ CONF = Path(__file__).resolve().with_name("standalone.conf")
 
 WATCHDOG = 'read -r _; "$@"'
 # As Java, podman and Docker say it.
-PORT_TAKEN = re.compile("address already in use|port is already allocated", re.IGNORECASE)
+PORT_TAKEN = re.compile(
+    "address already in use|failed to bind to|port is already allocated", re.IGNORECASE
+)
 LOG_TAIL = 40
 POLL = 0.05
 KILL_TIMEOUT = 30.0

@@ -20,7 +20,7 @@ extensions = [
     "accessible_pages",
     "api_reference",
 ]
-exclude_patterns = ["_build", "check", "diagrams/*.md", "extensions"]
+exclude_patterns = ["figures/bench/tables.md", "_build", "check", "diagrams/*.md", "extensions"]
 nitpicky = True
 
 # Headings get the anchors that GitHub gives them, so that one link works in both places.
@@ -51,16 +51,17 @@ toc_object_entries_show_parents = "hide"
 default_role = "py:obj"
 
 nitpick_ignore_regex = [
-    # Python and PySpark, whose inventories a build without network cannot load; Pulsar's protocol.
+    # Python and libraries, whose inventories need the network, and the protocol of Pulsar.
     (
         "py:.*",
-        r"(asyncio|collections|pulsar_encore\.wire|concurrent|datetime|logging|os|pyspark|random|re)\..*",
+        r"(asyncio|collections|concurrent|datetime|logging|os|random|re"
+        r"|opentelemetry|prometheus_client|pulsar_encore\.wire|pyspark)\..*",
     ),
     # Types of parameters that applications only pass on, and what they stand for is in the text.
     (
         "py:class",
         r"(.*\.)?(AnyId|BackoffLike|BrokerTopic|BuiltDeadLetterPolicy|ContextFields|DetachedMessage"
-        r"|DrainDeadline|KeyFields|OutgoingMessage|RenewedLease|Runnable|SparkSession"
+        r"|DrainDeadline|KeyFields|OutgoingMessage|RenewedLease|Runnable|Span|SparkSession"
         r"|Subscription|SubscribeKeywords|Transport|_Writer|timedelta)",
     ),
     # Type variables.

@@ -1,4 +1,4 @@
-"""A worker for production, with a probe of its health and its counts on a port.
+"""A worker for production, with probes of its health and its counts on a port.
 
 python examples/production_worker.py service_url port (runs until SIGTERM or Ctrl+C)
 """
@@ -34,21 +34,16 @@ async def bill(order: Order) -> None:
 
 
 # The worker: one order of a key at a time, time-outs, retries, dead letters, a pause while the
-# gateway is away, a drain at SIGTERM, and a probe of health and counts
+# gateway is away, a drain at SIGTERM, and probes of health with counts
 
 
 async def main(url: str, port: str) -> None:
-    async def probe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        status = 200 if worker.health().ready else 503
-        writer.write(f"HTTP/1.0 {status} \r\n\r\n{worker.health()}\n{worker.report()}".encode())
-        writer.close()
-
-    async with encore.Client(url) as client, await asyncio.start_server(probe, port=port):
+    async with encore.Client(url) as client:
         worker = encore.Worker(
             client, "orders", "billing", bill, schema=ORDERS, order="key", timeout=60, breaker=AWAY
         )
-        await encore.run(worker)
+        async with encore.health.serve(worker, port=int(port)):
+            await encore.run(worker)
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -35,9 +35,13 @@ from .secured_server import Secured, make_credentials
 
 _HERE = Path(__file__).resolve().parent
 
-# Files that share a fixture with a slow start: a broker with authentication, Java, programs.
+# Files that share a fixture with a slow start: a broker with authentication, Java, programs. The
+# recipes share a topic.
 _GROUPS = {
     "integration/dropin/test_programs.py": "programs",
+    "integration/recipes/test_fastapi.py": "recipes",
+    "integration/recipes/test_kubernetes.py": "recipes",
+    "integration/recipes/test_programs.py": "recipes",
     "integration/test_dlq_secured.py": "logins",
     "integration/test_evacuation_secured.py": "logins",
     "integration/test_native_connections.py": "logins",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 
 import pytest
@@ -20,8 +19,6 @@ settings.register_profile("searching", deadline=None, print_blob=True, max_examp
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-SPARK_THREAD = "pulsar-encore"
-
 # Tests of these folders take up to 12 s each.
 _LONG = ("worlds", "type_checkers")
 
@@ -36,13 +33,3 @@ def pytest_collection_finish() -> None:
     # after the import of all test modules. Frozen objects are left out of that walk.
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def no_records_of_spark_connections(caplog: pytest.LogCaptureFixture) -> None:
-    """Leave out what the thread of Spark's connections logs: it reconnects after its test, too."""
-    caplog.handler.addFilter(is_no_spark_connection)
-
-
-def is_no_spark_connection(record: logging.LogRecord) -> bool:
-    return record.name != "pulsar_encore.connection" or record.threadName != SPARK_THREAD

@@ -33,6 +33,8 @@ TOOLS = {
     "sortedcontainers-stubs",
     "types-protobuf",
     "types-psutil",
+    "types-pyyaml",
+    "uvicorn",
 }
 
 
@@ -65,9 +67,15 @@ def imported(files: Iterable[Path]) -> set[str]:
                         modules.add(module)
                 case _:
                     pass
-    tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    shared = {name for name in modules if name.partition(".")[0] == "opentelemetry"}
+    tops = {module.partition(".")[0] for module in modules - shared} - sys.stdlib_module_names
     known = packages_distributions()
-    return names(each for top in tops for each in known.get(top, ())) - {"pulsar-encore"}
+    found = names(each for top in tops for each in known.get(top, ())) - {"pulsar-encore"}
+    # Several distributions have a part of the package "opentelemetry".
+    return found | {
+        "opentelemetry-sdk" if name.startswith("opentelemetry.sdk") else "opentelemetry-api"
+        for name in shared
+    }
 
 
 def python_files(*folders: str) -> list[Path]:

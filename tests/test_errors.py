@@ -19,6 +19,7 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import errors, exceptions
+from pulsar_encore.devbroker import Refusal
 from pulsar_encore.letters.evidence import evidence_of
 from pulsar_encore.transport.stock.dual_exceptions import use_dual_exceptions
 from pulsar_encore.wire import pulsar_pb2 as pb
@@ -45,6 +46,20 @@ def subclasses(kind: type[Exception]) -> set[type[Exception]]:
 def test_every_error_has_the_same_root_and_a_docstring(kind: type[Exception]) -> None:
     assert issubclass(kind, errors.EncoreError)
     assert kind.__doc__
+
+
+def test_the_help_of_the_module_shows_the_tree_of_its_own_errors() -> None:
+    """The tree says who can repair the cause of each error."""
+    tree = (errors.__doc__ or "").split("\n\n")[1]
+    parents: list[type] = []
+    shown = set()
+    for line in tree.splitlines():
+        name, depth = line.split()[0], (len(line) - len(line.lstrip()) - 4) // 2
+        kind = Refusal if name == "Refusal" else getattr(errors, name)
+        parents[depth:] = [kind]
+        assert depth == 0 or issubclass(kind, parents[depth - 1])
+        shown.add(name)
+    assert shown == {*errors.encore_errors.__all__, "Refusal"}
 
 
 def test_errors_inherit_from_the_builtin_ones() -> None:

@@ -21,15 +21,19 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import testing
+from tests.harness.pages import DOCS, blocks_of
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MAX_LINES = 60
+MAX_LINES_OF_A_RECIPE = 85
 TIMEOUT_S = 40
 
 #: Notebooks. They need Java, so `integration/spark` runs them.
 ON_SPARK = {"spark_orders.py"}
 #: Programs that run until they get a signal.
 SERVICES = {"production_worker.py"}
+#: Programs of `docs/recipes`. They run until they get a signal, in the tests of their pages.
+RECIPES = {path.name for path in EXAMPLES.glob("recipe_*.py")}
 #: Files for pytest.
 UNDER_PYTEST = {"testing_a_worker.py"}
 
@@ -118,6 +122,7 @@ def test_every_example_has_an_expectation_and_the_reverse() -> None:
         *EXPECTED,
         *ON_SPARK,
         *SERVICES,
+        *RECIPES,
         *UNDER_PYTEST,
     }
     assert {path.name for path in EXAMPLES.glob("spark_*.py")} == ON_SPARK
@@ -140,6 +145,15 @@ def test_a_notebook_has_cells_with_titles(name: str) -> None:
 @pytest.mark.parametrize("name", sorted({*EXPECTED, *SERVICES, *UNDER_PYTEST}))
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < MAX_LINES
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_recipe_is_short_and_a_page_shows_it(name: str) -> None:
+    program = (EXAMPLES / name).read_text()
+    assert len(program.splitlines()) < MAX_LINES_OF_A_RECIPE
+    pages = [str(path.relative_to(DOCS)) for path in (DOCS / "recipes").glob("*.md")]
+    shown = [page for page in pages for block in blocks_of(page) if block.code == program]
+    assert len(shown) == 1
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +237,10 @@ async def test_a_production_worker_bills_answers_its_probe_and_drains_at_sigterm
                 producer = await client.create_producer("orders", schema=schema)
                 for number, total in enumerate((5, -1, 7)):
                     await producer.send(Order(number, total), partition_key=str(number))
-                while "succeeded=2, failed=1, retried=0, rejected=1" not in await _probe(port):
+                while (
+                    '"succeeded": 2, "failed": 1, "retried": 0, "rejected": 1'
+                    not in await _probe(port)
+                ):
                     await asyncio.sleep(0.1)
                 process.send_signal(signal.SIGTERM)
                 printed, _ = await process.communicate()

@@ -125,7 +125,8 @@ def test_size_and_topic_do_not_affect_equality() -> None:
 
 
 def test_text() -> None:
-    assert str(MessageId(4, 1, 2, 3)) == "(1,2,4,3)" == str(_pulsar.MessageId(4, 1, 2, 3))
+    assert str(MessageId(4, 1, 2, 3)) == "1:2:4:3"
+    assert repr(MessageId(4, 1, 2)) == "MessageId(1:2:4)"
 
 
 @given(st.binary(max_size=60))

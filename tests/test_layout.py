@@ -37,15 +37,18 @@ ALLOWED_WORDS = {
     "outgoing": "an adjective",
     "packing": "the packing of partly acknowledged batches is a feature with this name",
     "pending": "an adjective",
-    "producing": "a name in `pulsar-encore bench --only`",
+    "producing": "a page of the documentation, and a benchmark",
     "recording": "an adjective: these parts record",
     "routing": "a noun in Pulsar: the routing mode",
     "spilling": "a public name: `SpillingIndex`",
     "testing": "a public package: `pulsar_encore.testing`",
+    "tracing": "a public name: `Tracing`, and a page of the documentation",
     "tracking": "a noun: the tracking state of a topic",
     "troubleshooting": "a page of the documentation, and the test of its blocks",
     "waiting": "an adjective",
 }
+#: Tests of the report of `make bench`, which need no broker.
+BENCHMARK_TESTS = ("tests/benchmarks/", "tests/docs/test_figures.py")
 #: Programs that a user could have written; their names are theirs.
 FREE_FOLDERS = ("integration/dropin/programs", "tests/type_checkers/programs")
 
@@ -92,6 +95,9 @@ def test_fast_tests_do_not_import_integration(path: Path) -> None:
         else:
             continue
         for module in modules:
+            pure = module.startswith("integration.benchmarks")
+            if pure and str(path).startswith(BENCHMARK_TESTS):
+                continue
             assert module.split(".")[0] != "integration", (
                 f"{path}:{node.lineno} imports {module}: move the shared part to tests/harness/"
             )

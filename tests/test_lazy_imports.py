@@ -20,6 +20,7 @@ SDK = Path(__file__).resolve().parents[1] / "sdk"
 
 #: Parts of the package that `import pulsar_encore` leaves out.
 LATER = (
+    "admin",
     "asyncio",
     "authentication.athenz",
     "authentication.oauth2_credentials",
@@ -34,8 +35,12 @@ LATER = (
     "deadletters",
     "devbroker",
     "evacuation",
+    "health",
     "letters",
+    "observability",
+    "otel",
     "producer",
+    "prometheus",
     "reader",
     "spark",
     "state",
@@ -52,8 +57,11 @@ LIBRARIES = (
     "cramjam",
     "fastcrc",
     "google",
+    "http.server",
     "httpx2",
     "importlib.metadata",
+    "opentelemetry",
+    "prometheus_client",
     "pulsar",
     "pyroaring",
     "pyspark",

@@ -1,28 +1,31 @@
-"""Draw docs/figures/why.svg, the chart in the README, from docs/figures/demo.json.
+"""Draw docs/figures/why.svg, the chart in the README, from the published benchmarks.
 
-    python docs/figures/why.py              # draw the chart again
-    python docs/figures/why.py --measure    # run `make demo` first, and record its figures
+    python -m docs.figures.why
 
 The README states the same figures. `tests/docs/test_figures.py` compares the three.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from xml.sax.saxutils import escape
 
+from integration.benchmarks.report.results import Results, read
+from integration.benchmarks.rows import Row
+
 FOLDER: Final = Path(__file__).resolve().parent
-RESULTS: Final = FOLDER / "demo.json"
+RESULTS: Final = FOLDER / "bench"
 CHART: Final = FOLDER / "why.svg"
+
+#: Unit of a row -> format of its figures.
+_FORMS: Final = {
+    "s": "{:.1f} s",
+    "messages": "{:,.0f}",
+    "properties": "{:.0f}",
+    "MB": "{:,.1f} MB",
+}
 
 STOCK, NATIVE = "pulsar-client, asyncio", "pulsar-encore"
 COLOURS: Final = {STOCK: "#8a8f98", NATIVE: "#1f6feb"}
@@ -49,38 +52,32 @@ class Comparison:
         return self.form.format(self.stock), self.form.format(self.native)
 
 
-def comparisons(results: Mapping[str, Any]) -> list[Comparison]:
+def comparisons(results: Results) -> list[Comparison]:
     """Return the six comparisons of the README."""
-    figures = results["figures"]
+    demo = next(section for section in results.sections if section.name == "demo")
+    compared = [_comparison(row, row.what, _FORMS[row.unit]) for row in demo.rows]
+    speed = throughput(results, "stock asyncio")
+    title = "Messages received and acked per second, in batches of 1,000"
+    return [*compared, _comparison(speed, title, "{:,.0f}")]
 
-    def pair(scenario: str, key: str) -> tuple[float, float]:
-        return figures[scenario]["stock"][key], figures[scenario]["native"][key]
 
-    first = pair("continuous_nacks", "first_s")
-    lost = [
-        figures["timed_out_receives"][side]["sent"] - figures["timed_out_receives"][side]["seen"]
-        for side in ("stock", "native")
-    ]
-    late = pair("two_delays", "long_s")
-    evidence = pair("poison_message", "evidence")
-    memory = pair("pending_memory", "mb")
-    speed = figures["throughput"]
-    rates = speed["stock asyncio"]["per_s"], speed["native"]["per_s"]
-    rows = (
-        ("Redelivery of a nack for 1.5 s while others are nacked", first, "{:.1f} s"),
-        ("Messages lost in 1,000 by receive timeouts", lost, "{:,.0f}"),
-        ("Redelivery of a nack for 3 s, after one for 1 s in its batch", late, "{:.1f} s"),
-        ("Properties of a dead letter that say why it failed", evidence, "{:.0f}"),
-        ("Memory of a million pending nacks", memory, "{:,.1f} MB"),
-        ("Messages received and acked per second, in batches of 1,000", rates, "{:,.0f}"),
+def throughput(results: Results, beside: str) -> Row:
+    """Return the row of the native transport, one message at a time, beside another client."""
+    return next(
+        row
+        for row in results.rows
+        if row.what == "native, 100 B, batches of 1000" and row.beside == beside
     )
-    return [
-        Comparison(title=title, stock=stock, native=native, form=form)
-        for title, (stock, native), form in rows
-    ]
 
 
-def chart(results: Mapping[str, Any]) -> str:
+def _comparison(row: Row, title: str, form: str) -> Comparison:
+    assert row.other_figure is not None
+    return Comparison(
+        title=title, stock=row.other_figure.median, native=row.figure.median, form=form
+    )
+
+
+def chart(results: Results) -> str:
     """Return the chart as SVG. Each pair of bars has a scale of its own."""
     width, left, right, top, step, bar = 720, 20, 110, 64, 64, 14
     rows = comparisons(results)
@@ -117,47 +114,8 @@ def chart(results: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def measure() -> dict[str, Any]:
-    """Run the demo without its Spark row, and return its figures with machine and versions."""
-    from pulsar_encore.cli.demo.killed_stream import SCENARIO as SPARK
-    from pulsar_encore.cli.demo.run import SCENARIOS, run_demo
-    from pulsar_encore.cli.demo.scenario import MeasuredRun, Outcomes, Scenario
-
-    figures: dict[str, Any] = {}
-
-    def recorded(scenario: Scenario) -> Scenario:
-        async def run(measured: MeasuredRun) -> Outcomes:
-            outcomes = await scenario.measure(measured)
-            name = scenario.cell.__module__.rpartition(".")[2]
-            figures[name] = dict(outcomes)
-            return outcomes
-
-        return replace(scenario, measure=run)
-
-    if run_demo(None, scenarios=[recorded(each) for each in SCENARIOS if each is not SPARK]):
-        raise SystemExit("A figure is missing, so nothing was recorded.")
-    return {
-        "command": "python docs/figures/why.py --measure",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {
-            "cores": os.cpu_count(),
-            "architecture": platform.machine(),
-            "system": platform.system(),
-            "broker": "development broker, in another process",
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "pulsar-encore": version("pulsar-encore"),
-            "pulsar-client": version("pulsar-client"),
-        },
-        "figures": figures,
-    }
-
-
 def main() -> None:
-    if "--measure" in sys.argv[1:]:
-        RESULTS.write_text(json.dumps(measure(), indent=2, sort_keys=True) + "\n", "utf-8")
-    CHART.write_text(chart(json.loads(RESULTS.read_text("utf-8"))), "utf-8")
+    CHART.write_text(chart(read(RESULTS)), "utf-8")
 
 
 if __name__ == "__main__":

@@ -146,8 +146,9 @@ async def work(
             elif choice < 0.97:
                 delay = rng.uniform(0.2, longest_delay_s)
                 report_event("nacks", number)
+                due_s = time.time() + delay - 0.005  # the call itself may wait for the disk
                 await consumer.negative_acknowledge(message, delay=delay)
-                report_event("nacked", number, time.time() + delay - 0.005)
+                report_event("nacked", number, due_s)
             else:  # neither: the child is killed while it holds the message
                 handling.add(number)
 

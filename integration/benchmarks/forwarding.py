@@ -1,39 +1,39 @@
-"""Retry letters and dead letters per second, compared with a plain copy: receive, send, ack.
+"""CPU time of a retry letter and of a dead letter, beside loops written by hand.
 
 100-byte messages with a key and a property, unbatched, come from a broker in another process. Every
 variant receives each message, sends one unbatched copy, and acks the original when the copy is
-persisted, with 200 messages at a time. The variants take turns, each on a topic of its own, on one
-transport after the other. The medians count. The bar: a letter takes at most 1.2 times as long as a
-plain copy on the same transport, or 1.3 times on the stock transport. A letter written by hand is
-measured as well, because the seven properties of a letter (more for a dead letter) have a price in
-every client.
+persisted, with 200 messages at a time. The variants take turns, each on a topic of its own. The
+bar is beside a loop that writes the same properties: the seven properties of a letter (more for a
+dead letter) have a price in every client. The plain copy has only the properties of the message.
 
-    python -m integration.benchmarks.forwarding [--url URL] [--rounds 3] [--messages 20000]
+    make bench ONLY=forwarding
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
+import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from statistics import median
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.cli.demo.scenario import SIDES
 
-from .figures import Row, report
 from .processes import OURS, broker, fresh_topic
+from .rows import Row
+from .trial import Benchmark, Trial
 
-ROUNDS = 3
-MESSAGES = 20_000
-CONCURRENCY = 200
-HOUR = timedelta(hours=1)
-SLOWER = {"native": 1.2, "encore": 1.3}  # the bars, by label
+MESSAGES: Final = 10_000
+QUICK_MESSAGES: Final = 1_500
+WARM_UP: Final = 500
+CONCURRENCY: Final = 200
+HOUR: Final = timedelta(hours=1)
 
 #: The options of the producers of letters.
 LETTER_PRODUCER: Any = {
@@ -46,49 +46,66 @@ LETTER_PRODUCER: Any = {
 Variant = Callable[[encore.Client, str, int], Awaitable[float]]
 
 
-def run(url: str | None = None, *, rounds: int = ROUNDS, messages: int = MESSAGES) -> list[Row]:
+@dataclass(frozen=True, kw_only=True)
+class Letters:
+    """One kind of letter.
+
+    Attributes:
+        bar: Least rate beside a letter by hand.
+    """
+
+    name: str
+    variant: Variant
+    bar: float
+
+
+def run(trial: Trial) -> Iterator[Row]:
     """Measure the variants in turn, on each transport."""
-    rows: list[Row] = []
+    count = trial.sized(MESSAGES, QUICK_MESSAGES)
+    variants = {"plain": plain, "hand": by_hand, **{each.name: each.variant for each in KINDS}}
     for label, name in OURS.items():
-        with broker(url) as broker_url:
-            work = _measure(broker_url, SIDES[label][1], rounds, messages)
-            rates = asyncio.run(work)
-        medians = {variant: median(rate) for variant, rate in rates.items()}
-        rows += rows_of(name, medians, SLOWER[label])
-    return rows
-
-
-def rows_of(name: str, medians: Mapping[str, float], factor: float) -> Iterator[Row]:
-    """Yield the rows of one transport."""
-    for variant, what in (("retry", "retry letters"), ("nack", "dead letters by nack")):
-        for beside, bar in (("plain copy", medians["plain"] / factor), ("by hand", None)):
-            yield Row(
-                what=f"{what} {name}",
-                unit="msg/s",
-                figure=medians[variant],
-                other=medians["plain" if bar else "hand"],
-                bar=bar,
-                higher_is_better=True,
-                beside=beside,
+        with _quiet(), broker(trial.url) as url:
+            measure = partial(_per_cpu_second, url, SIDES[label][1])
+            for variant in variants.values():
+                measure(variant, WARM_UP)
+            rates = trial.in_turns(
+                f"letters, {name}",
+                {key: partial(measure, variant, count) for key, variant in variants.items()},
             )
+        for kind in KINDS:
+            for beside, key in (("letter by hand", "hand"), ("plain copy", "plain")):
+                yield Row(
+                    what=f"{kind.name}, {name}",
+                    unit="msg per s of CPU",
+                    ours=tuple(rates[kind.name]),
+                    other=tuple(rates[key]),
+                    bar=kind.bar if key == "hand" else None,
+                    higher_is_better=True,
+                    beside=beside,
+                )
 
 
-async def _measure(url: str, transport: str, rounds: int, messages: int) -> dict[str, list[float]]:
-    variants: dict[str, Variant] = {
-        "plain": plain,
-        "retry": retry_letters,
-        "nack": dead_letters,
-        "hand": by_hand,
-    }
-    rates: dict[str, list[float]] = {variant: [] for variant in variants}
-    async with encore.Client(url, transport=transport) as client:
-        for measure in variants.values():  # warm up
-            await measure(client, await _filled_topic(client, messages // 10), messages // 10)
-        for _ in range(rounds):
-            for variant, measure in variants.items():
-                topic = await _filled_topic(client, messages)
-                rates[variant].append(messages / await measure(client, topic, messages))
-    return rates
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the warnings about dead letters."""
+    logger = logging.getLogger("pulsar_encore")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _per_cpu_second(url: str, transport: str, variant: Variant, messages: int) -> float:
+    """Return how many messages a variant handles in one second of this process's CPU time."""
+
+    async def measure() -> float:
+        async with encore.Client(url, transport=transport) as client:
+            topic = await _filled_topic(client, messages)
+            return messages / await variant(client, topic, messages)
+
+    return asyncio.run(measure())
 
 
 async def _filled_topic(client: encore.Client, messages: int) -> str:
@@ -121,7 +138,7 @@ async def _subscribe(client: encore.Client, topic: str, most: int) -> encore.Con
 async def _process_all(
     consumer: encore.Consumer, messages: int, work: Callable[[encore.Message], Awaitable[None]]
 ) -> float:
-    """Receive and `work` on all messages with `CONCURRENCY` workers. Return the seconds."""
+    """Receive and `work` on all messages with `CONCURRENCY` workers. Return the CPU time in s."""
     remaining = messages
 
     async def worker() -> None:
@@ -130,9 +147,9 @@ async def _process_all(
             remaining -= 1
             await work(await consumer.receive(timeout=30))
 
-    began = time.perf_counter()
+    began = time.process_time()
     await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 async def plain(client: encore.Client, topic: str, messages: int) -> float:
@@ -199,22 +216,27 @@ async def dead_letters(client: encore.Client, topic: str, messages: int) -> floa
             consumer, messages, lambda message: consumer.negative_acknowledge(message, 1)
         )
         await asyncio.sleep(1.5)
-        began = time.perf_counter()
+        began = time.process_time()
         await _process_all(consumer, messages, consumer.negative_acknowledge)
         while consumer.statistics().unacked:  # noqa: ASYNC110 - there is no event to await
             await asyncio.sleep(0.005)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="Retry letters and dead letters.")
-    parser.add_argument("--url")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--messages", type=int, default=MESSAGES)
-    options = parser.parse_args()
-    return report(run(options.url, rounds=options.rounds, messages=options.messages))
+KINDS: Final = (
+    Letters(name="retry letters", variant=retry_letters, bar=0.9),
+    Letters(name="dead letters", variant=dead_letters, bar=0.8),
+)
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="forwarding",
+    title="Letters",
+    about=(
+        "Retry letters (`reconsume_later`) and dead letters (the last nack of a message) for each "
+        "second of CPU time, beside a loop that writes the properties of a retry letter by hand, "
+        "and beside a loop that receives, sends a plain copy and acks."
+    ),
+    seconds=200,
+    quick_s=None,
+    run=run,
+)

@@ -1,46 +1,59 @@
-"""Bytes of memory for each message, with a million messages received and unacked.
+"""A million messages received and unacked in one process: memory of each, and CPU at rest.
 
 A topic has 40,000 messages of 100 bytes, unbatched or in batches of 1000. Each of its 25 Shared
 subscriptions has one consumer, which receives all messages and acks none. That is a million in one
-process, within a broker's default limit of 50,000 unacked messages for a consumer. Memory is
-measured twice. First the application keeps no message, which leaves the client's own records. (The
-stock client keeps none, and so can neither time a nack nor ack a part of a batch.) Then the
-application keeps every message.
+process, within a broker's default limit of 50,000 unacked messages for a consumer.
 
-    python -m integration.benchmarks.held_messages [--url URL] [--consumers 25]
+Memory is measured for two applications. One keeps no message, which leaves the client's own
+records. (The stock client keeps none, and so can neither time a nack nor ack a part of a batch.)
+The other keeps every message. The stock client is measured with the messages that it has received
+after half a minute, which are fewer than a million.
+
+Memory differs by a few percent between runs, and a run takes minutes, so each is measured once.
+
+    make bench ONLY=held_messages
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import pulsar
 import pulsar.asyncio
 
 import pulsar_encore as encore
-from pulsar_encore.cli.demo.scenario import SIDES
 from pulsar_encore.cli.demo.workload import Figures, resident_mb
 
-from .figures import Row, report
-from .processes import OURS, Runner, broker, fresh_topic
+from .processes import Runner, broker, fresh_topic
+from .rows import Row
+from .trial import Benchmark, Trial
 
 MESSAGES: Final = 40_000
 CONSUMERS: Final = 25
-_MODULE: Final = "integration.benchmarks.held_messages"
+OVER_S: Final = 3.0
+_STOCK_RECEIVES_S: Final = 30.0
+_WITHIN_S: Final = 300
+_MODULE: Final = "integration.benchmarks.held_messages"  # also when this is `__main__`
 
 
 async def _hold(
-    subscribe: Callable[[str], Awaitable[Any]], *, messages: int, consumers: int, keep: bool
+    subscribe: Callable[[str], Awaitable[Any]],
+    *,
+    messages: int,
+    consumers: int,
+    keep: bool,
+    within_s: float = math.inf,
 ) -> Figures:
     # Warm up with a first subscription, so that objects that exist once are not measured.
     open_consumers = [await subscribe("warm-up")]
     kept: list[Any] = [await open_consumers[0].receive() for _ in range(messages)]
     kept.clear()
     before = resident_mb()
+    begun, held = time.perf_counter(), 0
     for number in range(consumers):
         consumer = await subscribe(f"held-{number}")
         open_consumers.append(consumer)
@@ -48,7 +61,14 @@ async def _hold(
             message = await consumer.receive()
             if keep:
                 kept.append(message)
-    return {"bytes": round((resident_mb() - before) * 1e6 / (messages * consumers), 1)}
+        held += messages
+        if time.perf_counter() - begun > within_s:
+            break
+    mb = resident_mb() - before
+    cpu = time.process_time()
+    await asyncio.sleep(OVER_S)
+    cpu_ms = (time.process_time() - cpu) * 1000
+    return {"held": held, "bytes": round(mb * 1e6 / held, 1), "cpu_ms": cpu_ms}
 
 
 async def stock(url: str, topic: str, **size: Any) -> Figures:
@@ -61,6 +81,7 @@ async def stock(url: str, topic: str, **size: Any) -> Figures:
             consumer_type=pulsar.ConsumerType.Shared,
             initial_position=pulsar.InitialPosition.Earliest,
         ),
+        within_s=_STOCK_RECEIVES_S,
         **size,
     )
     await client.close()
@@ -82,56 +103,65 @@ async def ours(url: str, topic: str, **size: Any) -> Figures:
         return await _hold(subscribe, **size)
 
 
-async def _measure(url: str, consumers: int, batch: int, keep: bool) -> dict[str, float]:
-    runner = Runner(url)
-    topic = fresh_topic()
-    await runner("stock", "fill", within_s=60, topic=topic, count=MESSAGES, batch=batch)
-    found: dict[str, float] = {}
-    for label, (side, transport) in SIDES.items():
-        name = "stock" if side == "stock" else "ours"
-        figures = await runner(
-            *(_MODULE, name),
-            within_s=300,
-            transport=transport,
-            topic=topic,
-            messages=MESSAGES,
-            consumers=consumers,
-            keep=keep,
-        )
-        found[label] = figures["bytes"] or 0.0
-    return found
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure both clients, one after the other.
 
-
-def run(url: str | None = None, *, consumers: int = CONSUMERS) -> list[Row]:
-    """Measure all clients, one after the other."""
-    rows = []
-    for batch in (0, 1000):
+    Raises:
+        MeasurementError: if a measurement failed.
+    """
+    for batch in (1000, 0):
         for keep in (False, True):
-            with broker(url) as broker_url:
-                found = asyncio.run(_measure(broker_url, consumers, batch, keep))
             kind = f"batches of {batch}" if batch else "unbatched"
-            application = "kept" if keep else "not kept"
-            rows += [
-                Row(
-                    what=f"unacked and {application}, {kind}, {name}",
-                    unit="bytes",
-                    figure=found[label],
-                    other=found["stock"],
-                    beside="stock asyncio",
+            what = f"{'kept' if keep else 'not kept'} by the application, {kind}"
+            yield from _rows(trial, what, batch, keep)
+
+
+def _rows(trial: Trial, what: str, batch: int, keep: bool) -> Iterator[Row]:
+    found: dict[str, Figures] = {}
+    with broker(trial.url) as url:
+        runner, topic = Runner(url), fresh_topic()
+        asyncio.run(
+            runner("stock", "fill", within_s=_WITHIN_S, topic=topic, count=MESSAGES, batch=batch)
+        )
+        for name in ("ours", "stock"):
+            trial.step(f"{what}, {name}")
+            found[name] = asyncio.run(
+                runner(
+                    *(_MODULE, name),
+                    within_s=_WITHIN_S,
+                    transport="native",
+                    topic=topic,
+                    messages=MESSAGES,
+                    consumers=trial.sized(CONSUMERS, 2),
+                    keep=keep,
                 )
-                for label, name in OURS.items()
-            ]
-    return rows
+            )
+    mine, other = found["ours"], found["stock"]
+    for measured, unit, key in (
+        ("memory of a message", "bytes", "bytes"),
+        (f"CPU over {OVER_S:g} s at rest", "ms", "cpu_ms"),
+    ):
+        yield Row(
+            what=f"{measured}, {what}",
+            unit=unit,
+            ours=(mine[key] or 0.0,),
+            other=(other[key] or 0.0,),
+            beside="stock asyncio",
+            note=f"{mine['held']:,.0f} messages held, and {other['held']:,.0f} by stock",
+        )
 
 
-def main() -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description="Memory of messages held unacked.")
-    parser.add_argument("--url")
-    parser.add_argument("--consumers", type=int, default=CONSUMERS)
-    options = parser.parse_args()
-    return report(run(options.url, consumers=options.consumers))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="held_messages",
+    title="A million messages held unacked",
+    about=(
+        "One process with 25 Shared consumers, each of which received 40,000 messages of 100 bytes "
+        "and acked none: resident memory of each message, where the application keeps the messages "
+        "and where it does not, and CPU at rest; native transport, beside the stock asyncio "
+        "client. Where it keeps none, our figure is what we record of each message, for nacks, "
+        "partial acks and attempts; the stock client records nothing. Measured once."
+    ),
+    seconds=240,
+    quick_s=None,
+    run=run,
+)

@@ -1,20 +1,17 @@
-"""Memory, CPU time and threads of 1,000 idle consumers on 1,000 topics in one process.
+"""Memory, CPU time and threads of 1,000 idle consumers on 1,000 topics, beside the stock client.
 
-Each client runs in a process of its own, first with one consumer, then with all. Memory is the
-difference between the two processes. The subscriptions are Shared with receiver queues of 1000 (the
+Each measurement is a process of its own. It subscribes once, and then to all other topics; the
+difference in resident memory counts. The subscriptions are Shared with receiver queues of 1000 (the
 default), and are deleted at the end.
 
-    python -m integration.benchmarks.idle_consumers [--url URL] [--consumers 1000]
+    make bench ONLY=idle_consumers
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import gc
-import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import psutil
@@ -22,36 +19,44 @@ import pulsar
 import pulsar.asyncio
 
 import pulsar_encore as encore
-from pulsar_encore.cli.demo.scenario import SIDES
 from pulsar_encore.cli.demo.workload import Figures, resident_mb
 
-from .figures import Row, report
-from .processes import OURS, Runner, broker, fresh_topic
+from .processes import Runner, broker, column, fresh_topic
+from .rows import Row
+from .trial import Benchmark, Trial
 
 CONSUMERS: Final = 1000
 AT_ONCE: Final = 50
-OVER_S: Final = 10.0
+OVER_S: Final = 5.0
 SETTLE_S: Final = 2.0
-#: The bars of the native transport: MB more than one consumer, percent of a core, threads.
+#: Promises of the native transport: MB more than one consumer, percent of a core, threads.
 MEMORY_MB: Final = 60.0
 CPU_PERCENT: Final = 1.0
-THREADS: Final = 4
-_MODULE: Final = "integration.benchmarks.idle_consumers"
+THREADS: Final = 4.0
+_MODULE: Final = "integration.benchmarks.idle_consumers"  # also when this is `__main__`
+_WITHIN_S: Final = 300
+_MEASURED: Final = (
+    ("more memory than one", "MB", "mb", MEMORY_MB),
+    ("CPU of an idle process", "% of a core", "cpu_percent", CPU_PERCENT),
+    ("threads", "threads", "threads", THREADS),
+)
 
 
 async def _idle(topic: str, count: int, subscribe: Callable[[str], Awaitable[Any]]) -> Figures:
-    consumers: list[Any] = []
-    names = [f"{topic}-{number}" for number in range(count)]
-    for start in range(0, count, AT_ONCE):
+    # Objects that exist once are not measured.
+    consumers: list[Any] = [await subscribe(f"{topic}-first")]
+    before_mb = resident_mb()
+    names = [f"{topic}-{number}" for number in range(1, count)]
+    for start in range(0, len(names), AT_ONCE):
         consumers += await asyncio.gather(*map(subscribe, names[start : start + AT_ONCE]))
-    gc.collect()
     await asyncio.sleep(SETTLE_S)
+    more_mb = resident_mb() - before_mb
     process = psutil.Process()
     clock, cpu = time.perf_counter(), time.process_time()
     await asyncio.sleep(OVER_S)
     busy = (time.process_time() - cpu) / (time.perf_counter() - clock)
     figures: Figures = {
-        "mb": resident_mb(),
+        "mb": more_mb,
         "cpu_percent": 100 * busy,
         "threads": process.num_threads(),
     }
@@ -83,58 +88,57 @@ async def ours(url: str, topic: str, *, count: int) -> Figures:
         return await _idle(topic, count, subscribe)
 
 
-async def _measure(url: str, consumers: int) -> dict[str, Figures]:
-    """Measure each client. Return the figures with all consumers, and memory above one
-    consumer's.
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure both clients in turns.
+
+    Raises:
+        MeasurementError: if a measurement failed.
     """
-    runner, topic = Runner(url), fresh_topic()
-    found: dict[str, Figures] = {}
-    for label, (side, transport) in SIDES.items():
-        name = "stock" if side == "stock" else "ours"
-        one, many = [
-            await runner(
-                *(_MODULE, name),
-                within_s=300,
-                transport=transport,
-                topic=topic,
-                count=count,
+    consumers = trial.sized(CONSUMERS, 200)
+    with broker(trial.url) as url:
+        runner = Runner(url)
+
+        def measured(name: str) -> Figures:
+            return asyncio.run(
+                runner(
+                    *(_MODULE, name),
+                    within_s=_WITHIN_S,
+                    transport="native",
+                    topic=fresh_topic(),
+                    count=consumers,
+                )
             )
-            for count in (1, consumers)
-        ]
-        found[label] = {**many, "mb": (many["mb"] or 0.0) - (one["mb"] or 0.0)}
-    return found
 
-
-def run(url: str | None = None, *, consumers: int = CONSUMERS) -> list[Row]:
-    """Measure all clients, one after the other."""
-    with broker(url) as broker_url:
-        found = asyncio.run(_measure(broker_url, consumers))
-    return [
-        Row(
-            what=f"{consumers:,} idle consumers {name}: {what}",
+        found = trial.in_turns(
+            f"{consumers:,} idle consumers",
+            {name: lambda name=name: measured(name) for name in ("ours", "stock")},  # type: ignore[misc]
+        )
+    for what, unit, key, promised in _MEASURED:
+        yield Row(
+            what=f"{consumers:,} idle consumers: {what}",
             unit=unit,
-            figure=found[label][key] or 0.0,
-            other=found["stock"][key],
-            bar=bar if label == "native" else None,
+            ours=column(found["ours"], key),
+            other=column(found["stock"], key),
             beside="stock asyncio",
         )
-        for label, name in OURS.items()
-        for what, unit, key, bar in (
-            ("more memory than one", "MB", "mb", MEMORY_MB),
-            ("CPU", "%", "cpu_percent", CPU_PERCENT),
-            ("threads", "", "threads", float(THREADS)),
-        )
-    ]
+        if consumers == CONSUMERS:
+            yield Row(
+                what=f"{consumers:,} idle consumers: {what}, the promise",
+                unit=unit,
+                ours=column(found["ours"], key),
+                bar=promised,
+            )
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="Idle consumers.")
-    parser.add_argument("--url")
-    parser.add_argument("--consumers", type=int, default=CONSUMERS)
-    options = parser.parse_args()
-    return report(run(options.url, consumers=options.consumers))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="idle_consumers",
+    title="1,000 idle consumers",
+    about=(
+        "One process with a Shared consumer on each of 1,000 topics, none of which has a message: "
+        f"resident memory beyond one consumer, CPU over {OVER_S:g} s, and threads; native "
+        "transport, beside the stock asyncio client."
+    ),
+    seconds=170,
+    quick_s=None,
+    run=run,
+)

@@ -1,22 +1,25 @@
 """CPU time of `import pulsar_encore`, compared with `import asyncio`, each in a new process.
 
-The figure is the median of interleaved rounds, with user and system time of the whole process.
-Bytecode is cached, as in an installed package.
+It is user and system time of the whole process. Bytecode is cached, as in an installed package.
 
-    python -m integration.benchmarks.import_time
+    make bench ONLY=import_time
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import partial
+from statistics import median
+from typing import Final
 
-from .figures import Row, report
+from .rows import Row
+from .trial import Benchmark, Trial
 
-ROUNDS = 25
-BAR = 2.0  # times the CPU time of asyncio
+BAR: Final = 2.0  # times the CPU time of asyncio
+PROCESSES: Final = 5  # in each measurement, which is their median
 
 
 def cpu_ms(statement: str, cache: str) -> float:
@@ -29,25 +32,34 @@ def cpu_ms(statement: str, cache: str) -> float:
     return (used.ru_utime + used.ru_stime) * 1000
 
 
-def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
+def _typical_ms(statement: str, cache: str) -> float:
+    return median(cpu_ms(statement, cache) for _ in range(PROCESSES))
+
+
+def run(trial: Trial) -> Iterator[Row]:
     """Measure in pairs, without a broker."""
-    statements = ("import pulsar_encore", "import asyncio")
+    ours, other = "import pulsar_encore", "import asyncio"
     with tempfile.TemporaryDirectory() as cache:
-        for each in statements:  # this writes the bytecode
+        for each in (ours, other):  # this writes the bytecode
             cpu_ms(each, cache)
-        pairs = [tuple(cpu_ms(each, cache) for each in statements) for _ in range(rounds)]
-    ours, asyncios = (statistics.median(each) for each in zip(*pairs, strict=True))
-    return [
-        Row(
-            what="CPU of import pulsar_encore",
-            unit="ms",
-            figure=ours,
-            other=asyncios,
-            bar=BAR * asyncios,
-            beside="import asyncio",
+        pairs = trial.alternate(
+            "imports", partial(_typical_ms, ours, cache), partial(_typical_ms, other, cache)
         )
-    ]
+    yield Row(
+        what="CPU of import pulsar_encore",
+        unit="ms",
+        ours=pairs.ours,
+        other=pairs.other,
+        bar=BAR,
+        beside=other,
+    )
 
 
-if __name__ == "__main__":
-    sys.exit(report(run()))
+BENCHMARK: Final = Benchmark(
+    name="import_time",
+    title="The import",
+    about="CPU time of a process that imports the package, beside one that imports asyncio.",
+    seconds=15,
+    quick_s=6,
+    run=run,
+)

@@ -1,21 +1,19 @@
 """Latency from `send` to `receive` at 1,000 messages per second: both transports and stock asyncio.
 
 The sender is a process of its own (stock client, unbatched) and writes the time into the message.
-The monotonic clock of the system is the same in all processes. The clients take turns, and the
-medians over the rounds count.
+The monotonic clock of the system is the same in all processes. The clients take turns.
 
-    python -m integration.benchmarks.latency [--url URL] [--rounds 3]
+    make bench ONLY=latency
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import statistics
 import struct
-import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
 
 import pulsar
 import pulsar.asyncio
@@ -24,15 +22,15 @@ import pulsar_encore as encore
 from pulsar_encore.cli.demo.scenario import SIDES
 from pulsar_encore.cli.demo.workload import Figures
 
-from .figures import Row, percentile, report
-from .processes import OURS, Runner, broker, fresh_topic
+from .processes import OURS, Runner, broker, column, fresh_topic
+from .rows import Row, percentile
+from .trial import Benchmark, Trial
 
-ROUNDS = 3
-PER_S = 1000
-COUNT = 4000
-WARM_UP = 1000
-#: The bars: how much slower than stock asyncio each transport may be, in ms.
-ALLOWED_MS = {"native": 0.0, "encore": 2.0}
+PER_S: Final = 1000
+COUNT: Final = 4000
+WARM_UP: Final = 1000
+#: The bars: the ratio to stock asyncio. Our consumer over the stock client needs a thread's turn.
+BARS: Final = {"native": 1.0, "encore": None}
 
 
 def send(url: str, topic: str, *, count: int, per_s: float) -> Figures:
@@ -87,58 +85,47 @@ async def ours(url: str, topic: str, *, count: int) -> Figures:
         return await _latencies(consumer, count)
 
 
-async def _round(run: Runner, side: str) -> Figures:
-    topic = fresh_topic()
-    here = "integration.benchmarks.latency"
-    name, transport = ("stock", "stock") if side == "stock" else ("ours", SIDES[side][1])
-    received, _ = await asyncio.gather(
-        run(here, name, within_s=60, transport=transport, topic=topic, count=COUNT),
-        run(here, "send", within_s=60, topic=topic, count=COUNT, per_s=PER_S),
-    )
-    return received
+def _latency(run: Runner, count: int, side: str) -> Figures:
+    async def measure() -> Figures:
+        topic = fresh_topic()
+        here = "integration.benchmarks.latency"
+        name, transport = ("stock", "stock") if side == "stock" else ("ours", SIDES[side][1])
+        received, _ = await asyncio.gather(
+            run(here, name, within_s=60, transport=transport, topic=topic, count=count),
+            run(here, "send", within_s=60, topic=topic, count=count, per_s=PER_S),
+        )
+        return received
+
+    return asyncio.run(measure())
 
 
-def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
-    """Measure, and take the medians over the rounds."""
-
-    async def alternate(broker_url: str) -> dict[str, list[Figures]]:
-        runner = Runner(broker_url)
-        results: dict[str, list[Figures]] = {side: [] for side in SIDES}
-        for _ in range(rounds):
-            for side, each in results.items():
-                each.append(await _round(runner, side))
-        return results
-
-    with broker(url) as broker_url:
-        results = asyncio.run(alternate(broker_url))
-    rows = []
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure all sides in turns."""
+    count = trial.sized(COUNT, COUNT // 2)
+    with broker(trial.url) as url:
+        results = trial.in_turns(
+            "latency", {side: partial(_latency, Runner(url), count, side) for side in SIDES}
+        )
     for label, name in OURS.items():
         for share in ("p50", "p99"):
-            figure, other = (
-                statistics.median(each[share] or 0.0 for each in results[side])
-                for side in (label, "stock")
+            yield Row(
+                what=f"{name}, {share}",
+                unit="ms",
+                ours=column(results[label], share),
+                other=column(results["stock"], share),
+                bar=BARS[label],
+                beside="stock asyncio",
             )
-            rows.append(
-                Row(
-                    what=f"latency at {PER_S:,} msg/s {name}, {share}",
-                    unit="ms",
-                    figure=figure,
-                    other=other,
-                    bar=other + ALLOWED_MS[label],
-                    beside="stock asyncio",
-                )
-            )
-    return rows
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="Delivery latency.")
-    parser.add_argument("--url")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args()
-    return report(run(options.url, rounds=options.rounds))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="latency",
+    title="Latency at 1,000 messages per second",
+    about=(
+        "Time from send to receive. The sender is a process of its own with the stock client. "
+        "The stock synchronous client is not compared: it has a thread of its own to wait in."
+    ),
+    seconds=130,
+    quick_s=None,
+    run=run,
+)

@@ -1,10 +1,14 @@
 """CPU time of extending leases, and of redelivering many leases that expire at once.
 
+Extending is measured with and without state in RocksDB. The leases that expire are 50,000 and
+200,000, because the cost of each should not depend on their number. Every measurement has a process
+of its own.
+
 Real consumers are connected to the development broker without a network, in virtual time. The
 figures are CPU time of the client and of that broker together. With state in RocksDB they include
 RocksDB's threads, and the application has read the handle of each lease that is extended.
 
-    python -m integration.benchmarks.leases [--leases 1000000] [--extends 1000000]
+    make bench ONLY=leases
 """
 
 from __future__ import annotations
@@ -12,19 +16,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import random
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import pulsar_encore as encore
-from pulsar_encore.testing import BrokerSettings, MemoryTransport, run
+from pulsar_encore.testing import BrokerSettings, MemoryTransport
+from pulsar_encore.testing import run as run_in_virtual_time
 
+from .rows import Row
+from .trial import Benchmark, Trial
+
+_MODULE: Final = "integration.benchmarks.leases"  # also when this is `__main__`
 TOPIC: Final = "persistent://public/default/leases"
 BATCH: Final = 1000
 HELD: Final = 10_000
+EXTENDS: Final = 100_000
+FEW, MANY = 50_000, 200_000
+Figures = dict[str, float]
 
 
 async def filled(
@@ -133,25 +148,108 @@ def _settings() -> BrokerSettings:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--leases", type=int, default=1_000_000)
-    parser.add_argument("--extends", type=int, default=1_000_000)
-    options = parser.parse_args(arguments)
-    rate, _ = run(extends(options.extends))
-    print(f"extend: {rate:,.0f} a second of CPU, of {HELD:,} leases at random")
+def measure_extends(count: int) -> Figures:
+    """Measure extends without state."""
+    rate, _ = run_in_virtual_time(extends(count))
+    return {"us": 1e6 / rate}
+
+
+def measure_durable(count: int) -> Figures:
+    """Measure extends with state, and reading the handles before."""
     with tempfile.TemporaryDirectory() as path:
-        rate, handles = run(extends(options.extends, encore.RocksState(path)))
-    print(f"with a state: {rate:,.0f}, and {handles:,.0f} handles a second")
-    popped, requested, took, longest = run(expiring(options.leases), deadlock_timeout_s=60)
-    print(
-        f"{options.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, nacked and "
-        f"requested again in {requested:.1f} s, the longest step of the loop {longest:.1f} ms; "
-        f"leased again after {took:.1f} s more"
+        rate, handles = run_in_virtual_time(extends(count, encore.RocksState(path)))
+    return {"us": 1e6 / rate, "handle_us": 1e6 / handles}
+
+
+def measure_expiry(count: int) -> Figures:
+    """Measure leases that expire at once."""
+    popped, requested, again, longest = run_in_virtual_time(expiring(count), deadlock_timeout_s=60)
+    return {
+        "pop_us": popped / count * 1e6,
+        "expire_us": requested / count * 1e6,
+        "again_us": again / count * 1e6,
+        "longest_ms": longest,
+    }
+
+
+CASES: Final[dict[str, Callable[[int], Figures]]] = {
+    each.__name__: each for each in (measure_extends, measure_durable, measure_expiry)
+}
+
+
+def _measured(case: str, count: int) -> Figures:
+    command = [sys.executable, "-m", _MODULE, "--case", case, "--count", str(count)]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    figures: Figures = json.loads(out)
+    return figures
+
+
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure extends, and the expiry of few and of many leases."""
+    count = trial.sized(EXTENDS, EXTENDS // 5)
+    found = trial.in_turns(
+        "extends",
+        {
+            "durable": partial(_measured, "measure_durable", count),
+            "plain": partial(_measured, "measure_extends", count),
+        },
     )
-    return 0
+    yield Row(
+        what="extend with a state",
+        unit="us",
+        ours=tuple(each["us"] for each in found["durable"]),
+        other=tuple(each["us"] for each in found["plain"]),
+        beside="without a state",
+    )
+    handles = tuple(each["handle_us"] for each in found["durable"])
+    yield Row(what="handle of a lease read, with a state", unit="us", ours=handles)
+    if trial.quick:
+        return
+    sizes = trial.in_turns(
+        "expiry",
+        {
+            "many": partial(_measured, "measure_expiry", MANY),
+            "few": partial(_measured, "measure_expiry", FEW),
+        },
+    )
+    for what, key in (
+        ("popped", "pop_us"),
+        ("expired and requested again", "expire_us"),
+        ("popped again", "again_us"),
+    ):
+        yield Row(
+            what=f"{what}, each of {MANY:,} leases",
+            unit="us",
+            ours=tuple(each[key] for each in sizes["many"]),
+            other=tuple(each[key] for each in sizes["few"]),
+            beside=f"each of {FEW:,}",
+        )
+    longest = tuple(each["longest_ms"] for each in sizes["many"])
+    yield Row(what=f"longest step, {MANY:,} leases expire", unit="ms", ours=longest)
+
+
+BENCHMARK: Final = Benchmark(
+    name="leases",
+    title="Leases: extends, and many that expire at once",
+    about=(
+        "CPU of the consumer and of a development broker in the same process, in virtual time. "
+        "Extends are of 10,000 leases at random; with state in RocksDB, the handle of each lease "
+        "was read before."
+    ),
+    seconds=90,
+    quick_s=None,
+    run=run,
+)
+
+
+def main() -> None:
+    """Run one case, and print JSON."""
+    parser = argparse.ArgumentParser(description="One case of the benchmark of leases.")
+    parser.add_argument("--case", choices=CASES, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    options = parser.parse_args()
+    print(json.dumps(CASES[options.case](options.count)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,18 +4,16 @@ The times come from the record of the development broker, in another process: th
 each entry, minus the time of the nack, minus the delay. A negative figure is early. With `--url` it
 is the time at which each message is back in the application, with the broker's part included. The
 bar is 10 ms after the bucket to which the due time is rounded up. It is 100 ms on the stock
-transport, where the C++ client's timer sends the requests. With `--bits 0` a bucket is 1 ms.
+transport, where the C++ client's timer sends the requests.
 
-    python -m integration.benchmarks.nack_accuracy [--url URL] [--delays 0.05,1,60] [--bits 0]
+    make bench ONLY=nack_accuracy
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -24,9 +22,10 @@ from pulsar_encore.cli.demo.scenario import SIDES
 from pulsar_encore.cli.demo.stock_side import publish
 from pulsar_encore.core.due_index import precision_bits
 
-from .figures import Row, percentile, report
 from .processes import OURS, fresh_topic
 from .recording_broker import Redeliveries, recording_broker
+from .rows import Row, percentile
+from .trial import Benchmark, Trial
 
 DELAYS_S: Final = (0.05, 1.0)
 TICK_S: Final = 0.005
@@ -46,7 +45,6 @@ async def errors_ms(
     transport: str,
     delay_s: float,
     per_s: int,
-    bits: int | None,
 ) -> list[float]:
     """Return how far from its due time each entry was requested, in ms.
 
@@ -65,7 +63,6 @@ async def errors_ms(
             "accuracy",
             consumer_type=encore.ConsumerType.Shared,
             initial_position=encore.InitialPosition.Earliest,
-            negative_ack_precision_bit_cnt=bits,
             max_unacked_messages=1_000_000,
         ) as consumer,
     ):
@@ -117,55 +114,43 @@ def _broker(url: str | None) -> Iterator[tuple[str, Callable[[], Redeliveries] |
             yield made, read
 
 
-def run(
-    url: str | None = None, *, delays: Sequence[float] = DELAYS_S, bits: int | None = None
-) -> list[Row]:
+def run(trial: Trial) -> Iterator[Row]:
     """Measure every delay at every rate, on both transports."""
-    rows: list[Row] = []
-    for delay_s in delays:
-        bucket_ms = 1 << precision_bits(round(delay_s * 1000), bits)
+    for delay_s in DELAYS_S:
+        bucket_ms = 1 << precision_bits(round(delay_s * 1000))
         for per_s in RATES:
             for label, name in OURS.items():
-                with _broker(url) as (broker_url, read):
-                    work = errors_ms(
-                        broker_url,
-                        read,
-                        transport=SIDES[label][1],
-                        delay_s=delay_s,
-                        per_s=per_s,
-                        bits=bits,
-                    )
+                what = f"nack of {delay_s:g} s at {per_s:,}/s, {name}"
+                trial.step(what)
+                with _broker(trial.url) as (url, read):
+                    transport = SIDES[label][1]
+                    work = errors_ms(url, read, transport=transport, delay_s=delay_s, per_s=per_s)
                     errors = asyncio.run(work)
-                what = f"nack of {delay_s:g} s at {per_s:,}/s {name}"
-                rows += [
-                    Row(
-                        what=f"{what}: earliest",
-                        unit="ms",
-                        figure=min(errors),
-                        bar=0.0,
-                        higher_is_better=True,
-                    ),
-                    Row(what=f"{what}: p50", unit="ms", figure=percentile(errors, 0.5)),
-                    Row(
-                        what=f"{what}: p99",
-                        unit="ms",
-                        figure=percentile(errors, 0.99),
-                        bar=bucket_ms + LATE_MS[label],
-                    ),
-                ]
-    return rows
+                yield Row(
+                    what=f"{what}: earliest",
+                    unit="ms",
+                    ours=(min(errors),),
+                    bar=0.0,
+                    higher_is_better=True,
+                )
+                yield Row(what=f"{what}: p50", unit="ms", ours=(percentile(errors, 0.5),))
+                yield Row(
+                    what=f"{what}: p99",
+                    unit="ms",
+                    ours=(percentile(errors, 0.99),),
+                    bar=bucket_ms + LATE_MS[label],
+                )
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="When nacked messages are requested.")
-    parser.add_argument("--url")
-    parser.add_argument("--delays", default=",".join(map(str, DELAYS_S)), help="in s, by commas")
-    parser.add_argument("--bits", type=int, help="negative_ack_precision_bit_cnt")
-    options = parser.parse_args()
-    delays = [float(each) for each in options.delays.split(",")]
-    return report(run(options.url, delays=delays, bits=options.bits))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="nack_accuracy",
+    title="Due times of nacks",
+    about=(
+        "How long after its due time a nacked message is requested from the broker, measured once. "
+        "Due times are rounded up to a bucket of 32 ms, and the bars include it. No request may be "
+        "early."
+    ),
+    seconds=50,
+    quick_s=None,
+    run=run,
+)

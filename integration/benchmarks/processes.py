@@ -4,8 +4,9 @@ own.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -58,3 +59,19 @@ class Runner:
             except MeasurementError as error:
                 if not (error.lost and remaining):
                     raise
+
+    def consume(
+        self, side: str, name: str, *, topic: str, count: int, within_s: float, **parameters: Any
+    ) -> Figures:
+        """Let a new subscription read `count` messages of a topic, from outside an event loop.
+
+        The transport of this package's clients is native, unless `parameters` name another.
+        """
+        subscription = uuid.uuid4().hex
+        chosen = {"transport": "native", "count": count, "subscription": subscription, **parameters}
+        return asyncio.run(self(side, name, within_s=within_s, topic=topic, **chosen))
+
+
+def column(results: Iterable[Figures], key: str) -> tuple[float, ...]:
+    """Return one figure of each measurement, 0 where it has no value."""
+    return tuple(each[key] or 0.0 for each in results)

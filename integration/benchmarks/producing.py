@@ -2,19 +2,18 @@
 
 100-byte messages go to a broker in another process, in batches of 1000 and unbatched. `send`
 awaited in a gather of 5,000 is compared with stock asyncio, `send_async` with a callback with the
-synchronous client. The clients take turns, each run in a new process and on a new topic. The
-medians count. The bars: 3 times stock asyncio, and no slower than stock's `send_async`.
+synchronous client. The clients take turns, each run in a new process and on a new topic. The bars:
+3 times stock asyncio, and no slower than stock's `send_async`.
 
-    python -m integration.benchmarks.producing [--url URL] [--rounds 3]
+    make bench ONLY=producing
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import time
-from statistics import median
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import pulsar
@@ -23,13 +22,13 @@ import pulsar.asyncio
 import pulsar_encore as encore
 from pulsar_encore.cli.demo.workload import PAYLOAD, Figures, Stopwatch
 
-from .figures import Row, report
-from .processes import Runner, broker
+from .processes import Runner, broker, column
+from .rows import Row
+from .trial import Benchmark, Trial
 
-ROUNDS = 3
 _MODULE: Final = "integration.benchmarks.producing"  # also when this is `__main__`
 GATHERED: Final = 5_000
-#: Label -> function, batched messages and unbatched messages in one round.
+#: Label -> function, batched messages and unbatched messages in one measurement.
 WAYS: Final = {
     "native gather": ("native_gather", 100_000, 20_000),
     "stock asyncio": ("stock_gather", 30_000, 10_000),
@@ -51,54 +50,51 @@ def options(batch: int) -> dict[str, Any]:
     }
 
 
-def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
+def run(trial: Trial) -> Iterator[Row]:
     """Measure both kinds of messages.
 
     Raises:
         MeasurementError: if a measurement failed.
     """
-    rows = []
-    with broker(url) as broker_url:
+    with broker(trial.url) as url:
         for batch in (1000, 0):
-            rows += rows_of(batch, asyncio.run(_measure(broker_url, rounds, batch)))
-    return rows
+            yield from rows_of(batch, _measured(trial, url, batch))
 
 
-async def _measure(url: str, rounds: int, batch: int) -> dict[str, Figures]:
-    start = Runner(url)
-    rounds_of: dict[str, list[Figures]] = {label: [] for label in WAYS}
-    for _ in range(rounds):
-        for label, (name, batched, single) in WAYS.items():
-            count = batched if batch else single
-            work = start(_MODULE, name, within_s=60, count=count, batch=batch)
-            rounds_of[label].append(await work)
-    return {
-        label: {key: median(one[key] or 0.0 for one in each) for key in each[0]}
-        for label, each in rounds_of.items()
-    }
+def _measured(trial: Trial, url: str, batch: int) -> dict[str, list[Figures]]:
+    runner = Runner(url)
+
+    def measure(name: str, batched: int, single: int) -> Figures:
+        count = batched if batch else single
+        count = trial.sized(count, max(GATHERED, count // 4))
+        return asyncio.run(runner(_MODULE, name, within_s=60, count=count, batch=batch))
+
+    return trial.in_turns(
+        _kind(batch), {label: partial(measure, *way) for label, way in WAYS.items()}
+    )
 
 
-def rows_of(batch: int, medians: dict[str, Figures]) -> list[Row]:
-    """Return the rows of one kind. The bars are for batches."""
-    kind = f"batches of {batch}" if batch else "unbatched"
-    rows = []
+def _kind(batch: int) -> str:
+    return f"batches of {batch}" if batch else "unbatched"
+
+
+def rows_of(batch: int, results: Mapping[str, list[Figures]]) -> Iterator[Row]:
+    """Yield the rows of one kind. The bars are for batches."""
     for ours, beside, factor in FACTORS:
-        rate, stock = medians[ours]["per_s"] or 0.0, medians[beside]["per_s"] or 0.0
-        rows.append(
-            Row(
-                what=f"produce, {ours}, {kind}",
-                unit="msg/s",
-                figure=rate,
-                other=stock,
-                bar=factor * stock if batch else None,
-                higher_is_better=True,
+        for key, unit, title in (
+            ("per_s", "msg/s", "messages per second"),
+            ("cpu_us", "us/msg", "CPU"),
+        ):
+            yield Row(
+                what=f"{ours}, {_kind(batch)}" + ("" if key == "per_s" else ", CPU"),
+                unit=unit,
+                ours=column(results[ours], key),
+                other=column(results[beside], key),
+                bar=factor if batch and key == "per_s" else None,
+                higher_is_better=key == "per_s",
                 beside=beside,
+                chart=f"Producing: {title}",
             )
-        )
-        cpu_us, stock_us = medians[ours]["cpu_us"] or 0.0, medians[beside]["cpu_us"] or 0.0
-        what = f"client CPU, {ours}, {kind}"
-        rows.append(Row(what=what, unit="us/msg", figure=cpu_us, other=stock_us, beside=beside))
-    return rows
 
 
 def _figures(count: int, clock: Stopwatch, cpu: float) -> Figures:
@@ -181,14 +177,14 @@ def _quiet() -> Any:
     return pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="Produce.")
-    parser.add_argument("--url")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    arguments = parser.parse_args()
-    return report(run(arguments.url, rounds=arguments.rounds))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="producing",
+    title="Producing",
+    about=(
+        "Messages of 100 bytes, in batches of 1000 and unbatched: 5,000 concurrent sends beside "
+        "stock asyncio, and send_async with a callback beside the stock synchronous client."
+    ),
+    seconds=120,
+    quick_s=25,
+    run=run,
+)

@@ -1,7 +1,8 @@
-"""A development broker in another process that reports when redeliver commands arrived.
+"""A development broker in another process that reports when redeliver or ack commands arrived.
 
 Times are monotonic ms, the same clock in every process of a machine. The child prints its address.
-It then answers every line on stdin with one line of JSON, and forgets the reported commands.
+Each line on stdin is the name of a command. The child answers with one line of JSON, and forgets
+all recorded commands.
 
     python -m integration.benchmarks.recording_broker
 """
@@ -13,12 +14,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 from pulsar_encore.cli.broker_process import child, first_line
 from pulsar_encore.devbroker import BrokerSettings, run_in_thread
 
-NAME = "REDELIVER_UNACKNOWLEDGED_MESSAGES"
+REDELIVER: Final = "REDELIVER_UNACKNOWLEDGED_MESSAGES"
+ACK: Final = "ACK"
 Redeliveries = dict[tuple[int, int], float]
+#: For each command, when it arrived (monotonic ms) and the ledgers and entries of its ids.
+Commands = list[tuple[float, list[tuple[int, int]]]]
 
 
 @contextmanager
@@ -26,20 +31,40 @@ def recording_broker() -> Iterator[tuple[str, Callable[[], Redeliveries]]]:
     """Yield the address, and a function that returns the first request of each entry, in monotonic
     ms.
     """
+    with command_broker() as (url, commands):
+        yield url, lambda: _first_requests(commands(REDELIVER))
+
+
+@contextmanager
+def command_broker() -> Iterator[tuple[str, Callable[[str], Commands]]]:
+    """Yield the address, and a function that returns the commands of a name since its last call."""
     command = [sys.executable, "-m", "integration.benchmarks.recording_broker"]
     with child(command) as process:
-        yield first_line(process), lambda: _read_requests(process)
+        yield first_line(process), lambda name: _read_commands(process, name)
 
 
-def _read_requests(process: subprocess.Popen[str]) -> Redeliveries:
+def _read_commands(process: subprocess.Popen[str], name: str) -> Commands:
     assert process.stdin is not None
-    process.stdin.write("\n")
+    process.stdin.write(f"{name}\n")
     process.stdin.flush()
+    return [
+        (at_ms, [(ledger, entry) for ledger, entry in ids])
+        for at_ms, ids in json.loads(first_line(process))
+    ]
+
+
+def _first_requests(commands: Commands) -> Redeliveries:
     first: Redeliveries = {}
-    for at_ms, ids in json.loads(first_line(process)):
-        for ledger, entry in ids:
-            first.setdefault((ledger, entry), at_ms)
+    for at_ms, ids in commands:
+        for key in ids:
+            first.setdefault(key, at_ms)
     return first
+
+
+def _ids(name: str, command: Any) -> Any:
+    if name == ACK:
+        return command.ack.message_id
+    return command.redeliverUnacknowledgedMessages.message_ids
 
 
 def main() -> None:
@@ -49,16 +74,11 @@ def main() -> None:
     )
     with run_in_thread(settings) as broker:
         print(broker.url, flush=True)
-        for _ in sys.stdin:
+        for line in sys.stdin:
+            name = line.strip()
             commands = [
-                (
-                    one.at_ms,
-                    [
-                        (each.ledgerId, each.entryId)
-                        for each in one.command.redeliverUnacknowledgedMessages.message_ids
-                    ],
-                )
-                for one in broker.recorded(NAME, "in")
+                (one.at_ms, [(each.ledgerId, each.entryId) for each in _ids(name, one.command)])
+                for one in broker.recorded(name, "in")
             ]
             broker.forget_commands()
             print(json.dumps(commands), flush=True)

@@ -1,29 +1,25 @@
-"""State in RocksDB: pending, changed and quickly acked messages, compared with the method of
-RIP-73.
+"""State in RocksDB: leases, pending and changed messages, beside the method of RIP-73.
 
-Every case has a process and a directory of its own. `docs/notes/delayed-delivery.md` describes
-RocketMQ's design. "RIP-73" is RocketMQ's layout and order of work on the same RocksDB with the same
-options, in Python, without its broker: keys of 8 bytes of time and the names as text, values of
-JSON (about 180 bytes), one write for a new record and one for the removal of the old record, and
-removal of due records one by one after scans of 16,384. It keeps nothing in memory, and cannot look
-up a key. Its broker fsyncs each write; here neither side does.
+Every measurement has a process and a directory of its own. "RIP-73" is RocketMQ's layout and order
+of work on the same RocksDB with the same options (see `rip73.py`). Neither side fsyncs.
 
-- expiry: a million messages, entries of 20 ledgers in order, all due within a minute. Their due
-  times pass 500 at a time, as the consumer takes them from its index in memory, and they are acked.
-  Opening is the first work of the next process.
-- changes: 100,000 pending messages get another due time, five times each. Either one after the
-  other, a minute from then (as leases are renewed), or any of them, between 1 s and 1 h, at random.
-  100 changes share a write, or each has its own.
-- fast ack: 200,000 messages are delivered and acked 2 s later, by the given clock, with the buffer
-  of 10 s. One in a hundred is acked after 30 s. They are unbatched in steps of 32, or in batches of
-  1000 acked by the entry.
-- rates use the CPU time of the calling thread, which never waits here, because on two cores the
-  rest of the machine is not quiet enough.
-- hold: the longest time that any call of a case kept the thread, for any reason; and the longest
-  CPU time of a call, which leaves out other programs on the machine.
-- memory: the growth of the resident set, with RocksDB's own memory.
+- leases: messages are delivered in steps of 32 each 10 ms, by the given clock, with leases of 60 s.
+  "fast" acks come 2 s later, and one in a hundred after 30 s. "slow" acks all come after 30 s. With
+  "change of invisible time", each lease is changed after 1 s and acked after 2 s. The buffer holds
+  records for 10 s (`count_attempts="lazy"`); without it each delivery is written before it happens
+  (`"before"`). "batches of 1000" are acked by the entry.
+- expiry: messages of 20 ledgers in order, all due within a minute. Their due times pass 500 at a
+  time, as the consumer takes them from its index in memory, and they are acked. Opening is the
+  first work of the next process.
+- due times: pending messages get another due time, five times each. Either one after the other, a
+  minute from then (as leases are renewed), or any of them, between 1 s and 1 h, at random. 100
+  changes share a write, or each has its own.
+- CPU is that of the process, with RocksDB's threads. Bytes and writes are those that the process
+  gave to the operating system, also for compactions (Linux only).
+- memory: the growth of the resident set, with RocksDB's own memory. A million messages, one pair,
+  because the result hardly differs between runs.
 
-    python -m integration.benchmarks.rocks_state [--scale 1.0]
+    make bench ONLY=rocks_state
 """
 
 from __future__ import annotations
@@ -35,107 +31,174 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from struct import pack
-from time import perf_counter, thread_time
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, Final, NamedTuple, Protocol
 
 import psutil
 
-from integration.benchmarks.figures import Row, report
 from pulsar_encore.core.bucket_width import precision_bits
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.message_key import MessageKey
-from pulsar_encore.state.rocks import AttemptRecords, DeliveredRecord, RocksStore, TopicStore
-from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.write_batch import DUE, WriteBatch
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, TopicStore
 
-NOW = 1_800_000_000_000
-MILLION = 1_000_000
-CHANGES = 100_000
-HANDED = 200_000
-BURST = 500
-SCAN = 16_384
+from .rip73 import Rip73
+from .rows import Row
+from .trial import Benchmark, Trial
+
+_MODULE: Final = "integration.benchmarks.rocks_state"  # also when this is `__main__`
+NOW: Final = 1_800_000_000_000
+LEASES: Final = 50_000
+PENDING: Final = 100_000
+CHANGES: Final = 20_000
+MILLION: Final = 1_000_000
+BURST: Final = 500
+STEP_MS: Final = 10
+AT_ONCE: Final = 32  # a pop of RocketMQ takes at most 32
+LEASE_MS: Final = 60_000
+OURS, RIP = "pulsar-encore", "RIP-73"
 Figures = dict[str, float]
 
 
-class Stopwatch:
-    """Sums up the time of calls, and records the longest."""
+class Pattern(NamedTuple):
+    """When leases are changed and acked, in ms after their delivery; 0 for no change."""
 
-    def __init__(self) -> None:
-        self.total = self.busy = self.longest = self.busiest = 0.0
-
-    def __call__(self, call: Callable[[], Any]) -> Any:
-        busy, start = thread_time(), perf_counter()
-        result = call()
-        taken = perf_counter() - start
-        busy = thread_time() - busy
-        self.busy += busy
-        self.busiest = max(self.busiest, busy)
-        self.total += taken
-        self.longest = max(self.longest, taken)
-        return result
+    ack_ms: int
+    one_in_hundred_ms: int
+    change_ms: int = 0
 
 
-class Rip73:
-    """RocketMQ's records: group, topic and queue in each key, JSON in each value."""
+PATTERNS: Final = {
+    "fast acks": Pattern(2_000, 30_000),
+    "slow acks": Pattern(30_000, 30_000),
+    "change of invisible time": Pattern(2_000, 2_000, 1_000),
+}
 
-    def __init__(self, path: Path) -> None:
-        self.database = Database(path)
 
-    def key(self, due_ms: int, key: MessageKey) -> bytes:
-        """Return the due time and the unique part of a key."""
-        names = f"billing@orders@{key[0]}@".encode()
-        return pack(">Q", due_ms) + names + pack(">q", key[1])
+class LeaseSubject(Protocol):
+    """Records of leases. The messages of an entry are delivered and acked together."""
 
-    def value(self, due_ms: int, key: MessageKey) -> bytes:
-        """Return the value of a pop consumer record."""
-        fields = {
-            "popTime": due_ms - 60_000,
-            "groupId": "billing",
-            "topicId": "orders",
-            "queueId": key[0],
-            "retryFlag": 0,
-            "invisibleTime": 60_000,
-            "offset": key[1],
-            "attemptTimes": 0,
-            "attemptId": "f3b1c8d2-5c0e-4a0f-9f0e-2b1d6d1f7a11",
-        }
-        return json.dumps(fields, separators=(",", ":")).encode()
+    def deliver(self, entries: Sequence[int], now_ms: int) -> None:
+        """Record deliveries."""
 
-    def put(self, keys: list[tuple[int, MessageKey]]) -> None:
-        """Put new records in one write."""
-        writes = WriteBatch()
-        for due_ms, key in keys:
-            writes.put(DUE, self.key(due_ms, key), self.value(due_ms, key))
-        self.database.write(writes)
+    def change(self, entry: int, now_ms: int) -> None:
+        """Record that a lease ends `LEASE_MS` from now."""
 
-    def remove(self, keys: list[bytes]) -> None:
-        """Remove records in one write."""
-        writes = WriteBatch()
-        for key in keys:
-            writes.delete(DUE, key)
-        self.database.write(writes)
+    def ack(self, entry: int) -> None:
+        """Remove a record."""
 
-    def revive(self, now_ms: int) -> int:
-        """Remove due records, one scan and one write at a time. Return their number."""
-        cursor, count = b"", 0
-        while True:
-            found = []
-            rows = self.database.scan(DUE, cursor, pack(">Q", now_ms))
-            for key, value in rows:
-                json.loads(value)
-                found.append(key)
-                if len(found) == SCAN:
-                    break
-            rows.close()  # type: ignore[attr-defined]
-            if not found:
-                return count
-            self.remove(found)
-            cursor = found[-1]
-            count += len(found)
+    def tick(self, now_ms: int) -> None:
+        """Do periodic work."""
+
+    def close(self) -> None:
+        """Write everything."""
+
+
+class OurLeases:
+    """The records of a consumer with state."""
+
+    def __init__(self, path: Path, *, buffered: bool, size: int) -> None:
+        mode = "lazy" if buffered else "before"
+        self._store, topic_store = opened(path, count_attempts=mode)
+        self._records = topic_store.records
+        self._size, self._mask = size, (1 << size) - 1
+
+    def deliver(self, entries: Sequence[int], now_ms: int) -> None:
+        size, mask = self._size, self._mask
+        self._records.record_deliveries(
+            [DeliveredRecord(1, entry, size, mask) for entry in entries], now_ms
+        )
+
+    def change(self, entry: int, now_ms: int) -> None:
+        self._records.record_lease((1, entry, -1), now_ms + LEASE_MS, 1, now_ms)
+
+    def ack(self, entry: int) -> None:
+        self._records.record_ack(1, entry)
+
+    def tick(self, now_ms: int) -> None:
+        self._records.flush(now_ms)
+
+    def close(self) -> None:
+        self._store.flush()
+        if len(self._records):
+            raise SystemExit(f"{len(self._records)} records were left")
+        self._store.close()
+
+
+class RipLeases:
+    """RocketMQ's pop records. The handle of a lease contains its due time."""
+
+    def __init__(self, path: Path, *, buffered: bool, size: int) -> None:
+        self._rip = Rip73(path, buffered=buffered)
+        self._due: dict[int, int] = {}
+
+    def deliver(self, entries: Sequence[int], now_ms: int) -> None:
+        due_ms = now_ms + LEASE_MS
+        self._due.update(dict.fromkeys(entries, due_ms))
+        self._rip.pop(due_ms, [(1, entry) for entry in entries], now_ms)
+
+    def change(self, entry: int, now_ms: int) -> None:
+        self._rip.change(self._due[entry], now_ms + LEASE_MS, (1, entry))
+        self._due[entry] = now_ms + LEASE_MS
+
+    def ack(self, entry: int) -> None:
+        self._rip.ack(self._due.pop(entry), (1, entry))
+
+    def tick(self, now_ms: int) -> None:
+        self._rip.sweep(now_ms)
+
+    def close(self) -> None:
+        self._rip.database.close()
+
+
+def leases(
+    path: Path, count: int, *, side: str, pattern: str, buffered: bool, size: int = 1
+) -> Figures:
+    """Measure `count` leases in entries of `size` messages."""
+    made = OurLeases if side == OURS else RipLeases
+    subject: LeaseSubject = made(path, buffered=buffered, size=size)
+    times, at_once = PATTERNS[pattern], AT_ONCE if size == 1 else 1
+    changes: dict[int, list[int]] = {}
+    acks: dict[int, list[int]] = {}
+    entries, now_ms = count // size, NOW
+    before, cpu = written(), process_time()
+    at = 0
+    while at < entries or changes or acks:
+        some = range(at, min(at + at_once, entries))
+        at += len(some)
+        for entry in some:
+            wait = times.one_in_hundred_ms if entry % 100 == 99 else times.ack_ms
+            acks.setdefault(now_ms + wait, []).append(entry)
+        if times.change_ms and some:
+            changes[now_ms + times.change_ms] = list(some)
+        if some:
+            subject.deliver(some, now_ms)
+        for entry in changes.pop(now_ms, ()):
+            subject.change(entry, now_ms)
+        for entry in acks.pop(now_ms, ()):
+            subject.ack(entry)
+        subject.tick(now_ms)
+        now_ms += STEP_MS
+    subject.close()
+    cpu = process_time() - cpu
+    after = written()
+    return {
+        "us": cpu / count * 1e6,
+        "bytes": (after[0] - before[0]) / count,
+        "writes": (after[1] - before[1]) / count,
+    }
+
+
+def written() -> tuple[int, int]:
+    """Return the bytes and the calls with which this process wrote; zeros where unknown."""
+    found = psutil.Process()
+    if not hasattr(found, "io_counters"):
+        return 0, 0
+    counters = found.io_counters()
+    return int(getattr(counters, "write_chars", 0)), int(counters.write_count)
 
 
 def key_of(number: int, count: int) -> MessageKey:
@@ -190,52 +253,42 @@ def fill(
                 nack(key, due_ms, 1, NOW, bits=bits, fingerprint=fingerprint_of(key))
 
 
-def expiry(path: Path, scale: float) -> Figures:
-    """Measure a million messages that are due within a minute."""
-    count = int(MILLION * scale)
+def expiry(path: Path, count: int) -> Figures:
+    """Measure messages that are due within a minute."""
     store, topic_store = opened(path)
     fill(store, topic_store, count, 60_000, mixed=False)
     store.close()
     start = perf_counter()
     store, topic_store = opened(path)
     opening = perf_counter() - start
-    watch = Stopwatch()
     records = topic_store.records
     keys = [key for key, *_ in waits(count, 60_000, mixed=False)]
-
-    def settled(some: list[MessageKey]) -> None:
+    cpu = process_time()
+    for at in range(0, count, BURST):
+        some = keys[at : at + BURST]
         records.record_due(some)
         for ledger, entry, _ in some:
             records.record_ack(ledger, entry)
-
-    for at in range(0, count, BURST):
-        watch(lambda at=at: settled(keys[at : at + BURST]))
     store.flush()
-    assert len(records) == records.waiting == 0
-    start = perf_counter()
+    cpu = process_time() - cpu
+    if len(records) or records.waiting:
+        raise SystemExit("records were left")
     store.close()
-    closing = perf_counter() - start
-    return {
-        "seconds": watch.busy,
-        "wall": watch.total,
-        "hold_ms": watch.longest * 1e3,
-        "busy_ms": watch.busiest * 1e3,
-        "opening": opening,
-        "closing": closing,
-    }
+    return {"us": cpu / count * 1e6, "open_us": opening / count * 1e6}
 
 
-def rip_expiry(path: Path, scale: float) -> Figures:
+def rip_expiry(path: Path, count: int) -> Figures:
     """Measure the same with RocketMQ's method."""
-    count = int(MILLION * scale)
     rip = Rip73(path)
     for at in range(0, count, 100):
-        rip.put(
-            [(NOW + 60_000 * n // count, key_of(n, count)) for n in range(at, min(at + 100, count))]
-        )
-    watch = Stopwatch()
-    assert watch(lambda: rip.revive(NOW + 120_000)) == count
-    return {"seconds": watch.busy}
+        numbers = range(at, min(at + 100, count))
+        rip.put([(NOW + 60_000 * n // count, key_of(n, count)[:2]) for n in numbers])
+    cpu = process_time()
+    found = rip.revive(NOW + 120_000)
+    cpu = process_time() - cpu
+    if found != count:
+        raise SystemExit(f"{found} of {count} records were revived")
+    return {"us": cpu / count * 1e6}
 
 
 def moves_of(count: int, mixed: bool) -> list[tuple[MessageKey, int, int]]:
@@ -251,126 +304,50 @@ def moves_of(count: int, mixed: bool) -> list[tuple[MessageKey, int, int]]:
     return moves
 
 
-def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
+def changes(path: Path, count: int, *, each: int, mixed: bool) -> Figures:
     """Measure changes of due times, `each` in one write."""
-    count = int(CHANGES * scale)
     store, topic_store = opened(path)
     fill(store, topic_store, count, 3_600_000, mixed)
-    moves = moves_of(count, mixed)
-    watch, nack = Stopwatch(), topic_store.records.record_nack
-
-    def some(at: int) -> None:
+    moves, nack = moves_of(count, mixed), topic_store.records.record_nack
+    cpu = process_time()
+    for at in range(0, len(moves), each):
         with store.batched_writes():
             for key, due_ms, bits in moves[at : at + each]:
                 nack(key, due_ms, 1, NOW, bits=bits)
-
-    for at in range(0, len(moves), each):
-        watch(lambda at=at: some(at))
+    cpu = process_time() - cpu
     store.close()
-    return {
-        "per_s": len(moves) / watch.busy,
-        "wall_per_s": len(moves) / watch.total,
-        "hold_ms": watch.longest * 1e3,
-        "busy_ms": watch.busiest * 1e3,
-    }
+    return {"us": cpu / len(moves) * 1e6}
 
 
-def rip_changes(path: Path, scale: float) -> Figures:
-    """Measure a new record, then the removal of the old one, a write each, like
-    changeInvisibleTime.
-    """
-    count = int(CHANGES * scale)
-    rip = Rip73(path)
-    moves = moves_of(count, mixed=True)
-    due = {key_of(n, count): NOW + 1000 * n for n in range(count)}
-    rows = [(due_ms, key) for key, due_ms in due.items()]
-    for at in range(0, count, 100):
-        rip.put(rows[at : at + 100])
-    start = thread_time()
-    for key, new, _ in moves[:count]:
-        rip.put([(new, key)])
-        if due[key] != new:
-            rip.remove([rip.key(due[key], key)])
-        due[key] = new
-    return {"per_s": count / (thread_time() - start)}
-
-
-def memory_changes(path: Path, scale: float, mixed: bool) -> Figures:
+def memory_changes(path: Path, count: int, *, mixed: bool) -> Figures:
     """Measure the same changes in memory only."""
-    count = int(CHANGES * scale)
     index = TimeBucketIndex()
     for row in waits(count, 3_600_000, mixed):
         index.add(*row)
     moves = moves_of(count, mixed)
-    start = thread_time()
+    cpu = process_time()
     for key, due_ms, bits in moves:
         index.move(key, due_ms, bits)
-    return {"per_s": len(moves) / (thread_time() - start)}
+    return {"us": (process_time() - cpu) / len(moves) * 1e6}
 
 
-def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
-    """Measure deliveries acked 2 s later, with one in a hundred after 30 s."""
-    count = int(HANDED * scale)
-    store, topic_store = opened(path, count_attempts=count_attempts)
-    records: AttemptRecords = topic_store.records
-    first = store.statistics()
-    watch = Stopwatch()
-    turn, mask = (32, 1) if size == 1 else (1, (1 << size) - 1)
-    settle: dict[int, list[int]] = {}
-    entries = count // size
-
-    def tick(at: int, ends: bool) -> None:
-        for entry in range(at, min(at + turn, entries) if not ends else at):
-            slow = entry % 100 == 99
-            settle.setdefault(now + (30_000 if slow else 2_000), []).append(entry)
-        if not ends:
-            handed = [DeliveredRecord(1, e, size, mask) for e in range(at, min(at + turn, entries))]
-            watch(lambda: records.record_deliveries(handed, now))
-        for entry in settle.pop(now, ()):
-            watch(lambda entry=entry: records.record_ack(1, entry))
-        watch(lambda: records.flush(now))
-
-    now = NOW
-    for at in range(0, entries, turn):
-        tick(at, ends=False)
-        now += 10
-    while settle:
-        now = min(settle)
-        tick(entries, ends=True)
-    store.flush()
-    assert len(records) == 0
-    last = store.statistics()
-    figures = {
-        "writes": last.writes - first.writes,
-        "operations": last.operations - first.operations,
-        "share": 100 * (1 - (last.operations - first.operations) / 2 / entries),
-        "us": watch.busy / count * 1e6,
-    }
-    store.close()
-    return figures
+def rip_changes(path: Path, count: int) -> Figures:
+    """Measure a new record, then the removal of the old one, with a write each."""
+    rip = Rip73(path)
+    moves = moves_of(count, mixed=True)
+    due = {key_of(n, count)[:2]: NOW + 1000 * n for n in range(count)}
+    rows = [(due_ms, key) for key, due_ms in due.items()]
+    for at in range(0, count, 100):
+        rip.put(rows[at : at + 100])
+    cpu = process_time()
+    for (ledger, entry, _), new_ms, _ in moves:
+        rip.change(due[ledger, entry], new_ms, (ledger, entry))
+        due[ledger, entry] = new_ms
+    return {"us": (process_time() - cpu) / len(moves) * 1e6}
 
 
-def questions(path: Path, scale: float) -> Figures:
-    """Measure lookups of new and of known messages, with 100,000 records."""
-    count = int(CHANGES * scale)
-    store, topic_store = opened(path)
-    for at in range(0, 2 * count, 200):
-        topic_store.records.record_deliveries(
-            [DeliveredRecord(1, entry) for entry in range(at, at + 200, 2)], NOW
-        )
-    figures = {}
-    for name, first in (("new_ns", 1), ("known_ns", 0)):
-        start = thread_time()
-        for entry in range(first, 2 * count, 2):
-            topic_store.records.recall_entry(1, entry)
-        figures[name] = (thread_time() - start) / count * 1e9
-    store.close()
-    return figures
-
-
-def weight(path: Path, scale: float, mixed: bool, stored: bool) -> Figures:
+def weight(path: Path, count: int, *, mixed: bool, stored: bool) -> Figures:
     """Return the bytes of each pending key: in memory, and on disk after a close."""
-    count = int(MILLION * scale)
     spread_ms = 3_600_000 if mixed else 60_000
     store, topic_store = opened(path)
     fill(store, topic_store, 1000, spread_ms, mixed)  # so that no code is loaded later
@@ -387,30 +364,17 @@ def weight(path: Path, scale: float, mixed: bool, stored: bool) -> Figures:
     return {"memory": memory, "disk": size_of(path / "db") / count}
 
 
-CASES: dict[str, Callable[[Path, float], Figures]] = {
-    "expiry": expiry,
-    "rip expiry": rip_expiry,
-    "renewals": lambda path, scale: changes(path, scale, 100, False),
-    "memory renewals": lambda path, scale: memory_changes(path, scale, False),
-    "changes": lambda path, scale: changes(path, scale, 100, True),
-    "memory changes": lambda path, scale: memory_changes(path, scale, True),
-    "changes alone": lambda path, scale: changes(path, scale, 1, True),
-    "rip changes": rip_changes,
-    "lazy": lambda path, scale: acks(path, scale, "lazy", 1),
-    "before": lambda path, scale: acks(path, scale, "before", 1),
-    "before, batches": lambda path, scale: acks(path, scale, "before", 1000),
-    "questions": questions,
-    "in order": lambda path, scale: weight(path, scale, False, True),
-    "in order alone": lambda path, scale: weight(path, scale, False, False),
-    "mixed": lambda path, scale: weight(path, scale, True, True),
-    "mixed alone": lambda path, scale: weight(path, scale, True, False),
+CASES: Final[dict[str, Callable[..., Figures]]] = {
+    each.__name__: each
+    for each in (leases, expiry, rip_expiry, changes, memory_changes, rip_changes, weight)
 }
 
 
-def measure(case: str, scale: float) -> Figures:
+def measured(case: str, count: int, **parameters: Any) -> Figures:
     """Run one case in a process of its own."""
+    command = [sys.executable, "-m", _MODULE, "--case", case, "--count", str(count)]
     answer = subprocess.run(
-        [sys.executable, "-m", __spec__.name, "--case", case, "--scale", str(scale)],
+        [*command, "--parameters", json.dumps(parameters)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -419,96 +383,179 @@ def measure(case: str, scale: float) -> Figures:
     return figures
 
 
-def run(scale: float = 1.0) -> list[Row]:
-    """Measure everything. The bars are meant for `scale` 1."""
-    f = {case: measure(case, scale) for case in CASES}
-    rip, memory = "RIP-73", "in memory"
-    more = {"higher_is_better": True}
-    alone = f["changes alone"]
-
-    def changed(case: str, what: str) -> list[Row]:
-        ours, plain = f[case], f[f"memory {case}"]["per_s"]
-        return [
-            Row(
-                what=f"due times {what}",
-                unit="1/s",
-                figure=ours["per_s"],
-                other=plain,
-                beside=memory,
-                bar=100_000,
-                **more,
-            ),
-            Row(what="... by the clock", unit="1/s", figure=ours["wall_per_s"]),
-            Row(what="... longest hold", unit="ms", figure=ours["hold_ms"]),
-            Row(what="... of it at work", unit="ms", figure=ours["busy_ms"]),
-        ]
-
-    rows = [
-        Row(
-            what="a million due in a minute: taken and done",
-            unit="s",
-            figure=f["expiry"]["seconds"],
-            other=f["rip expiry"]["seconds"],
-            beside=rip,
-            bar=5.0,
-        ),
-        Row(what="... by the clock", unit="s", figure=f["expiry"]["wall"]),
-        Row(what="... longest hold", unit="ms", figure=f["expiry"]["hold_ms"]),
-        Row(what="... of it at work", unit="ms", figure=f["expiry"]["busy_ms"]),
-        Row(what="... opening it before", unit="s", figure=f["expiry"]["opening"]),
-        Row(what="... closing it", unit="s", figure=f["expiry"]["closing"]),
-        *changed("renewals", "renewed in order, 100 a write"),
-        *changed("changes", "changed at random, 100 a write"),
-        Row(
-            what="due times changed at random, each a write",
-            unit="1/s",
-            figure=alone["per_s"],
-            other=f["rip changes"]["per_s"],
-            beside=rip,
-        ),
-        Row(what="... longest hold", unit="ms", figure=alone["hold_ms"]),
-        Row(what="... of it at work", unit="ms", figure=alone["busy_ms"]),
-        Row(
-            what="fast ack, lazy: messages never written",
-            unit="%",
-            figure=f["lazy"]["share"],
-            bar=99.0,
-            **more,
-        ),
-        Row(what="... a message", unit="us", figure=f["lazy"]["us"]),
-        Row(what="fast ack, before: a message", unit="us", figure=f["before"]["us"]),
-        Row(what="... writes", unit="", figure=f["before"]["writes"]),
-        Row(what="... batches of 1000: a message", unit="us", figure=f["before, batches"]["us"]),
-        Row(what="... puts and deletes", unit="", figure=f["before, batches"]["operations"]),
-        Row(what="recall of what is new", unit="ns", figure=f["questions"]["new_ns"]),
-        Row(what="recall of what is known", unit="ns", figure=f["questions"]["known_ns"]),
-    ]
-    for case, what in (("in order", "in order"), ("mixed", "mixed, 1 s to 1 h")):
-        rows += [
-            Row(
-                what=f"memory for a key, a million {what}",
-                unit="bytes",
-                figure=f[case]["memory"],
-                other=f[f"{case} alone"]["memory"],
-                beside=memory,
-            ),
-            Row(what="... on disk", unit="bytes", figure=f[case]["disk"]),
-        ]
-    return rows
+def _values(figures: Sequence[Figures], key: str) -> tuple[float, ...]:
+    return tuple(each[key] for each in figures)
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="State in RocksDB.")
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--case", choices=CASES)
+#: Title, unit and key of a figure of `leases`.
+_LEASE_FIGURES: Final = (
+    ("CPU", "us/msg", "us"),
+    ("bytes written", "B/msg", "bytes"),
+    ("writes", "/msg", "writes"),
+)
+_CHART: Final = "RIP-73: leases, "
+
+
+def lease_rows(trial: Trial) -> Iterator[Row]:
+    """Measure our leases with and without the buffer, and those of RIP-73."""
+    count = trial.sized(LEASES, LEASES // 2)
+    sides = (OURS,) if trial.quick else (OURS, RIP)
+    for pattern in islice(PATTERNS, 2 if trial.quick else None):
+        subjects = {
+            (side, buffered): partial(
+                measured, "leases", count, side=side, pattern=pattern, buffered=buffered
+            )
+            for side in sides
+            for buffered in (True, False)
+        }
+        names = {f"{side}, {buffered}": call for (side, buffered), call in subjects.items()}
+        found = trial.in_turns(f"leases, {pattern}", names)
+        for title, unit, key in _LEASE_FIGURES:
+            ours = {
+                buffered: _values(found[f"{OURS}, {buffered}"], key) for buffered in (True, False)
+            }
+            if not any(ours[False]):
+                continue  # the system does not count writes
+            yield Row(
+                what=f"{pattern}: {title}, with the buffer",
+                unit=unit,
+                ours=ours[True],
+                other=ours[False],
+                beside="without the buffer",
+                chart=_CHART + title,
+            )
+            for buffered in (True, False) if RIP in sides else ():
+                how = "with" if buffered else "without"
+                yield Row(
+                    what=f"{pattern}: {title}, {how} the buffer",
+                    unit=unit,
+                    ours=ours[buffered],
+                    other=_values(found[f"{RIP}, {buffered}"], key),
+                    beside=f"RIP-73 {how} it",
+                    chart=_CHART + title,
+                )
+
+
+def batch_rows(trial: Trial) -> Iterator[Row]:
+    """Measure leases of whole batches."""
+    call = partial(measured, "leases", 20 * LEASES, side=OURS, pattern="fast acks", size=1000)
+    found = trial.in_turns(
+        "leases, batches of 1000",
+        {"with": partial(call, buffered=True), "without": partial(call, buffered=False)},
+    )
+    yield Row(
+        what="fast acks, batches of 1000: CPU, with the buffer",
+        unit="us/msg",
+        ours=_values(found["with"], "us"),
+        other=_values(found["without"], "us"),
+        beside="without the buffer",
+        chart=_CHART + "CPU",
+    )
+
+
+def due_rows(trial: Trial) -> Iterator[Row]:
+    """Measure due times that pass, and due times that change."""
+    ours, rip = partial(measured, "expiry", PENDING), partial(measured, "rip_expiry", PENDING)
+    found = trial.in_turns("expiry", {OURS: ours, RIP: rip})
+    chart = "Due times in RocksDB: CPU"
+    yield Row(
+        what="due within a minute, passed and acked",
+        unit="us/msg",
+        ours=_values(found[OURS], "us"),
+        other=_values(found[RIP], "us"),
+        beside=RIP,
+        bar=1.0,
+        chart=chart,
+    )
+    yield Row(what="opened, for each", unit="us/msg", ours=_values(found[OURS], "open_us"))
+    for what, mixed in (("renewed in order", False), ("changed at random", True)):
+        found = trial.in_turns(
+            f"due times {what}",
+            {
+                OURS: partial(measured, "changes", CHANGES, each=100, mixed=mixed),
+                "memory": partial(measured, "memory_changes", CHANGES, mixed=mixed),
+            },
+        )
+        yield Row(
+            what=f"due time {what}, 100 in a write",
+            unit="us",
+            ours=_values(found[OURS], "us"),
+            other=_values(found["memory"], "us"),
+            beside="index in memory",
+            chart=chart,
+        )
+    found = trial.in_turns(
+        "due times changed at random, each a write",
+        {
+            OURS: partial(measured, "changes", CHANGES, each=1, mixed=True),
+            RIP: partial(measured, "rip_changes", CHANGES),
+        },
+    )
+    yield Row(
+        what="due time changed at random, each a write",
+        unit="us",
+        ours=_values(found[OURS], "us"),
+        other=_values(found[RIP], "us"),
+        beside=RIP,
+        bar=1.0,
+        chart=chart,
+        note="ours writes the attempts of the message too",
+    )
+
+
+def memory_rows(trial: Trial) -> Iterator[Row]:
+    """Measure memory and disk of a million pending messages."""
+    for what, mixed in (("in order", False), ("mixed, 1 s to 1 h", True)):
+        trial.step(f"memory, {what}")
+        stored = measured("weight", MILLION, mixed=mixed, stored=True)
+        alone = measured("weight", MILLION, mixed=mixed, stored=False)
+        yield Row(
+            what=f"memory for a key, a million {what}",
+            unit="bytes",
+            ours=(stored["memory"],),
+            other=(alone["memory"],),
+            beside="index in memory",
+        )
+        yield Row(what=f"disk for a key, a million {what}", unit="bytes", ours=(stored["disk"],))
+
+
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure everything. A quick run measures fast and slow acks of our leases."""
+    yield from lease_rows(trial)
+    if not trial.quick:
+        yield from batch_rows(trial)
+        yield from due_rows(trial)
+        yield from memory_rows(trial)
+
+
+BENCHMARK: Final = Benchmark(
+    name="rocks_state",
+    title="Leases and due times in RocksDB",
+    about=(
+        "The state of a consumer, and RocketMQ's design of RIP-73 on the same RocksDB in Python, "
+        "without fsync. Fast acks come 2 s after the delivery (one in a hundred after 30 s), slow "
+        "acks after 30 s. The buffer holds new records in memory for 10 s, so that records of "
+        "messages acked by then are never written. A changed lease is changed after 1 s and acked "
+        "after 2 s. CPU, bytes and writes are those of the whole process."
+    ),
+    seconds=220,
+    quick_s=12,
+    run=run,
+)
+
+
+def main() -> None:
+    """Run one case, and print JSON."""
+    parser = argparse.ArgumentParser(description="One case of the benchmark of state in RocksDB.")
+    parser.add_argument("--case", choices=CASES, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--parameters", default="{}", help="of the case, as JSON")
     options = parser.parse_args()
-    if options.case is None:
-        return report(run(options.scale))
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(CASES[options.case](Path(folder) / "state", options.scale)))
-    return 0
+        case = CASES[options.case]
+        figures = case(Path(folder) / "state", options.count, **json.loads(options.parameters))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,21 +2,19 @@
 
 Each row has a value of 100 bytes, a key and an event time. One row-wise writer sends each row with
 this SDK's `Producer.send`, another with the stock client's `send_async`. Both keep as many messages
-pending as the sink does. The writers take turns on new topics, and the medians count. The bar: 4
-times the rows/s of the first row-wise writer, which publishes in the same way.
+pending as the sink does. The writers take turns on new topics. The bar: 4 times the rows/s of the
+first row-wise writer, which publishes in the same way.
 
-    python -m integration.benchmarks.spark_sink [--url URL] [--rows 100000] [--rounds 3]
+    make bench ONLY=spark_sink
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
-from statistics import median
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
@@ -27,14 +25,15 @@ from pulsar_encore.spark.runtime import runtime
 from pulsar_encore.spark.sink import batch_writer
 
 from ..spark.spark_kit import spark_session
-from .figures import Row, report
+from .java_programs import missing_java
 from .processes import broker, fresh_topic
+from .rows import Row
+from .trial import Benchmark, Trial
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS: Final = 100_000
-ROUNDS: Final = 3
 TASKS: Final = 2
 MAX_PENDING: Final = 10_000
 BAR: Final = 4.0
@@ -168,52 +167,44 @@ def rows_of(spark: SparkSession, count: int) -> DataFrame:
     return cached
 
 
-def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> list[Row]:
-    """Measure all writers in turn, after one round of warm-up."""
-    rates: dict[str, list[float]] = {each.name(): [] for each in SIDES}
-    with broker(url) as broker_url, spark_session(f"local[{TASKS}]") as spark:
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure all writers in turns, after one round of warm-up."""
+    with broker(trial.url) as url, spark_session(f"local[{TASKS}]") as spark:
+        made = rows_of(spark, ROWS)
+
+        def rate(side: type[Arrow]) -> float:
+            writer = made.write.format(side.name()).mode("append")
+            began = time.perf_counter()
+            writer.options(**{"service.url": url, "topic": fresh_topic()}).save()
+            return ROWS / (time.perf_counter() - began)
+
         for side in SIDES:
             spark.dataSource.register(side)
-        made = rows_of(spark, rows)
-        for warm in (False, *[True] * rounds):
-            for side in SIDES:
-                writer = made.write.format(side.name()).mode("append")
-                started = time.perf_counter()
-                writer.options(**{"service.url": broker_url, "topic": fresh_topic()}).save()
-                if warm:
-                    rates[side.name()].append(rows / (time.perf_counter() - started))
+            trial.step(f"{side.name()}, warming up")
+            rate(side)
+        rates = trial.in_turns("writers", {each.name(): partial(rate, each) for each in SIDES})
         made.unpersist()
-    ours, rowwise, stock = (median(rates[each.name()]) for each in SIDES)
-    return [
-        Row(
+    for other, beside, bar in ((Rowwise, "row-wise", BAR), (StockRowwise, "row-wise stock", None)):
+        yield Row(
             what="Spark sink",
             unit="rows/s",
-            figure=ours,
-            other=rowwise,
-            bar=BAR * rowwise,
+            ours=tuple(rates[Arrow.name()]),
+            other=tuple(rates[other.name()]),
+            bar=bar,
             higher_is_better=True,
-            beside="row-wise",
-        ),
-        Row(
-            what="Spark sink",
-            unit="rows/s",
-            figure=ours,
-            other=stock,
-            higher_is_better=True,
-            beside="row-wise stock",
-        ),
-    ]
+            beside=beside,
+        )
 
 
-def main() -> int:
-    """Print the table. Return 1 if the bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="The Spark sink.")
-    parser.add_argument("--url")
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args()
-    return report(run(options.url, rows=options.rows, rounds=options.rounds))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="spark_sink",
+    title="Spark sink",
+    about=(
+        "Rows with a value of 100 bytes, a key and an event time, written by two tasks, beside "
+        "writers that send each row, with this package and with the stock client."
+    ),
+    seconds=120,
+    quick_s=None,
+    run=run,
+    available=partial(missing_java, build=False),
+)

@@ -1,29 +1,42 @@
-"""Reading in Spark: record batches, tuples of the same source, two tasks, and a consumer loop.
+"""Reading in Spark, beside StreamNative's connector, a consumer loop and a row-wise reader.
 
-A million messages of 200 bytes in producer batches of 1000 are on one topic of a real Pulsar. All
-queries run in turns in one Spark session on this machine, and the medians count. The rows are
-discarded (`noop`). The consumer loop receives and acks one by one with the native transport. Two
-tasks need cores that one task leaves idle, so the number of busy cores is printed, with all
-processes of the machine counted, including the broker and Spark's JVM. The time from ``start()`` to
-the first row of a stream is compared with Spark's own source `rate` and with a Python source
-without a broker.
+Messages of 200 bytes in producer batches of 1000 are on one topic. All subjects take turns in one
+Spark session with two cores, and read the whole topic with the same columns. The rows are discarded
+(`noop`), or written as Parquet. The plain loops use the native transport: one receives and acks one
+by one, the other also writes the same columns with PyArrow.
 
-    python -m integration.benchmarks.spark_source --url URL [--rounds 3] [--messages 1000000]
+StreamNative's connector (io.streamnative.connectors:pulsar-spark-connector) cannot run in the Spark
+of this project. Its newest release on Maven Central is 3.1.1.4, for Spark 3.1 and Scala 2.12 only.
+Spark 4 has Scala 2.13, and there the first query fails with `java.lang.NoClassDefFoundError:
+scala/Serializable`. It runs in Spark 3.5.9, the newest one with Scala 2.12 (not in 3.1.3 with Java
+17: `IllegalArgumentException: too many arguments` in `LambdaDeserializer`). So it has a Spark of
+its own, in a JVM with as many cores, which takes its turns like the others. It needs the admin API:
+a real Pulsar, whose URL is in PULSAR_ADMIN_URL (port 8080 of the same host when unset).
+
+Two tasks need cores that one task leaves idle. The broker and Spark's JVM need cores too, so two
+cores hardly show a gain. The time from ``start()`` to the first row of a stream is compared with
+Spark's own source `rate` and with a Python source without a broker.
+
+    make bench ONLY=spark_source URL=...
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition, SimpleDataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -33,9 +46,37 @@ from pulsar_encore.spark import PulsarDataSource
 from pulsar_encore.spark.driver.batch import PulsarBatchReader
 
 from ..spark.spark_kit import spark_session
+from .java_programs import Answer, java_program, missing_java
+from .processes import broker
+from .rows import Row
+from .trial import Benchmark, Trial
 
 SIZE: Final = 200
 BATCH: Final = 1000
+CORES: Final = 2
+_NOOP: Final = "noop"
+_BLOCK: Final = 10_000  # rows that the loop writes to Parquet at once
+_CONNECTOR: Final = "JVM connector"
+#: Spark 3.5 on Java 17 needs these; its own scripts set them.
+_OPENED: Final = tuple(
+    f"--add-opens=java.base/{name}=ALL-UNNAMED"
+    for name in (
+        *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
+        *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch"),
+        *("sun.nio.cs", "sun.security.action", "sun.util.calendar", "jdk.internal.ref"),
+    )
+)
+_COLUMNS: Final = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("__key", pa.binary()),
+        ("__topic", pa.string()),
+        ("__messageId", pa.binary()),
+        ("__publishTime", pa.timestamp("ms", tz="UTC")),
+        ("__eventTime", pa.timestamp("ms", tz="UTC")),
+        ("__messageProperties", pa.map_(pa.string(), pa.string())),
+    ]
+)
 
 
 class Tuples(PulsarBatchReader):
@@ -108,8 +149,8 @@ async def fill(url: str, topic: str, messages: int) -> None:
         await keep.close()
 
 
-async def consume(url: str, topic: str, messages: int) -> float:
-    """Return the seconds of a plain consumer loop."""
+async def consume(url: str, topic: str, messages: int, file: Path | None) -> None:
+    """Receive and ack one by one, and write the columns to a file if there is one."""
     async with encore.Client(url, transport="native") as client:
         consumer = await client.subscribe(
             topic,
@@ -117,19 +158,66 @@ async def consume(url: str, topic: str, messages: int) -> float:
             initial_position=encore.InitialPosition.Earliest,
             receiver_queue_size=10_000,
         )
-        began = time.perf_counter()
-        for _ in range(messages):
-            await consumer.acknowledge(await consumer.receive())
-        return time.perf_counter() - began
+        if file is None:
+            for _ in range(messages):
+                await consumer.acknowledge(await consumer.receive())
+            return
+        with pq.ParquetWriter(file, _COLUMNS) as writer:
+            for start in range(0, messages, _BLOCK):
+                block = [await consumer.receive() for _ in range(min(_BLOCK, messages - start))]
+                writer.write_batch(_columns(block))
+                for message in block:
+                    await consumer.acknowledge(message)
 
 
-def read(spark: SparkSession, url: str, topic: str, source: str, **options: str) -> float:
-    """Return the seconds of a query that reads and discards everything."""
+def _columns(messages: list[encore.Message]) -> pa.RecordBatch:
+    keys = [each.partition_key() for each in messages]
+    return pa.record_batch(
+        [
+            [each.data() for each in messages],
+            [key.encode() if key else None for key in keys],
+            [each.topic_name() for each in messages],
+            [each.message_id().serialize() for each in messages],
+            [each.publish_timestamp() for each in messages],
+            [each.event_timestamp() or None for each in messages],
+            [list(each.properties().items()) for each in messages],
+        ],
+        schema=_COLUMNS,
+    )
+
+
+def _timed(work: Callable[[], object]) -> Answer:
+    """Return seconds and CPU seconds; CPU of this process and all below it, such as Spark's."""
+    began, cpu = time.perf_counter(), _cpu_s()
+    work()
+    return {"seconds": time.perf_counter() - began, "cpu_s": _cpu_s() - cpu}
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and its descendants, also of those that have ended.
+
+    The JVM of the connector is among them. It is idle while another subject is measured.
+    """
+    this = psutil.Process()
+    total = 0.0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            total += sum(process.cpu_times()[:4])
+        except psutil.NoSuchProcess:  # it ended between the list and the look
+            continue
+    return total
+
+
+def read(
+    spark: SparkSession, url: str, topic: str, source: str, target: Path | None, **options: str
+) -> None:
+    """Run a query that reads everything, and discards it or writes Parquet."""
     reader = spark.read.format(source).option("service.url", url).option("topic", topic)
-    frame = reader.options(**options).load()
-    began = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - began
+    writer = reader.options(**options).load().write.mode("overwrite")
+    if target is None:
+        writer.format(_NOOP).save()
+    else:
+        writer.parquet(str(target))
 
 
 def first_row(stream: Any, folder: Path) -> float:
@@ -152,53 +240,107 @@ def first_row(stream: Any, folder: Path) -> float:
     return found[0] - began
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, spark_session("local[2]") as spark:
-        compare(spark, Path(folder), options.url, options.messages, options.rounds)
+def no_connector(url: str | None) -> str:
+    """Return why StreamNative's connector cannot be measured, or ""."""
+    if url is None:
+        return f"the {_CONNECTOR} needs the admin API of a real Pulsar: name one with --url"
+    return missing_java()
 
 
-def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int) -> None:
-    """Measure, and print the table."""
-    spark.dataSource.register(PulsarDataSource)
-    spark.dataSource.register(TupleSource)
-    spark.dataSource.register(OneRow)
+def admin_url(url: str) -> str:
+    """Return the URL of the admin API of a broker."""
+    return os.environ.get("PULSAR_ADMIN_URL") or f"http://{urlsplit(url).hostname}:8080"
+
+
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure queries, loops and streams.
+
+    Raises:
+        JavaProgramError: if the connector cannot be compiled or failed.
+    """
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
-    asyncio.run(fill(url, topic, count))
-    slim = {"includeMetadata": "none"}
-    queries: dict[str, Callable[[], float]] = {
-        "record batches, one task": lambda: read(spark, url, topic, "pulsar"),
-        "record batches, two tasks": lambda: read(spark, url, topic, "pulsar", minPartitions="2"),
-        "tuples, one task": lambda: read(spark, url, topic, "pulsar-tuples"),
-        "value alone, one task": lambda: read(spark, url, topic, "pulsar", **slim),
-        "value alone, two tasks": lambda: read(
-            spark, url, topic, "pulsar", minPartitions="2", **slim
-        ),
-        "consumer loop": lambda: asyncio.run(consume(url, topic, count)),
-    }
-    for run in queries.values():
-        run()  # warm
-    seconds: dict[str, list[float]] = {name: [] for name in queries}
-    busy: dict[str, list[float]] = {name: [] for name in queries}
-    for _ in range(rounds):
-        for name, run in queries.items():
-            psutil.cpu_percent()
-            seconds[name].append(run())
-            busy[name].append(psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1))
-    middle = {name: median(each) for name, each in seconds.items()}
-    for name, each in middle.items():
-        print(f"{name:28} {count / each:>12,.0f} rows/s, {median(busy[name]):.1f} cores busy")
-    one = middle["record batches, one task"]
-    print(f"one task, of tuples          {middle['tuples, one task'] / one:>12.2f} (bar 3)")
-    print(f"one task, of a consumer loop {middle['consumer loop'] / one:>12.2f} (bar 1)")
-    print(
-        f"two tasks, of one            {one / middle['record batches, two tasks']:>12.2f} (bar 1.5)"
-    )
+    count = trial.sized(300_000, 100_000)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url = stack.enter_context(broker(trial.url))
+        trial.step("messages")
+        asyncio.run(fill(url, topic, count))
+        spark = stack.enter_context(spark_session(f"local[{CORES}]"))
+        for source in (PulsarDataSource, TupleSource, OneRow):
+            spark.dataSource.register(source)
+        loop = partial(consume, url, topic, count)
+        query = partial(read, spark, url, topic)
+        works: dict[str, Callable[[], object]] = {
+            "one task": partial(query, "pulsar", None),
+            "two tasks": partial(query, "pulsar", None, minPartitions="2"),
+            "tuples": partial(query, "pulsar-tuples", None),
+            "loop": lambda: asyncio.run(loop(None)),
+            "Parquet": partial(query, "pulsar", folder / "ours"),
+            "loop to Parquet": lambda: asyncio.run(loop(folder / "loop.parquet")),
+        }
+        subjects: dict[str, Callable[[], Answer]] = {
+            name: partial(_timed, work) for name, work in works.items()
+        }
+        missing = no_connector(trial.url)
+        if not missing:
+            connector = stack.enter_context(
+                java_program(
+                    *("spark", "Read", url, admin_url(url), f"local[{CORES}]"),
+                    options=("-Xmx2g", *_OPENED),
+                )
+            )
+            subjects["connector"] = partial(connector, topic, _NOOP)
+            subjects["connector to Parquet"] = partial(connector, topic, folder / "connector")
+        for name, measure in subjects.items():
+            trial.step(f"{name}, warming up")
+            measure()
+        results = trial.in_turns("queries", subjects)
+        yield from _query_rows(results, count, missing)
+        yield from _stream_rows(trial, spark, url, topic, folder)
 
+
+def _query_rows(results: dict[str, list[Answer]], count: int, missing: str) -> Iterator[Row]:
+    def rates(subject: str) -> tuple[float, ...]:
+        return tuple(count / each["seconds"] for each in results[subject])
+
+    def cpu_us(subject: str) -> tuple[float, ...]:
+        return tuple(each["cpu_s"] / count * 1e6 for each in results[subject])
+
+    comparisons = (
+        ("discarded, one task", "one task", "tuples", "row-wise reader", 3.0),
+        ("discarded, one task", "one task", "loop", "consumer loop", 1.0),
+        ("discarded, two tasks", "two tasks", "one task", "one task", 1.5),
+        ("to Parquet, one task", "Parquet", "loop to Parquet", "consumer loop", None),
+        ("discarded, one task", "one task", "connector", _CONNECTOR, None),
+        ("to Parquet, one task", "Parquet", "connector to Parquet", _CONNECTOR, None),
+    )
+    for what, ours, other, beside, bar in comparisons:
+        if other in results:
+            yield Row(
+                what=f"Spark source, {what}",
+                unit="rows/s",
+                ours=rates(ours),
+                other=rates(other),
+                beside=beside,
+                bar=bar,
+                higher_is_better=True,
+                note=missing if beside == "consumer loop" else "",
+            )
+    for what, ours, other, beside, _ in comparisons[3:]:
+        if other in results:
+            yield Row(
+                what=f"Spark source, CPU, {what}",
+                unit="us/row",
+                ours=cpu_us(ours),
+                other=cpu_us(other),
+                beside=beside,
+                note="all processes: Spark's JVM, its Python workers",
+            )
+
+
+def _stream_rows(
+    trial: Trial, spark: SparkSession, url: str, topic: str, folder: Path
+) -> Iterator[Row]:
     def stream() -> Any:
         reader = spark.readStream.format("pulsar").option("service.url", url)
         return (
@@ -208,22 +350,41 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
             .load()
         )
 
-    def rate() -> Any:
-        return spark.readStream.format("rate").option("rowsPerSecond", "100").load()
+    sources: dict[str, Callable[[], Any]] = {
+        "ours": stream,
+        "a Python source": lambda: spark.readStream.format("one-row").load(),
+        "rate": lambda: spark.readStream.format("rate").option("rowsPerSecond", "100").load(),
+    }
 
-    def one_row() -> Any:
-        return spark.readStream.format("one-row").load()
+    def first(make: Callable[[], Any]) -> float:
+        return first_row(make(), folder)
 
-    first = {"pulsar": stream, "a Python source": one_row, "rate": rate}
-    times: dict[str, list[float]] = {name: [] for name in first}
-    for at in range(rounds + 1):
-        for name, make in first.items():
-            taken = first_row(make(), folder)
-            if at:  # the first round is the warm-up
-                times[name].append(taken)
-    for name, each in times.items():
-        print(f"first row of a stream, {name:15} {median(each):>6.2f} s")
+    for make in sources.values():
+        first(make)  # warm
+    times = trial.in_turns(
+        "first row", {name: partial(first, make) for name, make in sources.items()}
+    )
+    for other in ("a Python source", "rate"):
+        yield Row(
+            what="Spark source, first row of a stream",
+            unit="s",
+            ours=tuple(times["ours"]),
+            other=tuple(times[other]),
+            beside=other,
+        )
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK: Final = Benchmark(
+    name="spark_source",
+    title="Spark source",
+    about=(
+        f"Messages of {SIZE} bytes in batches of {BATCH}, read in Spark with {CORES} cores. "
+        "StreamNative's connector does not run in Spark 4, which has Scala 2.13 "
+        "(NoClassDefFoundError: scala/Serializable), so it runs in Spark 3.5.9, in turns with "
+        "ours. A consumer loop in Python receives and acks one by one."
+    ),
+    seconds=300,
+    quick_s=None,
+    run=run,
+    available=partial(missing_java, build=False),
+)

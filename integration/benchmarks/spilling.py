@@ -1,21 +1,24 @@
-"""Memory and speed of a spilling index: opening, adding and draining ids due over seven days.
+"""Memory, restart and speed of the index of waiting ids that spills to disk, over their number.
 
-Each stage is a process of its own. `fill` adds ids in order, each with a random delay from 1 ms to
-7 days, and closes. `drain` opens the directory and takes everything in bursts of 1000, each marked
-done, over a clock that moves in 10,000 steps. Memory is the largest resident set above that of the
-same process after its imports, polled 50 times a second on a thread. A call is time that the event
-loop waits for. The longest of millions of calls also contains work of other programs, so the CPU
-time of its thread is printed beside it. The precision is the SDK's choice (2**bits ms is at most
-1/64 of the delay), and 256 ms for all. An id that is returned twice, or never, ends the program.
+Beside it are the index in memory and a table in SQLite, as an application would write one: a
+primary key of ledger, entry and batch index, an index on the due time, write-ahead log, and a
+commit for each thousand ids. Both write to disk without waiting for each fsync.
+
+`fill` adds ids in order, each with a random delay from 1 ms to 7 days, and closes. `drain` is
+another process. It opens the directory, reads the next due time, and takes everything in bursts of
+1000, each marked as done, over a clock that moves in steps of about a thousand ids. The index in
+memory is filled and drained in one process; after a restart it is empty. Memory is the largest
+growth of the resident set since the imports, polled 50 times a second on a thread. Times of adds
+and pops are CPU of the process, with the thread of the index that reads and writes segments, and
+without the work of the benchmark. An id that is returned twice, or never, ends the program.
 
 With `--nacks` the pattern is that of a consumer with the option `nack_index`: 10,000 nacks a
-second, each for one hour, so that all ids are pending together and each bucket has 327,680 of them.
-The ids are in random order within each thousand. They are taken 500 at a time, as in a consumer,
-and must be in order within a bucket. The same is measured with the index in memory, and with random
+second, each for one hour, so that all ids are pending together. The ids are in random order within
+each thousand, and are taken 500 at a time, as in a consumer. The same is measured with random
 delays up to a week.
 
-    python -m integration.benchmarks.spilling [--ids 10000000] [--directory DIR] [--inline]
-        [--nacks]
+    make bench ONLY=spilling
+    python -m integration.benchmarks.spilling [--ids 10000000] [--directory DIR] [--nacks]
 """
 
 from __future__ import annotations
@@ -26,61 +29,141 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from time import perf_counter, sleep, thread_time
+from time import perf_counter, process_time, sleep, thread_time
+from typing import Final, NamedTuple, Protocol
 
 import psutil
 from pyroaring import BitMap64
 
-from integration.benchmarks.figures import Row, percentile, report
-from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex, precision_bits
+from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.state.blobs.transient_blobs import TransientBlobs
 
-IDS = 10_000_000
-WEEK_MS = 7 * 24 * 3600 * 1000
-START_MS = 1_700_000_000_000
-PER_LEDGER = 50_000
-BURST = 1000
-STEPS = 10_000
-STAGES = (
-    *("fill", "drain", "beside"),
-    *("wait-memory", "wait-spilling", "wait-week-memory", "wait-week-spilling"),
-)
-BESIDE = 1_000_000  # ids for the index in memory
+from .rows import Row, spread, spread_text
+from .trial import Benchmark, Trial
+
+_MODULE: Final = "integration.benchmarks.spilling"  # also when this is `__main__`
+WEEK_MS: Final = 7 * 24 * 3600 * 1000
+HOUR_MS: Final = 3600 * 1000
+START_MS: Final = 1_700_000_000_000
+PER_LEDGER: Final = 50_000
+BLOCK: Final = 1000
+TAKEN_AT_ONCE: Final = 500  # as in `Redelivery`
+NACKS_PER_MS: Final = 10
+SPILLING, MEMORY, SQLITE = "spilling", "memory", "sqlite"
+#: Number of ids -> largest number of pairs. The most ids have one pair, which takes minutes.
+SIZES: Final = {100_000: 7, 1_000_000: 3, 10_000_000: 1}
+SQLITE_MOST: Final = 1_000_000  # ten million rows take SQLite a quarter of an hour
+Figures = dict[str, float]
+Arrivals = Iterator[tuple[MessageKey, int, int]]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The figures of one process."""
+class Batch(Protocol):
+    """Keys that were taken together."""
 
-    ids: int
-    seconds: float
-    open_s: float
-    rss_mib: float
-    call_us: float
-    slow_us: float  # 99.9 % of calls are faster
-    longest_ms: float
-    longest_cpu_ms: float
-    stored_mib: float
+    @property
+    def entries(self) -> Iterable[tuple[int, Iterable[int]]]:
+        """Entries by ledger."""
+
+    def __len__(self) -> int: ...
 
 
-def arrivals(ids: int, bits: int | None) -> Iterator[tuple[MessageKey, int, int]]:
+class SqliteBatch(NamedTuple):
+    """Rows that were selected together."""
+
+    rows: list[tuple[int, int, int]]
+
+    @property
+    def entries(self) -> list[tuple[int, tuple[int]]]:
+        return [(ledger, (entry,)) for ledger, entry, _ in self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class SqliteIndex:
+    """Waiting ids in a table."""
+
+    def __init__(self, directory: str) -> None:
+        Path(directory).mkdir(exist_ok=True)
+        self._db = sqlite3.connect(Path(directory) / "pending.sqlite")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS pending (ledger INTEGER, entry INTEGER, batch INTEGER, "
+            "due_ms INTEGER NOT NULL, PRIMARY KEY (ledger, entry, batch)) WITHOUT ROWID"
+        )
+        self._db.execute("CREATE INDEX IF NOT EXISTS by_due ON pending (due_ms)")
+        self._uncommitted = 0
+
+    def add(self, key: MessageKey, due_ms: int, _bits: int) -> None:
+        """Insert a row, and commit each thousand."""
+        self._db.execute("INSERT OR IGNORE INTO pending VALUES (?, ?, ?, ?)", (*key, due_ms))
+        self._uncommitted += 1
+        if self._uncommitted == BLOCK:
+            self._uncommitted = 0
+            self._db.commit()
+
+    def next_due(self) -> int | None:
+        """Return the earliest due time."""
+        found: int | None = self._db.execute("SELECT min(due_ms) FROM pending").fetchone()[0]
+        return found
+
+    def pop_due(self, now_ms: int, limit: int) -> SqliteBatch:
+        """Select rows that are due. `done` removes them."""
+        return SqliteBatch(
+            self._db.execute(
+                "SELECT ledger, entry, batch FROM pending WHERE due_ms <= ? "
+                "ORDER BY due_ms LIMIT ?",
+                (now_ms, limit),
+            ).fetchall()
+        )
+
+    def done(self, batch: SqliteBatch) -> None:
+        """Delete the rows of a batch."""
+        self._db.executemany(
+            "DELETE FROM pending WHERE ledger = ? AND entry = ? AND batch = ?", batch.rows
+        )
+        self._db.commit()
+
+    def close(self) -> None:
+        self._db.commit()
+        self._db.close()
+
+
+Index = SpillingIndex | TimeBucketIndex | SqliteIndex
+
+
+def arrivals(ids: int) -> Arrivals:
     """Yield keys with their due times and precisions."""
     rng = random.Random(7)
     for number in range(ids):
         delay_ms = 1 + int(rng.random() * WEEK_MS)
         key = (number // PER_LEDGER, number % PER_LEDGER, -1)
-        yield key, START_MS + delay_ms, precision_bits(delay_ms, bits)
+        yield key, START_MS + delay_ms, precision_bits(delay_ms)
+
+
+def nacks(ids: int) -> Arrivals:
+    """Yield keys in random order within each thousand, due an hour after their nack."""
+    rng = random.Random(7)
+    bits = precision_bits(HOUR_MS)
+    for start in range(0, ids, BLOCK):
+        numbers = list(range(start, min(start + BLOCK, ids)))
+        rng.shuffle(numbers)
+        for at, number in enumerate(numbers, start):
+            key = (number // PER_LEDGER, number % PER_LEDGER, -1)
+            yield key, START_MS + at // NACKS_PER_MS + HOUR_MS, bits
 
 
 @contextmanager
@@ -88,12 +171,12 @@ def largest_growth(found: list[float]) -> Iterator[None]:
     """Append the largest growth of the resident set, in MiB."""
     gc.collect()
     process = psutil.Process()
-    before, max_buckets = process.memory_info().rss, [0]
+    before, largest = process.memory_info().rss, [0]
     stop = threading.Event()
 
     def poll() -> None:
         while not stop.wait(0.02):
-            max_buckets[0] = max(max_buckets[0], process.memory_info().rss - before)
+            largest[0] = max(largest[0], process.memory_info().rss - before)
 
     thread = threading.Thread(target=poll)
     thread.start()
@@ -102,25 +185,7 @@ def largest_growth(found: list[float]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-        found.append(max(max_buckets[0], process.memory_info().rss - before) / 2**20)
-
-
-class Calls:
-    """Times of calls: sum and longest of all, and one in ten for percentiles."""
-
-    def __init__(self) -> None:
-        self.some = array("d")
-        self.longest = self.longest_cpu = self.total = 0.0
-        self.count = 0
-
-    def add_call(self, seconds: float, cpu: float = 0.0) -> None:
-        """Record one call: its duration and its CPU time."""
-        self.longest_cpu = max(self.longest_cpu, cpu)
-        self.count += 1
-        self.total += seconds
-        self.longest = max(self.longest, seconds)
-        if not self.count % 10:
-            self.some.append(seconds)
+        found.append(max(largest[0], process.memory_info().rss - before) / 2**20)
 
 
 def stored_mib(directory: str) -> float:
@@ -128,283 +193,311 @@ def stored_mib(directory: str) -> float:
     return sum(each.stat().st_size for each in os.scandir(directory)) / 2**20
 
 
-def fill(directory: str, ids: int, bits: int | None, **options: object) -> Measured:
-    """Add everything, then close."""
+class Cpu:
+    """CPU time of this process, without the parts in `with cpu.without_me():`."""
+
+    def __init__(self) -> None:
+        self._start, self._thread_start, self._left_out = process_time(), thread_time(), 0.0
+
+    @contextmanager
+    def without_me(self) -> Iterator[None]:
+        begun = thread_time()
+        yield
+        self._left_out += thread_time() - begun
+
+    def us(self, ids: int) -> float:
+        """Return the microseconds of each id."""
+        return (process_time() - self._start - self._left_out) / ids * 1e6
+
+    def thread_us(self, ids: int) -> float:
+        """Return those of the calling thread alone."""
+        return (thread_time() - self._thread_start - self._left_out) / ids * 1e6
+
+
+class Check:
+    """The ids that were returned. Ends the program at an id that was returned before."""
+
+    def __init__(self) -> None:
+        self._seen = BitMap64()
+
+    def add(self, batch: Batch) -> None:
+        numbers = BitMap64(
+            [ledger * PER_LEDGER + entry for ledger, entries in batch.entries for entry in entries]
+        )
+        if len(numbers) != len(batch) or not self._seen.isdisjoint(numbers):
+            raise SystemExit("an id was returned twice")
+        self._seen |= numbers
+
+    def end(self, ids: int) -> None:
+        """End the program if an id was not returned."""
+        if len(self._seen) != ids:
+            raise SystemExit(f"{ids - len(self._seen)} ids were not returned")
+
+
+def add_all(index: Index, pattern: Arrivals) -> Figures:
+    """Add all ids."""
     growth: list[float] = []
-    calls = Calls()
-    start = perf_counter()
+    count, cpu, block = 0, Cpu(), [next(pattern)]
     with largest_growth(growth):
-        index = SpillingIndex(DirectoryBlobs(directory), **options)  # type: ignore[arg-type]
-        add = index.add
-        for key, due_ms, width in arrivals(ids, bits):
-            before, cpu = perf_counter(), thread_time()
-            add(key, due_ms, width)
-            calls.add_call(perf_counter() - before, thread_time() - cpu)
-        assert len(index) == ids
-        index.close()
-    seconds = perf_counter() - start
-    return measured(calls, seconds, 0.0, growth[0], directory, ids)
+        while block:
+            for key, due_ms, bits in block:
+                index.add(key, due_ms, bits)
+            count += len(block)
+            with cpu.without_me():
+                block = list(islice(pattern, BLOCK))
+        if isinstance(index, SpillingIndex):
+            while index.maintain():
+                sleep(0.005)
+    return {"add_us": cpu.us(count), "filled_mib": growth[0]}
 
 
-def drain(directory: str, ids: int, bits: int | None, **options: object) -> Measured:
-    """Open the index and take everything."""
+def take_all(index: Index, ids: int, at_once: int) -> Figures:
+    """Take all ids over a moving clock, and mark them as done."""
     growth: list[float] = []
-    calls = Calls()
-    seen = BitMap64()
-    start = perf_counter()
+    check = Check()
     with largest_growth(growth):
-        index = SpillingIndex(DirectoryBlobs(directory), **options)  # type: ignore[arg-type]
-        head = index.next_due()
-        opened = perf_counter() - start
-        assert len(index) == ids and head is not None
-        step = WEEK_MS // STEPS
-        now_ms = START_MS
-        while len(index):
-            now_ms += step
-            while True:
-                before, cpu = perf_counter(), thread_time()
-                batch = index.pop_due(now_ms, BURST)
-                calls.add_call(perf_counter() - before, thread_time() - cpu)
-                before, cpu = perf_counter(), thread_time()
-                index.done(batch)
-                calls.add_call(perf_counter() - before, thread_time() - cpu)
-                if not batch:
-                    break
-                for ledger, entries in batch.entries:
-                    numbers = BitMap64(entries)
-                    numbers = numbers.shift(ledger * PER_LEDGER)
-                    if not seen.isdisjoint(numbers):
-                        raise SystemExit("an id was returned twice")
-                    seen |= numbers
-        if len(seen) != ids:
-            raise SystemExit(f"{ids - len(seen)} ids were not returned")
-        index.close()
-    seconds = perf_counter() - start
-    return measured(calls, seconds, opened, growth[0], directory, ids)
-
-
-def measured(
-    calls: Calls, seconds: float, opened: float, rss: float, directory: str, ids: int
-) -> Measured:
-    """Return the figures of a stage."""
-    return Measured(
-        ids=ids,
-        seconds=seconds,
-        open_s=opened,
-        rss_mib=rss,
-        call_us=calls.total / ids * 1e6,
-        slow_us=percentile(calls.some, 0.999) * 1e6,
-        longest_ms=calls.longest * 1e3,
-        longest_cpu_ms=calls.longest_cpu * 1e3,
-        stored_mib=stored_mib(directory),
-    )
-
-
-HOUR_MS = 3600 * 1000
-NACKS_PER_MS = 10
-NACKS_AT_ONCE = 1000
-TAKEN_AT_ONCE = 500  # as in `Redelivery`
-
-
-def nacks(ids: int) -> Iterator[tuple[MessageKey, int, int]]:
-    """Yield keys in random order within each thousand, due an hour after their nack."""
-    rng = random.Random(7)
-    bits = precision_bits(HOUR_MS)
-    for start in range(0, ids, NACKS_AT_ONCE):
-        numbers = list(range(start, min(start + NACKS_AT_ONCE, ids)))
-        rng.shuffle(numbers)
-        for at, number in enumerate(numbers, start):
-            key = (number // PER_LEDGER, number % PER_LEDGER, -1)
-            yield key, START_MS + at // NACKS_PER_MS + HOUR_MS, bits
-
-
-def wait(
-    directory: str,
-    ids: int,
-    pattern: Iterator[tuple[MessageKey, int, int]],
-    executor: ThreadPoolExecutor | None,
-) -> list[Measured]:
-    """Add nacks and take them all, in one process. Return the figures of both halves.
-
-    Args:
-        directory: Where to spill; empty for the index in memory.
-        ids: Number of ids.
-        pattern: Keys, due times and precisions.
-        executor: Executor of the index.
-    """
-    index: DueIndex = TimeBucketIndex()
-    maintain: Callable[[], object] = bool
-    if directory:
-        blobs = TransientBlobs(Path(directory))
-        index = spilling = SpillingIndex(blobs, executor=executor, transient=True, on_work=bool)
-        maintain = spilling.maintain
-    found = []
-    growth: list[float] = []
-    calls = Calls()
-    start = perf_counter()
-    with largest_growth(growth):
-        for key, due_ms, width in pattern:
-            before, cpu = perf_counter(), thread_time()
-            index.add(key, due_ms, width)
-            index.next_due()  # a consumer calls this after each nack
-            calls.add_call(perf_counter() - before, thread_time() - cpu)
-        while maintain():
-            sleep(0.005)
-        assert len(index) == ids
-    stored_in = directory or "."
-    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], stored_in, ids))
-    calls, growth = Calls(), []
-    seen = BitMap64()
-    highest: dict[int, int] = {}
-    start = perf_counter()
-    with largest_growth(growth):
+        cpu = Cpu()
+        step = WEEK_MS // max(ids // BLOCK, 1)
         while (head := index.next_due()) is not None:
-            before, cpu = perf_counter(), thread_time()
-            batch = index.pop_due(head, TAKEN_AT_ONCE)
-            calls.add_call(perf_counter() - before, thread_time() - cpu)
-            before, cpu = perf_counter(), thread_time()
-            index.done(batch)
-            calls.add_call(perf_counter() - before, thread_time() - cpu)
-            for ledger, entries in batch.entries:
-                numbers = BitMap64(entries).shift(ledger * PER_LEDGER)
-                if not seen.isdisjoint(numbers):
-                    raise SystemExit("an id was returned twice")
-                if numbers.min() < highest.get(head, 0):
-                    raise SystemExit("ids of a bucket are out of order")
-                highest[head] = numbers.max()
-                seen |= numbers
-        if len(seen) != ids:
-            raise SystemExit(f"{ids - len(seen)} ids were not returned")
-    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], stored_in, ids))
-    return found
+            now_ms = head + step
+            while batch := index.pop_due(now_ms, at_once):
+                index.done(batch)  # type: ignore[arg-type]
+                with cpu.without_me():
+                    check.add(batch)
+        us, thread_us = cpu.us(ids), cpu.thread_us(ids)
+    check.end(ids)
+    return {"pop_us": us, "pop_thread_us": thread_us, "drained_mib": growth[0]}
 
 
-def beside(bits: int | None) -> float:
-    """Return the microseconds of an add to the index in memory."""
-    index = TimeBucketIndex()
-    calls = Calls()
-    for key, due_ms, width in arrivals(BESIDE, bits):
-        before = perf_counter()
-        index.add(key, due_ms, width)
-        calls.add_call(perf_counter() - before)
-    return calls.total / BESIDE * 1e6
+def opened(subject: str, directory: str, executor: ThreadPoolExecutor) -> Index:
+    """Open an index on disk."""
+    if subject == SQLITE:
+        return SqliteIndex(directory)
+    return SpillingIndex(DirectoryBlobs(directory), executor=executor)
 
 
-def stage(
-    name: str, directory: str, ids: int, bits: int | None, inline: bool, max_buckets: int
-) -> int:
-    """Run one stage in this process, and print JSON."""
-    if name == "beside":
-        print(json.dumps(beside(bits)))
-        return 0
-    if name.startswith("wait"):
-        with ThreadPoolExecutor(1) as executor:
-            executor.submit(int).result()
-            pattern = arrivals(ids, None) if "week" in name else nacks(ids)
-            stored_in = directory if name.endswith("spilling") else ""
-            both = wait(stored_in, ids, pattern, None if inline else executor)
-        print(json.dumps([asdict(each) for each in both]))
-        return 0
-    do: Callable[..., Measured] = {"fill": fill, "drain": drain}[name]
+def stage(name: str, subject: str, directory: str, ids: int) -> Figures:
+    """Run one stage in this process."""
     with ThreadPoolExecutor(1) as executor:
         executor.submit(int).result()
-        found = do(
-            directory, ids, bits, executor=None if inline else executor, max_num_buckets=max_buckets
-        )
-    print(json.dumps(asdict(found)))
-    return 0
+        if name == "nacks":
+            pattern = nacks(ids) if directory.endswith("hour") else arrivals(ids)
+            waiting: Index = TimeBucketIndex()
+            if subject == SPILLING:
+                blobs = TransientBlobs(Path(directory))
+                waiting = SpillingIndex(blobs, executor=executor, transient=True, on_work=bool)
+            return {**add_all(waiting, pattern), **take_all(waiting, ids, TAKEN_AT_ONCE)}
+        if subject == MEMORY:
+            memory = TimeBucketIndex()
+            return {**add_all(memory, arrivals(ids)), **take_all(memory, ids, BLOCK)}
+        if name == "fill":
+            index = opened(subject, directory, executor)
+            figures = add_all(index, arrivals(ids))
+            index.close()  # type: ignore[union-attr]
+            return {**figures, "stored_mib": stored_mib(directory)}
+        start = perf_counter()
+        index = opened(subject, directory, executor)
+        head = index.next_due()
+        open_ms = (perf_counter() - start) * 1e3
+        if head is None:
+            raise SystemExit("the index was empty after a restart")
+        figures = take_all(index, ids, BLOCK)
+        index.close()  # type: ignore[union-attr]
+        return {**figures, "open_ms": open_ms}
 
 
-def run(ids: int, directory: str, inline: bool, widths: list[str], max_buckets: int) -> list[Row]:
-    """Measure everything."""
-    rows: list[Row] = []
-    for width in widths:
-        path = os.path.join(directory, f"spilling-{width}")
-
-        def run_stage(name: str, path: str = path, width: str = width) -> str:
-            command = [sys.executable, "-m", __spec__.name, "--stage", name, "--ids", str(ids)]
-            command += ["--directory", path, "--widths", width, "--most", str(max_buckets)]
-            command += ["--inline"] if inline else []
-            return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-        try:
-            filled, drained = Measured(**json.loads(run_stage("fill"))), None
-            drained = Measured(**json.loads(run_stage("drain")))
-            memory = json.loads(run_stage("beside"))
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
-        what = f"{ids / 1e6:g} M, {'SDK widths' if width == 'sdk' else width + ' bits'}"
-        resident = 60.0 if ids <= 10_000_000 else 200.0
-        rows += [
-            Row(
-                what=f"{what}: add", unit="us", figure=filled.call_us, other=memory, beside="memory"
-            ),
-            Row(what=f"{what}: add, 99.9 % within", unit="us", figure=filled.slow_us),
-            Row(what=f"{what}: add, longest", unit="ms", figure=filled.longest_ms),
-            Row(what=f"{what}: add, longest, CPU", unit="ms", figure=filled.longest_cpu_ms),
-            Row(what=f"{what}: resident, filling", unit="MiB", figure=filled.rss_mib, bar=resident),
-            Row(what=f"{what}: on disk", unit="MiB", figure=filled.stored_mib),
-            Row(what=f"{what}: opened", unit="s", figure=drained.open_s, bar=1.0),
-            Row(what=f"{what}: pop and done, an id", unit="us", figure=drained.call_us),
-            Row(what=f"{what}: pop or done, 99.9 % within", unit="us", figure=drained.slow_us),
-            Row(what=f"{what}: pop or done, longest", unit="ms", figure=drained.longest_ms),
-            Row(
-                what=f"{what}: pop or done, longest, CPU", unit="ms", figure=drained.longest_cpu_ms
-            ),
-            Row(
-                what=f"{what}: resident, draining",
-                unit="MiB",
-                figure=drained.rss_mib,
-                bar=resident,
-            ),
-        ]
-        print(f"{what}: filled in {filled.seconds:.0f} s, drained in {drained.seconds:.0f} s")
-    return rows
+def in_own_process(name: str, subject: str, directory: str, ids: int) -> Figures:
+    """Run one stage in a process of its own."""
+    command = [sys.executable, "-m", _MODULE, "--stage", name, "--subject", subject]
+    command += ["--directory", directory, "--ids", str(ids)]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    figures: Figures = json.loads(out)
+    return figures
 
 
-def run_nacks(ids: int, directory: str, inline: bool) -> list[Row]:
-    """Measure the pattern of nacks, in memory and spilling."""
-    rows: list[Row] = []
-    for name in STAGES[3:]:
-        path = os.path.join(directory, name)
-        command = [sys.executable, "-m", __spec__.name, "--stage", name, "--ids", str(ids)]
-        command += ["--directory", path, *(["--inline"] if inline else [])]
-        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+def life(subject: str, directory: str, ids: int) -> Figures:
+    """Fill an index, and drain it after a restart."""
+    path = os.path.join(directory, subject)
+    try:
+        figures = in_own_process("fill", subject, path, ids)
+        if subject != MEMORY:
+            figures |= in_own_process("drain", subject, path, ids)
+    finally:
         shutil.rmtree(path, ignore_errors=True)
-        halves = [Measured(**each) for each in json.loads(out)]
-        for what, half in zip(("nack", "take and done"), halves, strict=True):
-            title = f"{ids / 1e6:g} M, {name.removeprefix('wait-')}: {what}"
-            rows += [
-                Row(what=f"{title}, an id", unit="us", figure=half.call_us),
-                Row(what=f"{title}, 99.9 % within", unit="us", figure=half.slow_us),
-                Row(what=f"{title}, longest", unit="ms", figure=half.longest_ms),
-                Row(what=f"{title}, longest, CPU", unit="ms", figure=half.longest_cpu_ms),
-                Row(what=f"{title}, resident", unit="MiB", figure=half.rss_mib),
-            ]
-    return rows
+    figures["most_mib"] = max(figures["filled_mib"], figures["drained_mib"])
+    figures["pop_per_s"] = 1e6 / figures["pop_us"]
+    return figures
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
+class Figure(NamedTuple):
+    """A figure of the table; `beside` are the subjects that have it, except ours."""
+
+    title: str
+    unit: str
+    key: str
+    beside: tuple[str, ...]
+    bar: float | None = None
+    higher_is_better: bool = False
+
+
+FIGURES: Final = (
+    Figure("resident memory", "MiB", "most_mib", (MEMORY, SQLITE)),
+    Figure("restart", "ms", "open_ms", (SQLITE,)),
+    Figure("pops", "ids/s of CPU", "pop_per_s", (MEMORY, SQLITE), higher_is_better=True),
+    Figure("CPU of a pop, calling thread", "us", "pop_thread_us", (MEMORY, SQLITE)),
+    Figure("CPU of an add", "us", "add_us", (MEMORY, SQLITE)),
+    Figure("on disk", "MiB", "stored_mib", (SQLITE,)),
+)
+#: Promises of the index: resident MiB and seconds of a restart, for up to 10 M ids.
+MOST_MIB: Final = 60.0
+MOST_RESTART_MS: Final = 1000.0
+_BESIDE: Final = {MEMORY: "index in memory", SQLITE: "SQLite"}
+
+
+def rows_of(ids: int, found: dict[str, list[Figures]]) -> Iterator[Row]:
+    """Yield the rows of one number of ids."""
+    size = size_of(ids)
+    for figure in FIGURES:
+        ours = _values(found[SPILLING], figure.key)
+        for subject in figure.beside:
+            if subject not in found:
+                continue
+            yield Row(
+                what=f"{figure.title}, {size}",
+                unit=figure.unit,
+                ours=ours,
+                other=_values(found[subject], figure.key),
+                beside=_BESIDE[subject],
+                higher_is_better=figure.higher_is_better,
+                chart=f"PIP-195: {figure.title} beside {_BESIDE[subject]}",
+            )
+    if ids >= max(SIZES):
+        for key, bar in (("most_mib", MOST_MIB), ("open_ms", MOST_RESTART_MS)):
+            figure = next(each for each in FIGURES if each.key == key)
+            yield Row(
+                what=f"{figure.title} of the spilling index, {size}",
+                unit=figure.unit,
+                ours=_values(found[SPILLING], key),
+                bar=bar,
+            )
+
+
+def lines_of(found: dict[int, dict[str, list[Figures]]]) -> Iterator[Row]:
+    """Yield a row with a series for each figure and subject."""
+    for figure in FIGURES[:3]:
+        for subject in (SPILLING, *figure.beside):
+            sizes = {
+                ids: _values(of_ids[subject], figure.key)
+                for ids, of_ids in sorted(found.items())
+                if subject in of_ids
+            }
+            largest = max(sizes)
+            yield Row(
+                what=f"{figure.title}, {_BESIDE.get(subject, subject)}: to {size_of(largest)}",
+                unit=figure.unit,
+                ours=sizes[largest],
+                chart=f"PIP-195: {figure.title} over the number of ids",
+                label=_BESIDE.get(subject, subject),
+                series=tuple((float(ids), spread(each).median) for ids, each in sizes.items()),
+                x_axis="waiting ids",
+                y_axis=figure.unit,
+            )
+
+
+def size_of(ids: int) -> str:
+    """Return the number of ids as text."""
+    return f"{ids / 1e6:g} M ids"
+
+
+def _values(figures: list[Figures], key: str) -> tuple[float, ...]:
+    return tuple(each[key] for each in figures)
+
+
+def run(trial: Trial, sizes: Iterable[int] = (), directory: str | None = None) -> Iterator[Row]:
+    """Measure all sizes; a quick run only the smallest."""
+    chosen = list(sizes) or list(islice(SIZES, 1 if trial.quick else None))
+    found: dict[int, dict[str, list[Figures]]] = {}
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        for ids in chosen:
+            part = Trial(
+                pairs=min(trial.pairs, SIZES.get(ids, 1)), quick=trial.quick, step=trial.step
+            )
+            found[ids] = part.in_turns(
+                size_of(ids),
+                {
+                    name: partial(life, name, folder, ids)
+                    for name in (SPILLING, MEMORY, SQLITE)
+                    if name != SQLITE or ids <= SQLITE_MOST
+                },
+            )
+            yield from rows_of(ids, found[ids])
+    if len(found) > 1:
+        yield from lines_of(found)
+
+
+def run_nacks(ids: int, directory: str | None) -> Iterator[Row]:
+    """Measure the nacks of a consumer once, spilling and in memory."""
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        for name, what in (("hour", "one delay of an hour"), ("week", "delays up to a week")):
+            path = os.path.join(folder, name)
+            found = {
+                subject: in_own_process("nacks", subject, path, ids)
+                for subject in (SPILLING, MEMORY)
+            }
+            for title, unit, key in (
+                ("resident, waiting", "MiB", "filled_mib"),
+                ("a nack", "us", "add_us"),
+                ("a take, each id", "us", "pop_us"),
+            ):
+                yield Row(
+                    what=f"{what}: {title}",
+                    unit=unit,
+                    ours=(found[SPILLING][key],),
+                    other=(found[MEMORY][key],),
+                    beside=_BESIDE[MEMORY],
+                )
+
+
+BENCHMARK: Final = Benchmark(
+    name="spilling",
+    title="Waiting ids over their number: spilling to disk, in memory, SQLite",
+    about=(
+        "The index that spills to disk (after PIP-195) holds waiting ids with random delays up to "
+        "7 days, beside the index in memory and a table in SQLite with an index on the due time. "
+        "A restart is the time until the next due time is known in a new process. The index in "
+        "memory is empty after a restart. Pops include marking the ids as done. SQLite is measured "
+        "up to a million ids, because ten million take it a quarter of an hour."
+    ),
+    seconds=360,
+    quick_s=15,
+    run=run,
+)
+
+
+def main() -> None:
+    """Print the rows of one size, or the JSON of one stage."""
     parser = argparse.ArgumentParser(description="Memory and speed of a spilling index.")
-    parser.add_argument("--ids", type=int, default=IDS)
+    parser.add_argument("--ids", type=int, default=10_000_000)
     parser.add_argument("--directory", help="where to spill; by default a temporary directory")
-    parser.add_argument("--inline", action="store_true", help="use no background thread")
-    parser.add_argument("--widths", nargs="+", default=["sdk", "8"], help="sdk, or bits")
-    parser.add_argument("--most", type=int, default=-1, help="max_num_buckets")
-    parser.add_argument("--stage", choices=STAGES, help="one stage, as JSON")
     parser.add_argument("--nacks", action="store_true", help="10,000 nacks a second for an hour")
+    parser.add_argument("--stage", choices=("fill", "drain", "nacks"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--subject", choices=(SPILLING, MEMORY, SQLITE), default=SPILLING, help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.stage:
-        bits = None if options.widths[0] == "sdk" else int(options.widths[0])
-        return stage(
-            options.stage, options.directory, options.ids, bits, options.inline, options.most
-        )
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        if options.nacks:
-            return report(run_nacks(options.ids, directory, options.inline))
-        return report(run(options.ids, directory, options.inline, options.widths, options.most))
+        print(json.dumps(stage(options.stage, options.subject, options.directory, options.ids)))
+        return
+    trial = Trial(pairs=1)
+    rows = (
+        run_nacks(options.ids, options.directory)
+        if options.nacks
+        else run(trial, [options.ids], options.directory)
+    )
+    for row in rows:
+        other = f"  {row.beside} {spread_text(row.other_figure)}" if row.other_figure else ""
+        print(f"{row.what}: {spread_text(row.figure)} {row.unit}{other}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

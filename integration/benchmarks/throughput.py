@@ -3,35 +3,35 @@
 Messages come from a broker in another process: 100 bytes in producer batches of 1000 and of 10, and
 unbatched 100 bytes and 10 kB. They are received one at a time, and in lists: `batch_receive`, and
 one `acknowledge` for each list. The stock synchronous client cannot ack a list, and acks each
-message. The clients take turns, each run in a new process and on a new subscription, and the
-medians count.
+message. The clients take turns, each run in a new process and on a new subscription.
 
-    python -m integration.benchmarks.throughput [--url URL] [--rounds 3]
+    make bench ONLY=throughput
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pulsar
 
 import pulsar_encore as encore
-from pulsar_encore.cli.demo.throughput import WAYS, compare
+from pulsar_encore.cli.demo.throughput import WAYS
 from pulsar_encore.cli.demo.workload import Figures, Stopwatch
 
-from .figures import Row, report
 from .processes import OURS, Runner, broker, fresh_topic
+from .rows import Row
+from .trial import Benchmark, Trial
 
-ROUNDS = 3
 _MODULE: Final = "integration.benchmarks.throughput"  # also when this is `__main__`
+_WITHIN_S: Final = 60
 #: `batch_receive` returns this many messages (500), or those that are there after 10 ms.
 LISTS: Final = (500, 0, 10)
+#: Label -> module, function, transport, messages of one measurement.
 ALL_WAYS: Final = {
     **WAYS,
     "native, lists": (_MODULE, "native_lists", "native", 300_000),
@@ -47,96 +47,95 @@ class Kind:
         batch: Messages in an entry; 0 for unbatched messages.
         size: Bytes of a message.
         messages: Number of messages.
-        rates: The least ratio of rates, by transport and the client it is compared with.
-        cpu: Largest CPU time of the native transport, as a share of the stock synchronous client's.
+        bars: The least ratio of rates, by our way and the one it is compared with.
+        quick: Part of a quick run.
     """
 
     batch: int
     size: int
     messages: int
-    rates: Mapping[tuple[str, str], float]
-    cpu: float
+    bars: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    quick: bool = False
 
     def __str__(self) -> str:
         size = f"{self.size:,} B"
         return f"{size}, batches of {self.batch}" if self.batch else f"{size}, unbatched"
 
 
-KINDS = (
+KINDS: Final = (
     Kind(
         batch=1000,
         size=100,
         messages=301_000,
-        rates={
+        bars={
             ("native", "stock asyncio"): 15.0,
             ("native", "stock sync"): 2.0,
             ("encore", "stock asyncio"): 6.0,
             ("encore", "stock sync"): 1.0,
         },
-        cpu=0.35,
+        quick=True,
     ),
-    Kind(batch=10, size=100, messages=101_000, rates={}, cpu=0.4),
-    Kind(batch=0, size=100, messages=101_000, rates={}, cpu=0.6),
-    Kind(batch=0, size=10_000, messages=11_000, rates={}, cpu=0.8),
+    Kind(batch=10, size=100, messages=101_000),
+    Kind(batch=0, size=100, messages=101_000),
+    Kind(batch=0, size=10_000, messages=11_000),
 )
-#: Label -> its name in the table, and the clients it is compared with.
+#: Label -> its name in the table, and the ways it is compared with.
 COMPARED: Final = {
     **{label: (name, ("stock asyncio", "stock sync")) for label, name in OURS.items()},
     "native, lists": ("native, lists", ("stock asyncio", "stock sync", "stock sync, lists")),
 }
 
 
-def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
+def run(trial: Trial) -> Iterator[Row]:
     """Measure every kind of topic.
 
     Raises:
         MeasurementError: if a measurement failed.
     """
-    return [row for kind in KINDS for row in rows_of(kind, _medians(url, rounds, kind))]
+    for kind in KINDS:
+        if kind.quick or not trial.quick:
+            yield from rows_of(kind, _rates(trial, kind))
 
 
-def _medians(url: str | None, rounds: int, kind: Kind) -> dict[str, Figures]:
-    sizes = {"messages": kind.messages, "batch": kind.batch, "size": kind.size}
-    with broker(url) as broker_url:
-        work = compare(
-            Runner(broker_url), topic=fresh_topic(), rounds=rounds, ways=ALL_WAYS, **sizes
+def _rates(trial: Trial, kind: Kind) -> dict[str, list[float]]:
+    ways = WAYS if trial.quick else ALL_WAYS
+    messages = trial.sized(kind.messages, kind.messages // 3)
+    with broker(trial.url) as url:
+        runner, topic = Runner(url), fresh_topic()
+        sizes = {"count": messages, "batch": kind.batch, "size": kind.size}
+        asyncio.run(runner("stock", "fill", within_s=_WITHIN_S, topic=topic, **sizes))
+
+        def rate(side: str, name: str, transport: str, count: int) -> float:
+            figures = runner.consume(
+                side,
+                name,
+                topic=topic,
+                count=min(trial.sized(count, count // 3), messages - 1),
+                within_s=_WITHIN_S,
+                transport=transport,
+            )
+            return figures["per_s"] or 0.0
+
+        return trial.in_turns(
+            str(kind), {label: partial(rate, *way) for label, way in ways.items()}
         )
-        outcomes = asyncio.run(work)
-    medians: dict[str, Figures] = {}
-    for label, outcome in outcomes.items():
-        if isinstance(outcome, Exception):
-            raise outcome
-        medians[label] = outcome
-    return medians
 
 
-def rows_of(kind: Kind, medians: Mapping[str, Figures]) -> Iterator[Row]:
+def rows_of(kind: Kind, rates: Mapping[str, list[float]]) -> Iterator[Row]:
     """Yield the rows of one kind of topic."""
     for label, (name, compared) in COMPARED.items():
-        rate, cpu_us = (medians[label][key] or 0.0 for key in ("per_s", "cpu_us"))
         for beside in compared:
-            other = medians[beside]["per_s"] or 0.0
-            factor = kind.rates.get((label.partition(",")[0], beside))
-            yield Row(
-                what=f"receive + ack {name}, {kind}",
-                unit="msg/s",
-                figure=rate,
-                other=other,
-                bar=None if factor is None else factor * other,
-                higher_is_better=True,
-                beside=beside,
-            )
-        for beside in compared:
-            other = medians[beside]["cpu_us"] or 0.0
-            promised = label != "encore" and beside == "stock sync"
-            yield Row(
-                what=f"client CPU {name}, {kind}",
-                unit="us/msg",
-                figure=cpu_us,
-                other=other,
-                bar=kind.cpu * other if promised else None,
-                beside=beside,
-            )
+            if label in rates and beside in rates:
+                yield Row(
+                    what=f"{name}, {kind}",
+                    unit="msg/s",
+                    ours=tuple(rates[label]),
+                    other=tuple(rates[beside]),
+                    bar=kind.bars.get((label, beside)),
+                    higher_is_better=True,
+                    beside=beside,
+                    chart=f"Receive and ack, {kind}: messages per second",
+                )
 
 
 async def native_lists(url: str, topic: str, *, count: int, subscription: str) -> Figures:
@@ -184,14 +183,15 @@ def stock_lists(url: str, topic: str, *, count: int, subscription: str) -> Figur
     return figures
 
 
-def main() -> int:
-    """Print the table. Return 1 if a bar was missed, else 0."""
-    parser = argparse.ArgumentParser(description="Receive and acknowledge.")
-    parser.add_argument("--url")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args()
-    return report(run(options.url, rounds=options.rounds))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+BENCHMARK: Final = Benchmark(
+    name="throughput",
+    title="Receive and ack: messages per second",
+    about=(
+        "One task receives and acks messages that wait on a topic: the native transport, the stock "
+        "client under our consumer (over stock), and pulsar-client with asyncio and without. "
+        "Lists are received with batch_receive and acked together."
+    ),
+    seconds=330,
+    quick_s=30,
+    run=run,
+)

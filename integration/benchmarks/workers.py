@@ -1,10 +1,13 @@
-"""Throughput of a worker beside plain receive loops, and memory of idle workers.
+"""CPU time and throughput of a worker beside plain receive loops, and memory of idle workers.
 
-The handler awaits once (`asyncio.sleep(0)`). The worker has 32 slots, a timeout, retries and a
-breaker. The sides take turns, and the figures are medians.
+Messages of 100 bytes come from a broker in another process. The handler awaits once
+(`asyncio.sleep(0)`). The worker has 32 slots, a timeout and a breaker. The loops have none of it:
+one receives and acks one message after the other, with the same await in between. The other starts
+a task for each message, 32 at a time, which is the least that a worker costs if each call is a
+task. Every run has a process and a subscription of its own.
 
-    python -m integration.benchmarks.workers [--url pulsar://localhost:6650] [--messages 50000]
-    python -m integration.benchmarks.workers --idle 1000
+    make bench ONLY=workers
+    python -m integration.benchmarks.workers --idle 1000 [--url pulsar://localhost:6650]
 """
 
 from __future__ import annotations
@@ -12,131 +15,179 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import statistics
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import psutil
 
 import pulsar_encore as encore
+from pulsar_encore.cli.demo.workload import Figures, Stopwatch
 
-from .processes import broker, fresh_topic
+from .processes import Runner, broker, column, fresh_topic
+from .rows import Row
+from .trial import Benchmark, Trial
 
-PAYLOAD: Final = b"x" * 100
-ROUNDS: Final = 3
-EARLIEST: Final = encore.InitialPosition.Earliest
+_MODULE: Final = "integration.benchmarks.workers"  # also when this is `__main__`
+_WITHIN_S: Final = 120
+_SLOTS: Final = 32
+_SHARED: Final[dict[str, Any]] = {"initial_position": encore.InitialPosition.Earliest}
+LOOP, TASKS, WORKER, BY_KEY = "plain loop", "task for each", "worker", "worker by key"
+#: Subject -> its function below, and parameters of that.
+SUBJECTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    LOOP: ("plain_loop", {}),
+    TASKS: ("task_for_each", {}),
+    WORKER: ("worker", {}),
+    BY_KEY: ("worker", {"by_key": True}),
+}
+#: Messages of an entry, 0 for unbatched messages.
+SHAPES: Final = {"unbatched": 0, "batches of 1000": 1000}
+MESSAGES: Final = 20_000
+QUICK_MESSAGES: Final = 5_000
 
 
-async def fill(client: encore.Client, topic: str, messages: int, *, batched: bool) -> None:
-    async with client.create_producer(
-        topic,
-        batching_enabled=batched,
-        batching_max_messages=1000,
-        max_pending_messages=5000,
-        block_if_queue_full=True,
-    ) as producer:
-        await asyncio.gather(*(producer.send(PAYLOAD) for _ in range(messages)))
-
-
-async def loop_rate(client: encore.Client, topic: str, messages: int, *, awaits: bool) -> float:
-    """Return messages per second of one task that receives and acks one by one."""
-    async with client.subscribe(
-        topic, uuid.uuid4().hex, encore.ConsumerType.Shared, initial_position=EARLIEST
-    ) as consumer:
-        begun = time.perf_counter()
-        for _ in range(messages):
+async def plain_loop(url: str, topic: str, *, count: int) -> Figures:
+    """Receive and ack one message after the other, in one task."""
+    async with (
+        encore.Client(url) as client,
+        client.subscribe(topic, _name(), encore.ConsumerType.Shared, **_SHARED) as consumer,
+    ):
+        await consumer.acknowledge(await consumer.receive())
+        clock, cpu = Stopwatch(), time.process_time()
+        for _ in range(count):
             message = await consumer.receive()
-            if awaits:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
             await consumer.acknowledge(message)
-        return messages / (time.perf_counter() - begun)
+        return _figures(count, clock, cpu)
 
 
-async def task_rate(client: encore.Client, topic: str, messages: int) -> float:
-    """Return messages per second of a program that makes a task for each message, 32 at a time.
-
-    It has nothing else: no timeout, retry, count or drain. So it is the least that a worker in
-    Python costs, if each call is a task.
-    """
-    free = asyncio.Semaphore(32)
+async def task_for_each(url: str, topic: str, *, count: int) -> Figures:
+    """Start a task for each message, up to 32 at a time."""
+    free = asyncio.Semaphore(_SLOTS)
 
     async def handle(message: encore.Message[Any]) -> None:
         await asyncio.sleep(0)
         await consumer.acknowledge(message)
         free.release()
 
-    async with client.subscribe(
-        topic, uuid.uuid4().hex, encore.ConsumerType.Shared, initial_position=EARLIEST
-    ) as consumer:
-        begun = time.perf_counter()
+    async with (
+        encore.Client(url) as client,
+        client.subscribe(topic, _name(), encore.ConsumerType.Shared, **_SHARED) as consumer,
+    ):
+        await consumer.acknowledge(await consumer.receive())
+        clock, cpu = Stopwatch(), time.process_time()
         running: set[asyncio.Task[None]] = set()
-        for _ in range(messages):
+        for _ in range(count):
             await free.acquire()
             task = asyncio.create_task(handle(await consumer.receive()))
             running.add(task)
             task.add_done_callback(running.discard)
         await asyncio.gather(*running)
-        return messages / (time.perf_counter() - begun)
+        return _figures(count, clock, cpu)
 
 
-async def worker_rate(client: encore.Client, topic: str, messages: int, **options: Any) -> float:
-    """Return messages per second of a worker."""
-    left, done = messages, asyncio.Event()
+async def worker(url: str, topic: str, *, count: int, by_key: bool = False) -> Figures:
+    """Handle messages with a worker."""
+    first, done, handled = asyncio.Event(), asyncio.Event(), 0
 
     async def handler(payload: bytes) -> None:
-        nonlocal left
+        nonlocal handled
         await asyncio.sleep(0)
-        left -= 1
-        if left == 0:
+        handled += 1
+        if handled == 1:
+            first.set()
+        if handled == count + 1:
             done.set()
 
-    worker = encore.Worker(
-        client,
-        topic,
-        uuid.uuid4().hex,
-        handler,
-        concurrency=32,
-        timeout=60,
-        breaker=encore.Breaker(on=ConnectionError),
-        initial_position=EARLIEST,
-        **options,
-    )
-    async with worker:
-        begun = time.perf_counter()
-        await done.wait()
-        return messages / (time.perf_counter() - begun)
-
-
-async def throughput(url: str, messages: int) -> None:
     async with encore.Client(url) as client:
-        for batched in (False, True):
-            topic = fresh_topic()
-            async with client.subscribe(topic, "keep", encore.ConsumerType.Shared):
-                await fill(client, topic, messages, batched=batched)
-            sides: dict[str, Callable[[], Awaitable[float]]] = {
-                "plain loop": lambda topic=topic: loop_rate(client, topic, messages, awaits=False),
-                "plain loop with the handler's await": lambda topic=topic: loop_rate(
-                    client, topic, messages, awaits=True
-                ),
-                "a task for each message, by hand": lambda topic=topic: task_rate(
-                    client, topic, messages
-                ),
-                "worker": lambda topic=topic: worker_rate(client, topic, messages),
-                'worker, order="key"': lambda topic=topic: worker_rate(
-                    client, topic, messages, order="key"
-                ),
-            }
-            rates: dict[str, list[float]] = {name: [] for name in sides}
-            for _ in range(ROUNDS):
-                for name, side in sides.items():
-                    rates[name].append(await side())
-            print("batches of 1000" if batched else "unbatched")
-            plain = statistics.median(rates["plain loop"])
-            for name, found in rates.items():
-                median = statistics.median(found)
-                print(f"  {name:40} {median:10,.0f}/s  {median / plain:5.2f} of the plain loop")
+        made = encore.Worker(
+            client,
+            topic,
+            _name(),
+            handler,
+            concurrency=_SLOTS,
+            timeout=60,
+            breaker=encore.Breaker(on=ConnectionError),
+            **({"order": "key"} if by_key else {}),
+            **_SHARED,
+        )
+        async with made:
+            await first.wait()
+            clock, cpu = Stopwatch(), time.process_time()
+            await done.wait()
+            return _figures(count, clock, cpu)
+
+
+def _name() -> str:
+    return uuid.uuid4().hex
+
+
+def _figures(count: int, clock: Stopwatch, cpu: float) -> Figures:
+    seconds, cpu_s = clock(), time.process_time() - cpu
+    return {"per_s": count / seconds, "cpu_us": cpu_s / count * 1e6}
+
+
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure each kind of topic. A quick run measures the worker and the plain loop, unbatched.
+
+    Raises:
+        MeasurementError: if a measurement failed.
+    """
+    count = trial.sized(MESSAGES, QUICK_MESSAGES)
+    compared = (
+        ((WORKER, LOOP),) if trial.quick else ((WORKER, LOOP), (WORKER, TASKS), (BY_KEY, LOOP))
+    )
+    names = dict.fromkeys(name for pair in compared for name in pair)
+    for shape, batch in list(SHAPES.items())[: 1 if trial.quick else None]:
+        with broker(trial.url) as url:
+            runner, topic = Runner(url), fresh_topic()
+            filling = runner(
+                "stock", "fill", within_s=_WITHIN_S, topic=topic, count=count + 1, batch=batch
+            )
+            asyncio.run(filling)
+            subjects = {name: partial(_measure, runner, topic, count, name) for name in names}
+            found = trial.in_turns(shape, subjects)
+        for ours, other in compared:
+            for title, unit, key in (("CPU", "us/msg", "cpu_us"), ("rate", "msg/s", "per_s")):
+                yield Row(
+                    what=f"{title}, {ours}, {shape}",
+                    unit=unit,
+                    ours=column(found[ours], key),
+                    other=column(found[other], key),
+                    beside=other,
+                    higher_is_better=key == "per_s",
+                    chart=f"Worker: {title}",
+                )
+
+
+def _measure(runner: Runner, topic: str, count: int, subject: str) -> Figures:
+    name, parameters = SUBJECTS[subject]
+    work = runner(
+        _MODULE,
+        name,
+        within_s=_WITHIN_S,
+        topic=topic,
+        transport="native",
+        count=count,
+        **parameters,
+    )
+    return asyncio.run(work)
+
+
+BENCHMARK: Final = Benchmark(
+    name="workers",
+    title="Worker beside plain loops",
+    about=(
+        "Messages of 100 bytes, native transport, and a handler that awaits once. The worker has "
+        "32 slots, a timeout and a breaker. The plain loop handles one message after the other "
+        "and has none of these. The other loop starts a task for each message, 32 at a time."
+    ),
+    seconds=230,
+    quick_s=16,
+    run=run,
+)
 
 
 async def idle(url: str, workers: int) -> None:
@@ -166,18 +217,13 @@ async def idle(url: str, workers: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    """Measure idle workers, and print."""
+    parser = argparse.ArgumentParser(description="Memory of idle workers.")
     parser.add_argument("--url")
-    parser.add_argument("--messages", type=int, default=50_000)
-    parser.add_argument("--idle", type=int, default=0)
+    parser.add_argument("--idle", type=int, default=1000)
     given = parser.parse_args()
     with broker(given.url) as url:
-        if given.idle:
-            asyncio.run(idle(url, given.idle))
-        else:
-            asyncio.run(throughput(url, given.messages))
+        asyncio.run(idle(url, given.idle))
 
 
 if __name__ == "__main__":

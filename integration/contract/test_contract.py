@@ -13,6 +13,7 @@ from tests.harness.contract.test_life import *  # noqa: F403
 from tests.harness.contract.test_mistakes import *  # noqa: F403
 from tests.harness.contract.test_nacks import *  # noqa: F403
 from tests.harness.contract.test_positions import *  # noqa: F403
+from tests.harness.contract.test_questions import *  # noqa: F403
 from tests.harness.contract.test_reconnects import *  # noqa: F403
 from tests.harness.contract.test_routing import *  # noqa: F403
 from tests.harness.contract.test_schemas import *  # noqa: F403

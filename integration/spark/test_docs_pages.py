@@ -209,5 +209,5 @@ def test_the_progress_of_a_query_is_reported(
         text = names["listener"].prometheus()
     finally:
         names["spark"].streams.removeListener(names["listener"])
-    assert any("rows" in line and line.endswith(" 2") for line in text.splitlines()), text
+    assert any("rows" in line and line.endswith(" 2.0") for line in text.splitlines()), text
     assert "QueryMetrics" in capsys.readouterr().out

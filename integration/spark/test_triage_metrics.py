@@ -332,14 +332,14 @@ def test_metrics_are_formatted_for_prometheus() -> None:
     assert lines[:4] == [
         "# HELP pulsar_encore_spark_batch Number of the last batch.",
         "# TYPE pulsar_encore_spark_batch gauge",
-        f"pulsar_encore_spark_batch{{{query}}} 7",
-        'pulsar_encore_spark_batch{query="z"} -1',
+        f"pulsar_encore_spark_batch{{{query}}} 7.0",
+        'pulsar_encore_spark_batch{query="z"} -1.0',
     ]
     assert f"pulsar_encore_spark_lag_seconds{{{query}}} 2.5" in lines
-    assert f"pulsar_encore_spark_rows_total{{{query}}} 5" in lines
-    assert 'pulsar_encore_spark_rows_total{query="z"} 6' in lines
-    assert f"pulsar_encore_spark_commit_errors_total{{{query}}} 0" in lines
-    assert f'pulsar_encore_spark_backlog_bytes{{{query},topic="{HOME}"}} 380' in lines
+    assert f"pulsar_encore_spark_rows_total{{{query}}} 5.0" in lines
+    assert 'pulsar_encore_spark_rows_total{query="z"} 6.0' in lines
+    assert f"pulsar_encore_spark_commit_errors_total{{{query}}} 0.0" in lines
+    assert f'pulsar_encore_spark_backlog_bytes{{{query},topic="{HOME}"}} 380.0' in lines
     assert "# TYPE pulsar_encore_spark_rows_total counter" in lines
     assert not [line for line in lines if "None" in line or "redelivered" in line]
     assert prometheus_text([]) == ""

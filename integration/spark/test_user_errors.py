@@ -62,7 +62,7 @@ def sink(spark: SparkSession, pulsar: Server, topic: str) -> Callable[..., Any]:
         (
             "batch",
             {**SOON, "admin__url": "http://127.0.0.1:1"},
-            "admin.url: ledgers of persistent://",
+            "admin.url: internal stats of persistent://",
         ),
         ("stream", {"subscription": "none", "subscriptionCreate": "false"}, "has no subscription"),
     ],

@@ -113,7 +113,7 @@ from .version import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from . import asyncio, deadletters, testing
+    from . import asyncio, deadletters, health, testing
     from .authentication.athenz import AuthenticationAthenz
     from .authentication.oauth2 import AuthenticationOauth2
     from .codecs.auto_consume import AutoConsume
@@ -138,10 +138,21 @@ if TYPE_CHECKING:
         TopicAdded,
         TopicRemoved,
     )
+    from .consumer.lag import Lag, TopicLag
     from .consumer.leases.lease import Lease
     from .consumer.nack_disk_index import NackIndexStatistics
+    from .consumer.pending_messages import PendingMessage
     from .consumer.statistics import Statistics
     from .message_batch import MessageBatch
+    from .observability.observations import (
+        BreakerChange,
+        HandlerCall,
+        HandlerEnd,
+        LetterWritten,
+        Sending,
+        WindowFilling,
+    )
+    from .observability.observer import Observer
     from .producer import ContentError, Producer
     from .reader.reader import Reader
     from .schema import BytesSchema
@@ -161,7 +172,7 @@ if TYPE_CHECKING:
 
 # Modules and names that are imported at their first use; the values are the modules of the names.
 # Importing them here would double the time of `import pulsar_encore`.
-_LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
+_LAZY_MODULES: Final = ("asyncio", "deadletters", "health", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
@@ -179,10 +190,13 @@ _LAZY_NAMES: Final = {
     "Int32": "codecs.json_definition",
     "Json": "codecs.json_codec",
     "KeyValue": "codecs.key_value",
+    "Lag": "consumer.lag",
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
     "NackIndexStatistics": "consumer.nack_disk_index",
+    "PendingMessage": "consumer.pending_messages",
+    "TopicLag": "consumer.lag",
     "Producer": "producer",
     "Reader": "reader",
     "Reject": "worker.retry_policy",
@@ -194,6 +208,7 @@ _LAZY_NAMES: Final = {
     "current_message": "worker.handler_call",
     "Health": "worker.health",
     "LongHandler": "worker.health",
+    "Observer": "observability.observer",
     "Order": "worker.scheduler",
     "Out": "worker.outbox",
     "PublishTo": "worker.outbox",
@@ -217,6 +232,17 @@ _LAZY_NAMES: Final = {
             "TopicRemoved",
         ),
         "consumer.events",
+    ),
+    **dict.fromkeys(
+        (
+            "BreakerChange",
+            "HandlerCall",
+            "HandlerEnd",
+            "LetterWritten",
+            "Sending",
+            "WindowFilling",
+        ),
+        "observability.observations",
     ),
 }
 
@@ -258,6 +284,7 @@ __all__ = [
     "BecameActive",
     "BecameInactive",
     "Breaker",
+    "BreakerChange",
     "BrokerMetadataError",
     "BrokerPersistenceError",
     "BytesSchema",
@@ -300,6 +327,8 @@ __all__ = [
     "Float32",
     "ForkedError",
     "GenericRecord",
+    "HandlerCall",
+    "HandlerEnd",
     "Health",
     "IncompatibleSchema",
     "InitialPosition",
@@ -314,8 +343,10 @@ __all__ = [
     "KeySharedMode",
     "KeySharedPolicy",
     "KeyValue",
+    "Lag",
     "Lease",
     "LeaseLostError",
+    "LetterWritten",
     "LoggerLevel",
     "LongHandler",
     "LookupError",
@@ -330,10 +361,12 @@ __all__ = [
     "NotAllowedError",
     "NotConnected",
     "NotSupportedError",
+    "Observer",
     "OperationNotSupported",
     "Order",
     "Out",
     "PartitionsRoutingMode",
+    "PendingMessage",
     "Producer",
     "ProducerAccessMode",
     "ProducerBlockedQuotaExceededError",
@@ -360,6 +393,7 @@ __all__ = [
     "RocksState",
     "SchemaInfo",
     "SchemaVersionError",
+    "Sending",
     "ServiceInfo",
     "ServiceInfoProvider",
     "ServiceUnitNotReady",
@@ -376,6 +410,7 @@ __all__ = [
     "Timeout",
     "TooManyLookupRequestException",
     "TopicAdded",
+    "TopicLag",
     "TopicNotFound",
     "TopicRemoved",
     "TopicTerminated",
@@ -387,6 +422,7 @@ __all__ = [
     "UnknownError",
     "UnreadableError",
     "UnsupportedVersionError",
+    "WindowFilling",
     "Worker",
     "WrongLoopError",
     "__version__",
@@ -394,6 +430,7 @@ __all__ = [
     "current_message",
     "deadletters",
     "exceptions",
+    "health",
     "run",
     "schema",
     "testing",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -48,12 +48,15 @@ from .values.type_variables import T
 # Modules of producers, readers and consumers are imported when a client creates the first one, so
 # that `import pulsar_encore` is fast.
 if TYPE_CHECKING:
+    from .admin import WebService
     from .codecs.codec import Codec
     from .consumer.consumer import Consumer
     from .consumer.event_publisher import ProducerEventPublisher
     from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
     from .consumer.nack_disk_index import NackSpilling
     from .consumer.state_writer import StateWriter
+    from .observability.observer import Observer
+    from .observability.observer_list import EventRelay, ObserverList
     from .producer import Producer
     from .reader.reader import Reader
 
@@ -119,11 +122,16 @@ class Client:
         max_uncompressed_size: Largest decompressed payload of an entry or a chunked message, in
             bytes. The client acks an entry with a larger payload with the validation error
             UncompressedSizeCorruption.
+        admin_url: Address of the web service, such as ``http://localhost:8080``, for
+            `Consumer.lag`. Its requests use the login and TLS options of this client, and need
+            ``pulsar-encore[http]``.
         transport: "native" implements Pulsar's protocol, "stock" uses `pulsar-client`, "auto" takes
             the native transport if it supports the options, else the stock transport, with a
             warning that says why. None means the environment variable
             ``PULSAR_ENCORE_TRANSPORT``, by default "auto". With a transport object such as
             `testing.MemoryTransport()`, the options above except `logger` are checked but not used.
+        observers: A list of `Observer` objects. They see the messages, letters, connections and
+            workers of this client, for metrics and traces.
 
     Raises:
         ConfigurationError: if an option is wrong.
@@ -163,7 +171,9 @@ class Client:
         recreate_after: float | timedelta = DEFAULT_RECREATE_AFTER_S,
         max_partitions: int = 100_000,
         max_uncompressed_size: int = 256 * 1024 * 1024,
+        admin_url: str | None = None,
         transport: Transport | str | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         options = ClientOptions(
             service_url=service_url,
@@ -188,9 +198,16 @@ class Client:
             recreate_after=recreate_after,
             max_partitions=max_partitions,
             max_uncompressed_size=max_uncompressed_size,
+            admin_url=admin_url,
         )
+        self._options = options
         self._logs = ClientLogs(options.logger)
+        self._observers: ObserverList | None = None
         try:
+            if not isinstance(observers, tuple | list) or observers:
+                from .observability.observer_list import ObserverList  # lazy: only this option
+
+                self._observers = ObserverList(observers, self._logs.named)
             self._transport: Transport = _checked_transport(transport, options, self._logs)
         except BaseException:
             self._logs.close()
@@ -286,23 +303,50 @@ class Client:
         )
         from .producer import Producer  # lazy: see above
 
-        event_publisher = self._producer_event_publisher(options)
+        observers = self._observers
+        relay: EventRelay | None = None
+        if observers is not None and observers.producer_event is not None:
+            relay = self._producer_event_relay(options, observers.producer_event)
+        event_publisher = self._producer_event_publisher(options, relay)
         transport_producer = await self._transport.create_producer(options, event_publisher)
         await self._check_still_open(transport_producer)
+        if observers is not None and (observers.sending or observers.sent):
+            from .observability.observed_sends import ObservedTransportProducer  # lazy: see above
+
+            transport_producer = ObservedTransportProducer(
+                transport_producer, observers, self._logs.named(__name__)
+            )
         producer = Producer(
             transport_producer,
             options,
-            on_closed=self._forget,
+            on_closed=self._on_closed(None if observers is None else observers.producer_closed),
             event_publisher=event_publisher,
+            make_meter=None if observers is None else observers.send_meter,
             logger_of=self._logs.named,
         )
         self._open[producer] = warn_unless_closed(
             producer, f"the producer of {transport_producer.topic}"
         )
+        if relay is not None:
+            relay.subject = producer
+        if observers is not None and observers.producer_opened is not None:
+            observers.producer_opened(producer)
         return producer
 
-    def _producer_event_publisher(self, options: ProducerOptions) -> ProducerEventPublisher | None:
-        if options.event_listener is None:
+    def _producer_event_relay(
+        self, options: ProducerOptions, observe: Callable[..., None]
+    ) -> EventRelay | None:
+        if not self._transport.capabilities.producer_events:
+            return None
+        from .observability.observer_list import EventRelay  # lazy: see above
+
+        return EventRelay(observe, options.event_listener)
+
+    def _producer_event_publisher(
+        self, options: ProducerOptions, relay: EventRelay | None
+    ) -> ProducerEventPublisher | None:
+        listener = relay or options.event_listener
+        if listener is None:
             return None
         capabilities = self._transport.capabilities
         if not capabilities.producer_events:
@@ -316,9 +360,7 @@ class Client:
         )
 
         loop = asyncio.get_running_loop()
-        events = EventDispatcher(
-            options.event_listener, loop, started=False, logger_of=self._logs.named
-        )
+        events = EventDispatcher(listener, loop, started=False, logger_of=self._logs.named)
         return ProducerEventPublisher(events)
 
     @opening
@@ -478,6 +520,7 @@ class Client:
             open_transport_consumer,
         )
 
+        observers = self._observers
         spilling: NackSpilling | None = None
         state_writer: StateWriter | None = None
         if options.nack_index is not None:
@@ -495,10 +538,12 @@ class Client:
                 self._transport,
                 transport_consumer,
                 options,
-                self._forget,
+                self._on_closed(None if observers is None else observers.consumer_closed),
                 state_writer,
                 spilling,
                 self._logs.named,
+                observers,
+                None if self._options.admin_url is None else self._new_web_service,
             )
         except BaseException:
             try:
@@ -512,7 +557,15 @@ class Client:
         self._open[consumer] = warn_unless_closed(
             consumer, f"{name} ({options.subscription_name!r})"
         )
+        if observers is not None and observers.consumer_opened is not None:
+            observers.consumer_opened(consumer)
         return consumer
+
+    def _new_web_service(self) -> WebService:
+        from .admin import WebService  # lazy: only `lag` needs it
+
+        assert self._options.admin_url is not None
+        return WebService(self._options, self._options.admin_url, self._logs.named)
 
     @opening
     async def create_reader(
@@ -617,6 +670,19 @@ class Client:
             if isinstance(failure, BaseException) and not isinstance(failure, ClosedError):
                 raise failure
 
+    def _on_closed(
+        self, observe: Callable[..., None] | None
+    ) -> Callable[[Producer | Consumer | Reader], None]:
+        """Return the function that a producer or consumer calls once, when it has closed."""
+        if observe is None:
+            return self._forget
+
+        def forget(closed: Producer | Consumer | Reader) -> None:
+            self._forget(closed)
+            observe(closed)
+
+        return forget
+
     def _forget(self, closed: Producer | Consumer | Reader) -> None:
         unclosed = self._open.pop(closed, None)
         if unclosed is not None:
@@ -657,6 +723,11 @@ def _checked_transport(given: Any, options: ClientOptions, logs: ClientLogs) -> 
 
 def transport_of(client: Client) -> Transport:
     return client._transport
+
+
+def observers_of(client: Client) -> ObserverList | None:
+    """Return the observers of a client, or None if it has none."""
+    return client._observers
 
 
 def logger_of(client: Client) -> Callable[[str], logging.Logger]:

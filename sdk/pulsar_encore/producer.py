@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 from .consumer.event_publisher import ProducerEventPublisher
 from .errors import ClosedError, ConfigurationError, PulsarException, Result
@@ -21,6 +21,9 @@ from .transport.interface import TransportProducer
 from .values.message_id import MessageId
 from .values.outgoing_message import OutgoingMessage
 from .values.type_variables import T_contra
+
+if TYPE_CHECKING:
+    from .observability.meters import SendMeter
 
 _MAX_MS: Final = 2**63 - 1
 
@@ -54,6 +57,7 @@ class Producer(Generic[T_contra]):
         *,
         on_closed: Callable[[Producer], None] | None = None,
         event_publisher: ProducerEventPublisher | None = None,
+        make_meter: Callable[[str], SendMeter] | None = None,
         logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     ) -> None:
         self._logger = logger_of(__name__)
@@ -67,6 +71,8 @@ class Producer(Generic[T_contra]):
         self._pending_sends: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)
+        self._make_meter = make_meter
+        self._meter = make_meter and make_meter(self.topic())
         if event_publisher is not None:
             event_publisher.events.start()
 
@@ -116,7 +122,7 @@ class Producer(Generic[T_contra]):
             TransportError: if the broker refused the message or did not answer within
                 `send_timeout_millis`.
         """
-        return await self._publish(
+        message = self._outgoing(
             content,
             properties,
             partition_key,
@@ -128,6 +134,18 @@ class Producer(Generic[T_contra]):
             deliver_at,
             deliver_after,
         )
+        meter = self._meter
+        if meter is None:
+            return await self._transport_producer.publish(message)
+        # Here, because each further coroutine around a send would cost as much as its measurement.
+        begun_s = meter.begin()
+        try:
+            message_id = await self._transport_producer.publish(message)
+        except BaseException as error:
+            meter.failed(begun_s, error)
+            raise
+        meter.stored(begun_s, len(message.payload or b""))
+        return message_id
 
     def send_async(
         self,
@@ -155,7 +173,7 @@ class Producer(Generic[T_contra]):
             ConfigurationError: if an argument is wrong. Nothing was sent.
             ClosedError: if the producer is closed.
         """
-        stored = self._publish(
+        message = self._outgoing(
             content,
             properties,
             partition_key,
@@ -167,8 +185,12 @@ class Producer(Generic[T_contra]):
             deliver_at,
             deliver_after,
         )
-        sending = asyncio.ensure_future(stored)
+        meter = self._meter
+        sending = asyncio.ensure_future(self._transport_producer.publish(message))
         self._pending_sends.add(sending)
+        if meter is not None:
+            size = len(message.payload or b"")
+            sending.add_done_callback(partial(_measure, meter, meter.begin(), size))
         sending.add_done_callback(partial(self._complete_send, callback))
 
     def _complete_send(
@@ -188,7 +210,7 @@ class Producer(Generic[T_contra]):
         else:
             callback(Result.UnknownError, None)
 
-    def _publish(
+    def _outgoing(
         self,
         content: Any,
         properties: dict[str, str] | None,
@@ -200,13 +222,13 @@ class Producer(Generic[T_contra]):
         event_timestamp: int | None,
         deliver_at: int | None,
         deliver_after: timedelta | None,
-    ) -> Awaitable[MessageId]:
+    ) -> OutgoingMessage:
         self._check_open()
         if self._encode_with_key is None or content is None:
             payload = self._encode(content)
         else:
             payload, partition_key = self._encode_pair(content, partition_key)
-        message = OutgoingMessage(
+        return OutgoingMessage(
             payload=payload,
             properties=string_map(properties, "properties") or None,
             partition_key=_checked_key(partition_key, "partition_key"),
@@ -218,7 +240,6 @@ class Producer(Generic[T_contra]):
             event_timestamp=_optional_integer(event_timestamp, "event_timestamp"),
             deliver_at=_deliver_at_ms(self.affinity.loop, deliver_at, deliver_after),
         )
-        return self._transport_producer.publish(message)
 
     def _encode(self, content: Any) -> bytes | None:
         if content is None:
@@ -329,6 +350,8 @@ class Producer(Generic[T_contra]):
             if self.affinity.loop_is_closed and running_loop() is not None:
                 self.affinity = self.affinity.to_running_loop()
                 self._pending_sends.clear()  # their callbacks belonged to the closed loop
+                if self._make_meter is not None:
+                    self._meter = self._make_meter(self.topic())
                 if self._event_publisher is not None:
                     self._event_publisher.moved(self.affinity.loop)
             self.affinity.check()
@@ -337,6 +360,18 @@ class Producer(Generic[T_contra]):
         self._bind_to_running_loop()
         if self._closed:
             raise ClosedError("the producer is closed: create another")
+
+
+def _measure(
+    meter: SendMeter, begun_s: float, size: int, sending: asyncio.Future[MessageId]
+) -> None:
+    """Measure an ended send of `send_async`."""
+    if sending.cancelled():
+        meter.failed(begun_s, asyncio.CancelledError())
+    elif (error := sending.exception()) is not None:
+        meter.failed(begun_s, error)
+    else:
+        meter.stored(begun_s, size)
 
 
 def _checked_key(value: Any, name: str) -> str | bytes | None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import io
+import shlex
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import pulsar_encore as encore
 from pulsar_encore import __version__, cli
-from pulsar_encore.cli import bench, broker_process
-from pulsar_encore.errors import ConfigurationError, TransportError
+from pulsar_encore.cli import broker_process, lag
+from pulsar_encore.cli.app import app
+from pulsar_encore.consumer.lag import TopicLag
+from pulsar_encore.errors import TransportError
 
 
 def test_the_error_without_its_libraries_names_the_extra(
@@ -68,6 +67,72 @@ def test_the_package_can_be_imported_without_either_library() -> None:
     assert "import rich" not in source
 
 
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">&-", 0), (">/dev/full", 2)], ids=["closed", "full"]
+)
+def test_output_that_cannot_be_written_is_no_traceback(redirection: str, code: int) -> None:
+    command = f"{sys.executable} -m pulsar_encore dlq --help {redirection}"
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr
+    assert ("cannot write the output: No space left" in ran.stderr) == (code == 2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["lag", "tail", "explain", "dlq ls", "dlq show", "dlq replay", "dlq discard"],
+)
+def test_the_help_has_an_example_that_the_command_accepts(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main([*words.split(), "--help"])
+    [example] = [
+        each.removeprefix("Example: pulsar-encore ").strip()
+        for each in capsys.readouterr().out.splitlines()
+        if each.startswith("Example: ")
+    ]
+    assert example.startswith(f"{words} ")
+    app.parse_args(shlex.split(example), exit_on_error=False)
+
+
+def test_lag_lists_partitions_in_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def ask(*_: object) -> list[TopicLag]:
+        return [TopicLag(f"t-partition-{each}", 1, 1.0, exact=True) for each in (10, 2, 0)]
+
+    monkeypatch.setattr(lag, "_ask", ask)
+    assert cli.main(["lag", "t", "s", "--admin-url", "http://localhost:8080"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [each.split()[0].rpartition("-")[2] for each in lines] == ["0", "2", "10", "sum"]
+
+
+def test_a_refused_login_does_not_offer_an_estimate_that_the_command_has_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refusing:
+        async def partitions(self, topic: str) -> int:
+            raise encore.AuthorizationError("HTTP 403")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(lag, "web_service", lambda *_: Refusing())
+    assert cli.main(["lag", "t", "s", "--admin-url", "http://localhost:8080"]) == 2
+    assert capsys.readouterr().err == "pulsar-encore: HTTP 403\n"
+
+
+def test_ctrl_c_while_the_libraries_are_imported_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "pulsar_encore.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "pulsar_encore.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert cli.main(["demo"]) == 130
+
+
 @pytest.mark.parametrize("words", [["no-such-command"], ["broker", "--port", "many"]])
 def test_an_invalid_command_line_is_an_error_without_a_traceback(
     words: list[str], capsys: pytest.CaptureFixture[str]
@@ -75,6 +140,14 @@ def test_an_invalid_command_line_is_an_error_without_a_traceback(
     assert cli.main(words) == 2
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err
+
+
+def test_a_web_service_that_is_away_names_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # not listening: connections are refused
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        assert cli.main(["lag", "orders", "billing", "--admin-url", url]) == 2
+    assert "check --admin-url (PULSAR_ADMIN_URL)" in capsys.readouterr().err
 
 
 def test_a_setting_out_of_range_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,86 +205,3 @@ def test_a_broker_that_cannot_start_is_an_error() -> None:
         broker_process.broker_process(["--tick", "soon"]),
     ):
         pass
-
-
-@dataclass
-class _Row:
-    """The attributes that `bench` reads of a benchmark's row."""
-
-    what: str
-    unit: str
-    figure: float
-    other: float | None
-    bar: float | None
-
-    @property
-    def met(self) -> bool:
-        return self.bar is None or self.figure <= self.bar
-
-
-class _Benchmark:
-    """A module with the one function that `bench` calls."""
-
-    def __init__(self, met: bool = True, error: Exception | None = None) -> None:
-        self.urls: list[str | None] = []
-        self._met = met
-        self._error = error
-
-    def run(self, url: str | None = None) -> list[Any]:
-        self.urls.append(url)
-        if self._error is not None:
-            raise self._error
-        return [_Row(what="speed", unit="x", figure=3.0, other=1.5, bar=4.0 if self._met else 2.0)]
-
-
-def _with(monkeypatch: pytest.MonkeyPatch, made: _Benchmark) -> Console:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("PYTHONPATH", "")
-    real = importlib.import_module
-
-    def load(name: str) -> Any:
-        return made if name == "integration.benchmarks.latency" else real(name)
-
-    monkeypatch.setattr(importlib, "import_module", load)
-    return Console(file=io.StringIO(), width=120)
-
-
-def test_a_missed_bar_is_shown_and_sets_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    made = _Benchmark(met=False)
-    console = _with(monkeypatch, made)
-    out = tmp_path / "rows.json"
-    assert bench.run_bench(["latency"], "pulsar://somewhere:6650", out, console=console) == 1
-    assert made.urls == ["pulsar://somewhere:6650"]
-    assert "MISSED" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert '"ratio": 2.0' in out.read_text()
-
-
-def test_a_failed_benchmark_is_reported_and_sets_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = _Benchmark(error=TransportError("nobody listens there"))
-    console = _with(monkeypatch, made)
-    assert bench.run_bench(["latency"], None, None, console=console) == 1
-    assert "nobody listens there" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_the_error_for_an_unknown_benchmark_lists_the_names() -> None:
-    with pytest.raises(ConfigurationError, match="throughput, latency"):
-        bench.run_bench(["speed"], None, None)
-
-
-def test_every_listed_benchmark_exists() -> None:
-    folder = bench.checkout() / "integration" / "benchmarks"
-    assert all((folder / f"{name}.py").is_file() for name in bench.BENCHMARKS)
-
-
-def test_the_error_outside_a_checkout_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    installed = tmp_path / "site-packages" / "pulsar_encore" / "cli" / "bench.py"
-    monkeypatch.setattr(bench, "__file__", str(installed))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match="clone the repository"):
-        bench.checkout()

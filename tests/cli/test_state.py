@@ -60,9 +60,8 @@ def test_inspect_reports_the_owner_and_the_waiting_messages(
     code, out, problems = run_command(capsys, "inspect", state)
     assert (code, problems) == (0, "")
     assert f"none; the last was process {os.getpid()} on " in out
-    assert (
-        f"{ORDERS}  billing\n  2 waiting, due 2027-01-15 08:00:00Z to 2027-01-15 08:00:01Z\n" in out
-    )
+    span = "2027-01-15T08:00:00+00:00 to 2027-01-15T08:00:01+00:00"
+    assert f"{ORDERS}  billing\n  2 waiting, due {span}\n" in out
     assert "  1 records; messages by attempts: 1: 1, 3: 1\n" in out
 
 

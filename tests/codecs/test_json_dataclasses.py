@@ -329,3 +329,27 @@ def test_a_record_of_pulsar_client_is_refused() -> None:
 
     with pytest.raises(encore.ConfigurationError, match=r"schema\.JsonSchema\(Old\)"):
         encore.Json(Old)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, "4111-1111"),
+        (dt.date, "4111-1111"),
+        (Decimal, "4111-1111"),
+        (Colour, "4111-1111"),
+        (dict[int, str], {"4111-1111": ""}),
+        (dict[Colour, str], {"4111-1111": ""}),
+        (Literal["a"], "4111-1111"),
+        (int | dt.date, "4111-1111"),
+    ],
+)
+def test_the_text_of_an_error_has_the_size_of_the_payload_and_nothing_of_it(
+    kind: Any, value: Any
+) -> None:
+    data = json.dumps(value).encode()
+    with pytest.raises(encore.DecodeError) as caught:
+        encore.Json(kind).decode(data)
+    assert f"payload of {len(data)} bytes does not decode as Json(" in str(caught.value)
+    assert "4111" not in str(caught.value)
+    assert caught.value.payload == data

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +10,13 @@ import pytest
 from consumer_kit import TOPIC
 from durable_kit import Host
 
-from pulsar_encore import Client, Consumer
+from pulsar_encore import Consumer
 from pulsar_encore.consumer.consumer_factory import assemble, open_transport_consumer
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
-from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
+from pulsar_encore.testing import MemoryTransport
+from tests.harness.memory_fixtures import client, pytest_asyncio_loop_factories, transport
 
-
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"virtual": VirtualClockLoop}
-
-
-@pytest.fixture
-def transport() -> MemoryTransport:
-    return MemoryTransport()
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
+__all__ = ["client", "host", "pytest_asyncio_loop_factories", "subscribe", "transport"]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, parts_of, put_numbers, receive_n, settle
+from consumer_kit import TOPIC, parts_of, put_numbers, receive_n, service_of, settle
 from durable_kit import Host
 
 from pulsar_encore import (
@@ -23,6 +23,7 @@ from pulsar_encore import (
     ReceiveTimeout,
     RocksState,
 )
+from pulsar_encore.state.rocks import StateReader
 from pulsar_encore.testing import MemoryTransport
 
 COUNTS = pytest.mark.parametrize("count_attempts", ["lazy", "before"])
@@ -246,3 +247,62 @@ async def test_the_dead_letter_policy_counts_deliveries_of_copies(
     async with await client.create_reader(f"{TOPIC}-s-DLQ", MessageId.earliest) as reader:
         letters = [await reader.read_next(timeout_millis=5_000) for _ in range(2)]
     assert {each.data() for each in letters} == {b"0", b"1"}
+
+
+async def close_first(transport: MemoryTransport) -> None:
+    """The broker gives the messages of the first consumer to the others, and closes it."""
+    service = service_of(transport)
+    state = transport.state(TOPIC)
+    subscription = state.subscriptions["s"]
+    first = subscription.consumers[0]
+    subscription.remove_consumer(first, service.clock.wall_ms())
+    service.scheduler.wake(state, subscription)
+    await settle()
+    service.close_consumers([first])
+    await settle()
+
+
+@COUNTS
+@pytest.mark.parametrize("policy", [None, DeadLetterPolicy(3)])
+async def test_copies_of_plain_messages_held_by_another_consumer_are_their_next_attempt(
+    transport: MemoryTransport,
+    client: Client,
+    tmp_path: Path,
+    count_attempts: str,
+    policy: DeadLetterPolicy | None,
+) -> None:
+    """The broker counts no redelivery when it closes a consumer."""
+    options = {"count_attempts": count_attempts, "dead_letter_policy": policy}
+    holder, heir = await two(client, tmp_path, **options)
+    put_numbers(transport, 4)
+    held = await receive_n(holder, 4)
+    await close_first(transport)
+    copies = await receive_n(heir, 4)
+    assert [(each.data(), each.attempt) for each in copies] == [(each.data(), 2) for each in held]
+
+
+@COUNTS
+@pytest.mark.parametrize("wait_s", [0, 1.5])
+@pytest.mark.parametrize("policy", [None, DeadLetterPolicy(3)])
+async def test_the_ack_of_a_copy_ends_the_record_of_another_consumer(
+    transport: MemoryTransport,
+    client: Client,
+    tmp_path: Path,
+    count_attempts: str,
+    wait_s: float,
+    policy: DeadLetterPolicy | None,
+) -> None:
+    options = {"count_attempts": count_attempts, "dead_letter_policy": policy}
+    holder, heir = await two(client, tmp_path, **options)
+    put_numbers(transport, 4)
+    held = await receive_n(holder, 4)
+    await close_first(transport)
+    copies = await receive_n(heir, 4)
+    await asyncio.sleep(wait_s)
+    for message in held:
+        await holder.negative_acknowledge(message, 3_600)
+    for copy in copies:
+        await heir.acknowledge(copy)
+    await client.close()
+    with StateReader(tmp_path) as reader:
+        assert list(reader.waiting()) == [] and list(reader.records()) == []

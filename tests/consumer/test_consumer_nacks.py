@@ -41,8 +41,8 @@ SHARING = pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Key
 
 
 def late_by(delay_s: float) -> float:
-    """How late a nack of that delay may be: a bucket (1/64 of the delay, at least 64 ms)."""
-    return max(delay_s / 32, 0.064) + 0.005
+    """How late a nack of that delay may be: a bucket (1/64 of the delay, at least 32 ms)."""
+    return (delay_s / 64 if delay_s > 32.768 else 0.032) + 0.005
 
 
 @SHARING

@@ -30,8 +30,8 @@ def test_counts_in_a_batch_are_per_message_and_include_only_failures() -> None:
     attempts = Attempts()
     entry = Entry(None, (1, 2), 3, True)
     assert [attempts.count(entry, index) for index in range(3)] == [0, 0, 0]
-    attempts.add_failed(entry, 0b110)
-    attempts.add_failed(entry, 0b010)
+    attempts.add_failed(entry, [1, 2])
+    attempts.add_failed(entry, [1])
     assert [attempts.count(entry, index) for index in range(3)] == [0, 2, 1]
 
 
@@ -39,7 +39,7 @@ def test_attempts_of_an_unbatched_message_are_the_count_of_the_broker() -> None:
     topic_state = make_topic_state()
     entry, _ = topic_state.arrive((1, 2), 0, 4, (0,))
     assert entry is not None
-    topic_state.attempts.add_failed(entry, 1)
+    topic_state.attempts.add_failed(entry, [0])
     assert topic_state.attempts.count(entry, 0) == 4
     topic_state.arrive((1, 2), 0, 6, (0,))
     assert topic_state.attempts.count(entry, 0) == 6

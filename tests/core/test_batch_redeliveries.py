@@ -32,6 +32,21 @@ def elsewhere(*deliveries: int, asks: bool = True) -> int:
     return found
 
 
+def test_an_attempt_counts_once_if_its_message_is_requested_twice() -> None:
+    state = make_topic_state()
+    entry, _ = state.arrive(KEY, 3, 0, range(3))
+    assert entry is not None
+    for index in range(3):
+        entry.deliver(index)
+    state.nack(entry, 0, 10, 0)
+    assert state.release(DueBatch([], [(*KEY, 0b001)])) == [(KEY[0], [KEY[1]])]
+    state.request_failed(DueBatch([], [(*KEY, 0b001)]), 20)
+    state.nack(entry, 1, 20, 0)
+    assert state.release(DueBatch([], [(*KEY, 0b011)])) == [(KEY[0], [KEY[1]])]
+    assert [state.attempts.count(entry, index) for index in range(3)] == [1, 1, 0]
+    assert state.window.earliest((*KEY, 0)) == 0, "any copy may answer the first request"
+
+
 def test_redeliveries_that_this_consumer_requested_are_not_counted() -> None:
     assert elsewhere(0, 1, 2, 3) == 0
 
@@ -101,7 +116,7 @@ def test_a_consumer_alone_on_its_subscription_counts_no_redelivery_by_others(
 def test_a_message_counts_its_own_failures_and_the_redeliveries_by_others() -> None:
     attempts = Attempts(remembers=True)
     entry = Entry(None, KEY, 3, True, attempts.batch_delivered(KEY, 2))
-    attempts.add_failed(entry, 0b010)
+    attempts.add_failed(entry, [1])
     attempts.remember((*KEY, 2), 0, None)
     assert [attempts.count(entry, index) for index in range(3)] == [2, 3, 3]
     assert [attempts.count_with_current(entry, index) for index in range(3)] == [3, 4, 3]

@@ -19,7 +19,7 @@ from pulsar_encore.core.due_index import (
     precision_bits,
 )
 from pulsar_encore.core.message_key import MAX_BATCH_INDEX
-from pulsar_encore.core.sealed_bucket import holds, seal, tag_of, unseal, without
+from pulsar_encore.core.sealed_bucket import holds, listed, seal, size_of, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
 
 
@@ -73,6 +73,65 @@ def test_a_key_added_twice_counts_once_and_keeps_its_due_time(index: DueIndex) -
     assert len(index) == 1
     assert index.next_due() == 100
     assert list(index.pop_due(1000)) == [(1, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [(1, 3, -2), (1, 3, MAX_BATCH_INDEX + 1), (1, -3, -1), (-1, 3, -1), (1, 2**63, -1)],
+)
+@pytest.mark.parametrize("batch_index", [-1, 0])
+def test_a_key_that_is_not_valid_raises_also_behind_keys_in_order(
+    index: DueIndex, key: MessageKey, batch_index: int
+) -> None:
+    for entry in range(3):
+        index.add((1, entry, batch_index), 10, 4)
+    with pytest.raises(ConfigurationError):
+        index.add(key, 10, 4)
+    for due_ms, bits in ((-1, 4), (10, -1), (10, 41)):
+        with pytest.raises(ConfigurationError):
+            index.add((1, 3, batch_index), due_ms, bits)
+    assert len(index) == 3
+
+
+@pytest.mark.parametrize("batch_index", [-1, 5])
+@pytest.mark.parametrize("change", ["pop", "part", "discard", "move", "through", "entry", "clear"])
+def test_keys_in_order_continue_after_every_change(
+    index: DueIndex, change: str, batch_index: int
+) -> None:
+    """A key that continues its run takes a short way, which each change must end."""
+    due: dict[MessageKey, int] = {}
+    for entry in range(400):
+        key = (1, entry, batch_index)
+        due_ms = 1 + 16 * (entry // 40)  # 40 keys in each bucket
+        assert index.add(key, due_ms, 4)
+        assert not index.add(key, due_ms + 16, 4)
+        due[key] = bucket_edge(due_ms, 4)
+        if entry % 7 == 6:
+            if change in ("pop", "part"):
+                taken = list(index.pop_due(due_ms + 15, None if change == "pop" else 3))
+                assert taken == list(due)[: len(taken)]
+            elif change == "discard":
+                assert index.discard(key)
+                taken = [key]
+            elif change == "move":
+                assert index.move(key, due_ms + 32, 4)
+                due[key] += 32
+                taken = []
+            elif change == "entry":
+                assert index.discard_entry(1, entry - 1) == 1
+                taken = [(1, entry - 1, batch_index)]
+            elif change == "through":
+                taken = list(due)[:-2]
+                assert index.discard_through(1, entry - 2) == len(taken)
+            else:
+                index.clear()
+                taken = list(due)
+            for each in taken:
+                del due[each]
+            index._check()
+            assert len(index) == len(due)
+    assert all(index.due_of(key) in (None, due[key]) for key in due)
+    assert set(index.pop_due(10**6)) == due.keys()
 
 
 def test_move_sets_a_later_or_earlier_due_time_and_adds_a_missing_key(index: DueIndex) -> None:
@@ -239,7 +298,7 @@ def test_an_emptied_index_can_be_reused(index: DueIndex) -> None:
 
 @pytest.mark.parametrize(
     ("delay_ms", "width_ms"),
-    [(0, 64), (100, 64), (2000, 64), (8191, 64), (8192, 128), (60_000, 512), (3_600_000, 32768)],
+    [(0, 32), (2000, 32), (20_000, 32), (32_768, 32), (32_769, 512), (3_600_000, 32768)],
 )
 def test_the_width_of_a_bucket_follows_the_delay(delay_ms: int, width_ms: int) -> None:
     assert 2 ** precision_bits(delay_ms) == width_ms
@@ -279,6 +338,8 @@ def test_a_sealed_bucket_opens_to_the_same_ids(ids: set[int], tag: int) -> None:
         assert len(BitMap64(ids).serialize()) > 200
         return
     assert set(unseal(sealed)) == ids
+    assert list(listed(sealed)) == list(listed(BitMap64(ids))) == sorted(ids)
+    assert size_of(sealed) == size_of(BitMap64(ids)) == len(ids)
     assert tag_of(sealed) == tag
     around = {each + by for each in ids for by in (-1, 0, 1, 255) if each + by >= 0}
     assert {each for each in around if holds(sealed, each)} == ids & around
@@ -306,6 +367,25 @@ def test_ids_are_removed_from_a_sealed_bucket_without_opening_it(
             assert tag_of(held) == 7
             left = unseal(held)
         assert set(left) == ids
+        assert size_of(held) == len(ids) if held else not ids
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_messages_of_a_long_batch_are_popped_as_one_mask(
+    index: DueIndex, limit: int | None
+) -> None:
+    for entry in (4, 3):
+        for batch_index in (130, 70, 64, 63, 0):
+            index.add((1, entry, batch_index), 10, 0)
+    taken: list[tuple[int, int, int]] = []
+    while batch := index.pop_due(10, limit):
+        assert len({each[:2] for each in batch.indexes}) == len(batch.indexes)
+        taken += batch.indexes
+    if limit is None:
+        mask = 1 << 130 | 1 << 70 | 1 << 64 | 1 << 63 | 1
+        assert taken == [(1, 3, mask), (1, 4, mask)]
+    assert sum(mask.bit_count() for _, _, mask in taken) == 10
+    assert [each[:2] for each in taken] == sorted(each[:2] for each in taken)
 
 
 def test_buckets_that_stopped_growing_are_sealed_and_can_still_change() -> None:

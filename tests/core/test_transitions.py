@@ -155,6 +155,20 @@ def test_an_ack_of_the_topic_state_follows_the_transition_table(before: int) -> 
     entry._check()
 
 
+@pytest.mark.parametrize("before", [HELD, FORWARDING])
+def test_an_ack_of_a_whole_entry_leaves_nothing_of_it(before: int) -> None:
+    topic_state = make_topic_state()
+    (entry,) = topic_state.arrive_first([(1, 1)])
+    assert entry.deliver(0)
+    if before == FORWARDING:
+        assert topic_state.begin_forwarding(entry, 0)
+    assert topic_state.unacked == 1
+    assert topic_state.ack(entry, 0) == 1
+    assert (topic_state.unacked, topic_state.find((1, 1)), entry.live) == (0, None, False)
+    assert topic_state.acks.covers((1, 1))
+    topic_state._check()
+
+
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("before", STATES)
 def test_taking_a_message_from_the_receive_queue_follows_the_transition_table(

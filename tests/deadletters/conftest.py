@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from letters_kit import DEAD
 
 import pulsar_encore as encore
 from pulsar_encore.deadletters import DeadLetters
-from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
+from pulsar_encore.testing import VirtualClockLoop
+from tests.harness.memory_fixtures import client, transport
+
+__all__ = ["client", "dead", "pytest_asyncio_loop_factories", "transport"]
 
 # looptime's plugin asks for a loop before every synchronous test. Without this hook a loop is
 # created, never closed, and collected with a warning in a later test.
@@ -24,17 +27,6 @@ def pytest_asyncio_loop_factories(
     if item.path.stem.endswith("_broker"):
         return {"real": asyncio.SelectorEventLoop}
     return {"virtual": VirtualClockLoop}
-
-
-@pytest.fixture
-def transport() -> MemoryTransport:
-    return MemoryTransport()
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[encore.Client]:
-    async with encore.Client("pulsar://memory:6650", transport=transport) as made:
-        yield made
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,46 @@ def broker() -> Iterator[BrokerThread]:
         yield running
 
 
-async def start_command(broker: BrokerThread, *words: str) -> asyncio.subprocess.Process:
+async def start_command(
+    broker: BrokerThread,
+    *words: str,
+    stdin: int | None = None,
+    stderr: int = asyncio.subprocess.PIPE,
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pulsar_encore.cli", "dlq", *words, "--url", broker.url),
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=stderr,
         # A shell's background processes ignore Ctrl-C, and their children inherit this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
+
+
+@asynccontextmanager
+async def at_terminal(
+    broker: BrokerThread, *words: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """Start a command whose stdin and stderr are a terminal; the int is the user's side."""
+    there, here = os.openpty()
+    try:
+        process = await start_command(broker, *words, stdin=here, stderr=here)
+        os.close(here)
+        try:
+            yield process, there
+        finally:
+            if process.returncode is None:
+                process.kill()
+    finally:
+        os.close(there)
+
+
+async def question_at(there: int) -> bytes:
+    """Return what a terminal shows up to the question of a command."""
+    asked = b""
+    while b"[y/N]" not in asked:
+        asked += await asyncio.wait_for(asyncio.to_thread(os.read, there, 4096), 20)
+    return asked
 
 
 async def run_command(broker: BrokerThread, *words: str) -> tuple[int | None, str, str]:
@@ -208,27 +240,47 @@ async def test_the_command_asks_for_confirmation_at_a_terminal(
 ) -> None:
     await write_letters_on(broker.url, [b"1"])
     await write_letters_on(broker.url, [b"2"], real_topic=ELSEWHERE)
-    there, here = os.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pulsar_encore.cli", "dlq", "replay", DEAD, "--all"),
-        *("--url", broker.url),
-        stdin=here,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=here,
-    )
-    os.close(here)
-    asked = b""
-    try:
-        while b"[y/N]" not in asked:
-            asked += await asyncio.wait_for(asyncio.to_thread(os.read, there, 4096), 20)
+    async with at_terminal(broker, "replay", DEAD, "--all") as (process, there):
+        asked = await question_at(there)
         assert f"1 to {ELSEWHERE}".encode() in asked
         os.write(there, f"{answer}\n".encode())
         out, _ = await asyncio.wait_for(process.communicate(), 30)
-    finally:
-        os.close(there)
     assert process.returncode == (0 if sent == 2 else 1)
     assert f"{sent} letters sent and acked" in out.decode()
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
+
+
+@pytest.mark.parametrize(("answer", "limit", "left"), [("y", None, 3), ("y", 2, 5), ("n", None, 7)])
+async def test_discard_takes_only_the_letters_that_it_showed(
+    broker: BrokerThread, answer: str, limit: int | None, left: int
+) -> None:
+    """Letters are written while the user reads the question."""
+    await write_letters_on(broker.url, [b"%d" % number for number in range(4)])
+    options = () if limit is None else ("--limit", str(limit))
+    async with at_terminal(broker, "discard", DEAD, "--all", *options) as (process, there):
+        asked = await question_at(there)
+        assert b"4 with fingerprint" in asked
+        assert (b"the first 2 that are left of" in asked) == (limit == 2)
+        await write_letters_on(broker.url, [b"%d" % number for number in range(4, 7)])
+        os.write(there, f"{answer}\n".encode())
+        out, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == (0 if answer == "y" else 1)
+    if answer == "y":
+        assert out.startswith(b"%d letters discarded" % (7 - left))
+        assert b"no letter" not in out
+    _, out_again, _ = await run_command(broker, "discard", DEAD, "--all", "--yes")
+    assert out_again.startswith(f"{left} letters discarded, 0 not selected")
+
+
+async def test_discard_without_a_terminal_needs_a_yes(broker: BrokerThread) -> None:
+    await write_letters_on(broker.url, [b"1"])
+    code, out, problems = await run_command(broker, "discard", DEAD, "--all")
+    assert (code, out) == (2, "")
+    assert "--yes" in problems and "--dry-run" in problems
+    code, out, _ = await run_command(broker, "discard", DEAD, "--all", "--dry-run")
+    assert (code, out.startswith("1 letters would be discarded")) == (0, True)
+    code, out, _ = await run_command(broker, "discard", DEAD, "--all", "--yes")
+    assert (code, out.startswith("1 letters discarded")) == (0, True)
 
 
 async def test_a_topic_of_replayed_messages_is_refused_without_a_question(
@@ -236,20 +288,9 @@ async def test_a_topic_of_replayed_messages_is_refused_without_a_question(
 ) -> None:
     await write_letters_on(broker.url, [b"1"])
     assert (await run_command(broker, "replay", DEAD, "--all"))[0] == 0
-    there, here = os.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pulsar_encore.cli", "dlq", "replay", HOME, "--all"),
-        *("--url", broker.url),
-        stdin=here,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=here,
-    )
-    os.close(here)
-    try:
+    async with at_terminal(broker, "replay", HOME, "--all") as (process, there):
         await asyncio.wait_for(process.communicate(), 30)
         said = os.read(there, 4096)
-    finally:
-        os.close(there)
     assert process.returncode == 3
     assert b"none of the 1 messages" in said and b"[y/N]" not in said
     home = broker.call(lambda running: running.service.catalogue.topic(HOME))
@@ -258,26 +299,10 @@ async def test_a_topic_of_replayed_messages_is_refused_without_a_question(
 
 async def test_an_interrupt_counts_as_no(broker: BrokerThread) -> None:
     await write_letters_on(broker.url, [b"2"], real_topic=ELSEWHERE)
-    there, here = os.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pulsar_encore", "dlq", "replay", DEAD, "--all"),
-        *("--url", broker.url),
-        stdin=here,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=here,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
-    os.close(here)
-    asked = b""
-    try:
-        while b"[y/N]" not in asked:
-            asked += await asyncio.wait_for(asyncio.to_thread(os.read, there, 4096), 20)
+    async with at_terminal(broker, "replay", DEAD, "--all") as (process, there):
+        await question_at(there)
         process.send_signal(signal.SIGINT)
         out, _ = await asyncio.wait_for(process.communicate(), 10)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        os.close(there)
     assert (process.returncode, out) == (130, b"")
     assert ELSEWHERE not in broker.call(lambda running: dict(running.service.catalogue.topics))
 
@@ -408,8 +433,8 @@ SHOWN = {
     "id",
     "topic",
     "real_topic",
-    "written_ms",
-    "event_ms",
+    "written",
+    "event",
     "key",
     "ordering_key",
     "fingerprint",
@@ -437,6 +462,7 @@ async def test_json_shows_a_payload_as_text_or_base64(broker: BrokerThread) -> N
     assert shown.keys() == SHOWN
     assert (shown["payload"], shown["payload_encoding"]) == (long, "text")
     assert (shown["payload_bytes"], shown["payload_truncated"]) == (6000, False)
+    assert shown["written"].endswith("+00:00") and shown["event"] is None
     assert (shown["real_topic"], shown["properties"]["colour"]) == (HOME, "r\x1bed")
     assert shown["evidence"][letters.FINGERPRINT] == shown["fingerprint"] == "aaaaaaaaaaaa"
     words = ("show", DEAD, shown["id"], "--bytes", "5", "--json")

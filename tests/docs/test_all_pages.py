@@ -22,7 +22,8 @@ ELSEWHERE = {"spark-triage.md", "spark.md"}
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_blocks_of_a_page_are_run_by_a_test(page: str) -> None:
-    name = Path(page).with_suffix("").as_posix().replace("/", "_").replace("-", "_")
+    name = Path(page).with_suffix("").as_posix().replace("-", "_")
+    name = name.replace("recipes/", "recipe_").replace("/", "_")
     has_test = (TESTS / f"test_{name}_page.py").exists()
     assert has_test != (page in ELSEWHERE)
 

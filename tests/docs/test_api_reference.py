@@ -20,6 +20,9 @@ MODULES = (
     "pulsar_encore.deadletters",
     "pulsar_encore.evacuation",
     "pulsar_encore.exceptions",
+    "pulsar_encore.health",
+    "pulsar_encore.otel",
+    "pulsar_encore.prometheus",
     "pulsar_encore.spark",
     "pulsar_encore.spark.triage",
     "pulsar_encore.state",
@@ -48,6 +51,7 @@ def test_every_public_name_is_documented(module: str) -> None:
         "asyncio",
         "deadletters",
         "exceptions",
+        "health",
         "schema",
         "testing",
     }

@@ -25,22 +25,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from .pages import Block, text_of
+from .pages import Block, all_blocks
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-FINGERPRINT: Final = r"\b[0-9a-f]{12}\b"
 STEP_S: Final = 60.0
 INSTALL_S: Final = 600.0
 
 
 class PageError(AssertionError):
     """A command failed, or a line did not appear. The text has the output."""
-
-
-def all_blocks(page: str) -> list[tuple[str, Block]]:
-    """Return (language, block) of each block of a page, in order."""
-    found = re.finditer(r"^```(\w+)\n(.*?)^```", text_of(page), flags=re.MULTILINE | re.DOTALL)
-    return [(each[1], Block(page, "", each[2])) for each in found]
 
 
 def file_name(block: Block) -> str | None:
@@ -61,8 +54,7 @@ class PageShell:
 
     Args:
         folder: Working directory, where files are saved.
-        values: Texts of the page, and the text that takes their place in this run. A fingerprint
-            in a `text` block is added when its line appears.
+        values: Texts of the page, and the text that takes their place in this run.
         environment: Variables on top of those of this process.
     """
 
@@ -70,7 +62,7 @@ class PageShell:
         self, folder: Path, values: Mapping[str, str], environment: Mapping[str, str] = {}
     ) -> None:
         self.folder = folder
-        self.values = dict(values)
+        self.values = values
         self._log = folder / "output.log"
         self._since = 0
         self._steps = 0
@@ -126,22 +118,17 @@ class PageShell:
     def expect(self, text: str, within: float = STEP_S) -> None:
         """Wait until each line of a `text` block has appeared since the last commands."""
         pattern = ".*?".join(
-            re.escape(self._filled(line.strip())).replace(r"\.\.\.", ".*?")
+            re.escape(self._filled(line.strip())).replace(r"\.\.\.", r"[^\n]*?")
             for line in text.splitlines()
         )
-        new = re.findall(FINGERPRINT, self._filled(text))
-        for each in new:
-            pattern = pattern.replace(each, f"({FINGERPRINT})", 1)
-        found = self._wait(pattern, text, within)
-        self.values.update(zip(new, found.groups(), strict=True))
+        self._wait(pattern, text, within)
 
-    def _wait(self, pattern: str, what: str, within: float) -> re.Match[str]:
+    def _wait(self, pattern: str, what: str, within: float) -> None:
         end = time.monotonic() + within
         while True:
             ended = self._bash.poll() is not None
-            found = re.search(pattern, self.output()[self._since :], flags=re.DOTALL)
-            if found is not None:
-                return found
+            if re.search(pattern, self.output()[self._since :], flags=re.DOTALL):
+                return
             if ended or time.monotonic() > end:
                 reason = "bash has ended" if ended else f"not within {within:g} s"
                 raise PageError(f"{what}\n{reason}:\n{self.output()}")

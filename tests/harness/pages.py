@@ -1,4 +1,4 @@
-"""The Python blocks of a page of the documentation, as programs that a test runs."""
+"""The blocks of a page of the documentation. A test runs those in Python as programs."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ def text_of(page: str) -> str:
     return (DOCS / page).read_text(encoding="utf-8")
 
 
-def blocks_of(page: str, language: str = "python") -> list[Block]:
-    """Return the blocks of a page in one language, in order."""
+def all_blocks(page: str) -> list[tuple[str, Block]]:
+    """Return (language, block) of each block of a page, in order."""
     text = text_of(page)
     found = []
-    for each in re.finditer(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+    for each in re.finditer(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
         before = re.sub(r"^```.*?^```", "", text[: each.start()], flags=re.MULTILINE | re.DOTALL)
         headings = re.findall(r"^#+ (.*)$", before, flags=re.MULTILINE)
-        found.append(Block(page, headings[-1] if headings else "", each[1]))
+        found.append((each[1], Block(page, headings[-1] if headings else "", each[2])))
     return found
+
+
+def blocks_of(page: str, language: str = "python") -> list[Block]:
+    """Return the blocks of a page in one language, in order."""
+    return [block for each, block in all_blocks(page) if each == language]
 
 
 def compiled(block: Block) -> CodeType:

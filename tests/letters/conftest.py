@@ -12,7 +12,10 @@ from forwarding_kit import QUIET
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
-from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
+from pulsar_encore.testing import VirtualClockLoop
+from tests.harness.memory_fixtures import client, transport
+
+__all__ = ["broker", "client", "pytest_asyncio_loop_factories", "stock", "topic", "transport"]
 
 
 def pytest_asyncio_loop_factories(
@@ -21,17 +24,6 @@ def pytest_asyncio_loop_factories(
     if item.path.name.startswith("test_stock_"):
         return {"real": asyncio.SelectorEventLoop}
     return {"virtual": VirtualClockLoop}
-
-
-@pytest.fixture
-def transport() -> MemoryTransport:
-    return MemoryTransport()
-
-
-@pytest_asyncio.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[encore.Client]:
-    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

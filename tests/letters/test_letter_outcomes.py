@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 from pulsar_encore.consumer.event_publisher import EventDispatcher, ProducerEventPublisher
 from pulsar_encore.consumer.forwarding.letter_producer import LetterProducer
@@ -33,6 +35,67 @@ def test_an_error_in_the_callback_of_one_letter_does_not_block_other_letters() -
         producer.post(letter, lambda error: confirmed.append(500))
         await asyncio.sleep(100)
         assert confirmed[-1] == 500
+        await producer.close()
+
+    run(main())
+
+
+def test_a_producer_that_works_again_does_not_keep_the_frames_of_an_old_error() -> None:
+    class Held:
+        """Stands for a message or consumer in a frame of a traceback."""
+
+    class Working:
+        async def publish(self, letter: OutgoingMessage) -> None:
+            return None
+
+        async def close(self) -> None:
+            return None
+
+    held: list[weakref.ref[Held]] = []
+
+    async def main() -> None:
+        async def create() -> TransportProducer:
+            if held:
+                return Working()  # type: ignore[return-value]
+            local = Held()
+            held.append(weakref.ref(local))
+            raise AuthorizationError("x")
+
+        loop = asyncio.get_running_loop()
+        producer = LetterProducer("t", create, ProducerEventPublisher(EventDispatcher(None, loop)))
+        errors: list[str] = []
+        letter = OutgoingMessage(payload=b"")
+        producer.post(letter, lambda error: errors.append(str(error)))
+        await asyncio.sleep(0.01)
+        producer.post(letter, lambda error: errors.append(str(error)))
+        await asyncio.sleep(10)
+        producer.post(letter, lambda error: errors.append(str(error)))
+        await asyncio.sleep(1)
+        assert errors == ["x", "the letter topic is not retried yet: x", "None"]
+        gc.collect()
+        assert [each() for each in held] == [None]
+        await producer.close()
+
+    run(main())
+
+
+def test_a_letter_whose_error_cannot_be_copied_is_reported() -> None:
+    class Awkward(AuthorizationError):
+        def __init__(self, topic: str, *, reason: str) -> None:
+            super().__init__(f"{topic}: {reason}")
+
+    async def main() -> None:
+        async def create() -> TransportProducer:
+            raise Awkward("t", reason="no")
+
+        loop = asyncio.get_running_loop()
+        producer = LetterProducer("t", create, ProducerEventPublisher(EventDispatcher(None, loop)))
+        errors: list[str] = []
+        letter = OutgoingMessage(payload=b"")
+        for _ in range(2):
+            producer.post(letter, lambda error: errors.append(str(error)))
+            await asyncio.sleep(0.01)
+        assert errors == ["t: no", "the letter topic is not retried yet: t: no"]
         await producer.close()
 
     run(main())

@@ -178,6 +178,18 @@ def test_every_kind_of_letter_refuses_an_original_that_cannot_be_copied(row: Row
         replayed_copy(row, replay_id="r", keep_counters=True, refuse_byte_keys=True)
 
 
+def test_properties_that_the_caller_has_read_are_not_read_again() -> None:
+    unreadable, found = Row(attributes=None), {letters.RECONSUME_TIMES: "1", "colour": "red"}
+    assert reconsume_attempt(unreadable, "s", from_retry_topic=True, found=found) == 2
+    of_reconsume: Any = {"attempt": 2, "delay_ms": 0, "wall_now": 0, "found": found}
+    retry = retry_letter(unreadable, AUTHOR, deliver_at=None, **of_reconsume)
+    dead = dead_letter_by_reconsume(unreadable, AUTHOR, **of_reconsume)
+    for letter in (retry, dead):
+        assert properties_of(letter)["colour"] == "red"
+        assert properties_of(letter)[letters.RECONSUME_TIMES] == "2"
+    assert found == {letters.RECONSUME_TIMES: "1", "colour": "red"}
+
+
 # Properties that survive a second pass
 
 

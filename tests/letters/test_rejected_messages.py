@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
@@ -380,3 +381,25 @@ async def test_a_log_line_that_fails_does_not_keep_a_rejection_from_its_end(
         assert consumer.holds(message) is not stored
         await consumer.flush()
         assert transport.backlog(TOPIC, "s") == (0 if stored else 1)
+
+
+async def test_a_log_line_that_fails_at_close_leaves_no_rejection_without_its_end(
+    transport: MemoryTransport,
+) -> None:
+    logger = logging.Logger("application")
+    logger.addFilter(Broken())
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b")
+    transport.faults = FaultPlan([Fault(kind="drop", command="SEND", times=100)])
+    async with encore.Client("pulsar://nowhere:6650", transport=transport, logger=logger) as client:
+        consumer = await open_consumer(client, retry_enable=False)
+        rejections = [
+            asyncio.create_task(consumer.reject(message, "no", keep=True))
+            for message in await receive_n(consumer, 2)
+        ]
+        await asyncio.sleep(1)
+        with contextlib.suppress(KeyError):
+            await consumer.close()
+        await asyncio.wait(rejections, timeout=60)
+        assert all(each.done() for each in rejections)
+        assert all(isinstance(each.exception(), encore.ClosedError) for each in rejections)

@@ -127,17 +127,18 @@ async def test_a_client_accepts_the_bounds() -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"event_time": 1}, {"partition_key": "k"}])
 def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_option(
-    compressed: bool, caplog: pytest.LogCaptureFixture
+    compressed: bool, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(max_uncompressed_size=1_000))
         payload = b"x" * 1_001
         if compressed:
             packed = compress(pb.ZLIB, payload)
-            rig.store(packed, compression=pb.ZLIB, uncompressed_size=len(payload))
+            rig.store(packed, compression=pb.ZLIB, uncompressed_size=len(payload), **fields)
         else:
-            rig.store(payload, event_time=1)
+            rig.store(payload, **fields)
         rig.store(b"behind")
         _, listener = await rig.subscribe()
         await settle(5)

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_kit import subscription
 
+from pulsar_encore.message import Message, raw_of
+from pulsar_encore.transport.native.connection.fast_path import MessageTemplate
 from pulsar_encore.transport.native.consumer import ack_commands as encoded
 from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entry_contents import (
@@ -19,7 +21,12 @@ from pulsar_encore.transport.native.consumer.entry_contents import (
     UndecryptableEntry,
 )
 from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
-from pulsar_encore.transport.native.consumer.message_views import PlainMessage, UnreadableMessage
+from pulsar_encore.transport.native.consumer.message_views import (
+    PlainMessage,
+    PlainMessages,
+    PlainSource,
+    UnreadableMessage,
+)
 from pulsar_encore.wire import ack_set_words, base_command, compress, frames, message_id, pb
 from pulsar_encore.wire.entries import (
     EntryError,
@@ -202,6 +209,98 @@ def test_a_wrong_checksum_is_reported() -> None:
     assert broken.value.validation_error == pb.CommandAck.ChecksumMismatch
 
 
+@given(metadata(), st.booleans(), st.randoms(use_true_random=False))
+def test_broken_metadata_is_an_entry_error_and_never_one_at_access(
+    made: pb.MessageMetadata, keyed: bool, rng: Random
+) -> None:
+    if keyed:
+        made.partition_key = "key"
+        made.properties.add(key="name", value="value")
+    data = bytearray(made.SerializeToString())
+    for _ in range(rng.randint(1, 3)):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    body = len(data).to_bytes(4, "big") + bytes(data) + b"payload"
+    try:
+        expected: pb.MessageMetadata | None = decode_body(body).metadata
+    except EntryError:
+        expected = None
+    try:
+        opened = reader().open(body, 0, len(body))
+    except EntryError:
+        return
+    if type(opened) is PlainMessage:
+        assert opened.metadata == expected
+        opened.properties()
+        opened.partition_key_bytes()
+
+
+def plain_run(bodies: list[bytes]) -> tuple[MessageTemplate, bytes]:
+    """Return MESSAGE frames with these bodies, and the template of their commands."""
+    commands = [
+        base_command(pb.CommandMessage(consumer_id=1, message_id=message_id(7, entry)))
+        for entry in range(len(bodies))
+    ]
+    template = MessageTemplate.of(commands[0].SerializeToString())
+    assert template is not None
+    return template, b"".join(
+        frames.encode_with_body(command.message, body)
+        for command, body in zip(commands, bodies, strict=True)
+    )
+
+
+@given(st.lists(metadata(), min_size=1, max_size=8))
+def test_a_run_of_frames_equals_the_codecs_result(entries: list[pb.MessageMetadata]) -> None:
+    bodies = [encode_body(made, b"payload") for made in entries]
+    template, data = plain_run(bodies)
+    positions: list[tuple[int, int]] = []
+    messages: list[PlainMessage] = []
+    opening, at = reader(), 0
+    while at < len(data):
+        places: list[bytes] = []
+        taken = opening.take_run(template, 7, data, at, len(data), len(data), positions, places)
+        messages += PlainMessages(opening.plain_source, places)
+        if taken == at:  # as the session does with a frame that no run may contain
+            body = bodies[len(messages)]
+            taken = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            positions.append((7, len(messages)))
+            opened = opening.open(body, 0, len(body))
+            assert isinstance(opened, PlainMessage)
+            messages.append(opened)
+        at = taken
+    assert positions == [(7, entry) for entry in range(len(entries))]
+    for message, made in zip(messages, entries, strict=True):
+        assert message.metadata == made
+        assert message.data() == b"payload"
+
+
+def test_messages_with_keys_and_properties_join_a_run() -> None:
+    entries = []
+    for number in range(128):
+        made = pb.MessageMetadata(producer_name="p", sequence_id=number)
+        made.publish_time = 1_700_000_000_000 + number
+        made.partition_key = f"key-{number}"
+        made.properties.add(key="trace", value="x" * (number % 100))
+        made.event_time, made.schema_version, made.ordering_key = number, b"1", b"\xff"
+        entries.append(made)
+    template, data = plain_run([encode_body(made, b"payload") for made in entries])
+    opening = reader()
+    bodies: list[bytes] = []
+    assert opening.take_run(template, 7, data, 0, len(data), len(data), [], bodies) == len(data)
+    messages = PlainMessages(opening.plain_source, bodies)
+    assert [each.partition_key() for each in messages] == [each.partition_key for each in entries]
+    assert [each.data() for each in messages[1:3]] == [b"payload"] * 2
+
+
+def test_a_message_of_a_run_is_opened_once_at_its_first_access() -> None:
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, partition_key="k")
+    source = PlainSource("persistent://public/default/t")
+    message = Message(source, None, None, 0, 0, 0, encode_body(made, b"payload")[6:])
+    assert (message.data(), message.partition_key()) == (b"payload", "k")
+    assert message.topic_name() == "persistent://public/default/t"
+    opened = raw_of(message)
+    assert opened is raw_of(message)  # and so its metadata is decoded once
+
+
 def test_markers_and_chunks_are_distinguished() -> None:
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, marker_type=21)
     body = encode_body(made, b"")
@@ -228,7 +327,8 @@ def test_an_unavailable_codec_is_an_error_of_the_message() -> None:
 # Commands
 
 
-ids = st.tuples(st.integers(0, 2**62), st.one_of(st.integers(0, 300), st.integers(0, 2**40)))
+entry_ids = st.one_of(st.integers(0, 300), st.integers(2**14 - 2, 2**21 + 2), st.integers(0, 2**40))
+ids = st.tuples(st.integers(0, 2**62), entry_ids)
 
 
 def decoded(data: bytes) -> pb.BaseCommand:

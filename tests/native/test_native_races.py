@@ -45,9 +45,8 @@ def test_a_run_that_contains_a_held_message_loses_no_message() -> None:
             messages = [await consumer.receive(timeout=5) for _ in range(2)]
             held = messages[1].message_id()
             ledger, entry = held.ledger_id(), held.entry_id()
-            again = PlainDeliveries(0)
-            again.positions = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
-            again.messages = [messages[0]._raw] * 4
+            positions = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
+            again = PlainDeliveries(0, positions, [messages[0]._raw] * 4)
             parts_of(consumer).delivery_handler.on_deliveries([again])
             received = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
             assert [each.entry_id() for each in received] == [100, 101, 102]

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.transport.native.producer.send_encoder import (
     PlainHeads,
@@ -211,6 +212,52 @@ def test_metadata_over_the_limit_is_an_error_and_keeps_the_connection() -> None:
     with pytest.raises(MessageTooBig, match="metadata of a chunk"):
         huge = OutgoingMessage(payload=bytes(LIMIT), properties={"k": "v" * LIMIT})
         encoder().chunks(huge, 0, NOW_MS)
+
+
+@given(st.dictionaries(texts | st.text("k", min_size=120, max_size=130), texts, max_size=4))
+@example({"": "", "k": "v" * 127, "l": "v" * 128, "m" * 20_000: "v" * 20_000})
+def test_properties_are_written_as_protobuf_writes_them(properties: dict[str, str]) -> None:
+    message = OutgoingMessage(payload=None, properties=properties, partition_key="k")
+    expected = pb.MessageMetadata(
+        producer_name="näme", sequence_id=7, publish_time=NOW_MS, partition_key="k", null_value=True
+    )
+    for name, value in properties.items():
+        expected.properties.add(key=name, value=value)
+    written = expected.SerializeToString()
+    roomy = encoder(max_message_size=10**6)
+    assert written in roomy.single(message, 7, NOW_MS)
+    assert [written in each for each in roomy.chunks(message, 7, NOW_MS)] == [True]
+
+
+@pytest.mark.parametrize("properties", [{"a": 1}, {1: "a"}, {"a": None}, {"a": "\ud800"}])
+def test_a_property_that_is_no_text_is_an_error(properties: Any) -> None:
+    message = OutgoingMessage(payload=b"", properties=properties)
+    for encode in (encoder().single, encoder().chunks):
+        with pytest.raises(ConfigurationError, match="cannot be sent"):
+            encode(message, 0, NOW_MS)
+    with pytest.raises(ConfigurationError, match="cannot be sent"):
+        described_head(message, 0)
+
+
+def test_a_message_is_chunked_only_if_an_entry_with_the_fields_of_a_chunk_is_too_small() -> None:
+    properties = {"name": "value"}
+    counts = {}
+    for size in range(LIMIT - FRAME_OVERHEAD - 200, LIMIT - FRAME_OVERHEAD):
+        message = OutgoingMessage(payload=bytes(size), properties=properties)
+        counts[size] = len(encoder().chunks(message, 7, NOW_MS))
+    fields = pb.MessageMetadata(
+        producer_name="näme",
+        sequence_id=7,
+        publish_time=NOW_MS,
+        uuid="näme-7",
+        num_chunks_from_msg=9_999,
+        total_chunk_msg_size=9_999,
+        chunk_id=9_999,
+    )
+    fields.properties.add(key="name", value="value")
+    most = LIMIT - FRAME_OVERHEAD - fields.ByteSize()
+    assert counts == {size: 1 if size <= most else 2 for size in counts}
+    assert set(counts.values()) == {1, 2}
 
 
 @pytest.mark.parametrize("size", [0, 1, 9_000, 9_999, 30_000, 100_001])

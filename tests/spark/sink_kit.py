@@ -119,4 +119,3 @@ def home(settings: BrokerSettings | None = None, faults: FaultPlan | None = None
                 yield Home(broker, runtime)
         finally:
             runtime.stop()
-            runtime.loop.close()

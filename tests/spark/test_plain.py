@@ -42,7 +42,7 @@ def test_plain_messages_are_found(
     ]
     batch = batch_of(messages)
     kept = sorted(data.draw(st.sets(st.sampled_from(range(len(made))), min_size=1)))
-    plain = plain_messages(batch.batch.buffer, [batch.starts[at] for at in kept])
+    plain = plain_messages(batch.source.buffer, [batch.places[at] for at in kept])
     assert plain is not None
     payloads = Payloads()
     payloads.add([None, b"before"])
@@ -81,8 +81,8 @@ def test_a_message_with_more_fields_is_not_plain(
     messages = [(pb.SingleMessageMetadata(sequence_id=sequence_id), b"x")] * 60
     messages[at] = (pb.SingleMessageMetadata(sequence_id=sequence_id, **more), b"x")
     batch = batch_of(messages)
-    assert plain_messages(batch.batch.buffer, batch.starts) is None
-    before = plain_messages(batch.batch.buffer, batch.starts[:at] or batch.starts[1:])
+    assert plain_messages(batch.source.buffer, batch.places) is None
+    before = plain_messages(batch.source.buffer, batch.places[:at] or batch.places[1:])
     assert before is not None
 
 

@@ -86,7 +86,7 @@ def test_failfast_names_topic_and_message() -> None:
     with pytest.raises(MalformedValueError) as caught:
         rows("id INT", *some(20), b'{"id": "x"}', *some(20), mode="FAILFAST")
     assert TOPIC in str(caught.value)
-    assert "(7,20,-1,-1)" in str(caught.value)
+    assert "7:20:-1" in str(caught.value)
     assert "FAILFAST" in str(caught.value)
 
 

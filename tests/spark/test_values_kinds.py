@@ -61,7 +61,7 @@ def test_primitives_are_read_as_pulsars_clients_write_them(
     assert values(plan(kind), data) == [want]
     assert values(plan(kind), None, data, data + b"\0", b"") == [None, want, None, None]
     assert values(plan(kind, "DROPMALFORMED"), None, data, data + b"\0") == [None, want]
-    with pytest.raises(MalformedValueError, match=rf"\(7,1,-1,-1\) of {TOPIC} cannot .*{kind}"):
+    with pytest.raises(MalformedValueError, match=rf"7:1:-1 of {TOPIC} cannot .*{kind}"):
         values(plan(kind, "FAILFAST"), data, data + b"\0")
 
 
@@ -93,7 +93,7 @@ def test_bytes_that_are_invalid_text_are_malformed() -> None:
     data = [b"a", b"\xff", None, "é".encode()]
     assert values(plan("string"), *data) == ["a", None, None, "é"]
     assert values(plan("string", "DROPMALFORMED"), *data) == ["a", None, "é"]
-    with pytest.raises(MalformedValueError, match=r"\(7,1,-1,-1\)"):
+    with pytest.raises(MalformedValueError, match=r"7:1:-1"):
         values(plan("string", "FAILFAST"), *data)
 
 
@@ -163,7 +163,7 @@ def test_a_pair_with_a_malformed_half_has_neither_half(wrong: bytes) -> None:
     assert rows[1] == {"key": None, "value": None, "_corrupt_record": wrong}
     assert rows[0] == rows[2] == {"key": "a", "value": {"x": 1}, "_corrupt_record": None}
     failing = ValuePlan(key=INLINE.key, value=INLINE.value, mode="FAILFAST")
-    with pytest.raises(MalformedValueError, match=r"\(7,1,-1,-1\)"):
+    with pytest.raises(MalformedValueError, match=r"7:1:-1"):
         decoded(failing, [good, wrong])
 
 

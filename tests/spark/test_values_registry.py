@@ -275,7 +275,7 @@ def test_malformed_values_follow_the_mode(url: str) -> None:
     assert [row["id"] for row in rows(url, mode="DROPMALFORMED")] == [1, 1]
     with pytest.raises(MalformedValueError, match="public/default/t") as caught:
         rows(url, mode="FAILFAST")
-    assert f"({sent.ledger_id()},{sent.entry_id()}," in str(caught.value)
+    assert f"{sent.ledger_id()}:{sent.entry_id()}:" in str(caught.value)
 
 
 def test_a_message_without_a_value_has_nulls(url: str) -> None:

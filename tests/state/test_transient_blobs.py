@@ -167,15 +167,22 @@ def test_a_failed_prefetch_is_not_repeated() -> None:
 
 def test_a_forked_child_does_not_keep_the_directory_of_its_dead_parent(tmp_path: Path) -> None:
     read, write = os.pipe()
+    running, begins = os.pipe()
     owner = os.fork()
     if owner == 0:
         TransientDirectory.make(tmp_path)
         if os.fork() == 0:  # the child lives until this test closes the pipe
             os.close(write)
+            os.write(begins, b"x")
             os.read(read, 1)
         os._exit(0)
     os.close(read)
     os.waitpid(owner, 0)
+    # The child has the lock until the system runs it and it closes its copy of the lock file, which
+    # can be after the end of the owner.
+    assert os.read(running, 1)
+    os.close(running)
+    os.close(begins)
     assert len(left(tmp_path)) == 1
     made = TransientDirectory.make(tmp_path)
     try:

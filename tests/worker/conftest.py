@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from pulsar_encore import Client
-from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
+from pulsar_encore.testing import VirtualClockLoop
+from tests.harness.memory_fixtures import client, transport
+
+__all__ = ["client", "pytest_asyncio_loop_factories", "transport"]
 
 # Threads and watchdogs need real time.
 _REAL = ("test_handler_call.py", "test_handler_threads.py", "test_loop_watchdog.py")
@@ -20,14 +22,3 @@ def pytest_asyncio_loop_factories(
     if item.path.name in _REAL:
         return {"real": asyncio.SelectorEventLoop}
     return {"virtual": VirtualClockLoop}
-
-
-@pytest.fixture
-def transport() -> MemoryTransport:
-    return MemoryTransport()
-
-
-@pytest.fixture
-async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        yield client

@@ -21,7 +21,8 @@ from worker_kit import (
 )
 
 import pulsar_encore as encore
-from pulsar_encore import Client, Message
+from pulsar_encore import Client, Consumer, Message
+from pulsar_encore.eventloop.awaitables import Failing
 from pulsar_encore.testing import MemoryTransport
 
 ORDERS = ["none", "partition"]
@@ -537,7 +538,7 @@ async def test_an_outage_costs_no_attempts_and_its_probes_are_single_messages(
         transport.put(TOPIC, *numbers(2000))
         await until(lambda: now() > 60)
         health = worker.health()
-        assert not health.ready
+        assert health.ready  # or an outage would stop a rollout
         assert "the database is away" in health.reasons[0]
         await all_acked(transport)
     assert processed == Counter(numbers(2000))
@@ -811,6 +812,38 @@ async def test_a_handler_that_is_cancelled_in_the_drain_can_still_name_what_it_d
     assert transport.backlog(TOPIC, SUBSCRIPTION) == 7
     assert worker.report().given_back == 7
     assert worker.report().succeeded == 3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_messages_from_one_on_whose_ack_fails_in_the_drain_are_given_back(
+    client: Client,
+    transport: MemoryTransport,
+    order: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    acknowledge = Consumer.acknowledge
+
+    def failing(self: Consumer, message: Message) -> Any:
+        if message.data() == b"1":
+            return Failing(encore.EncoreError("disk full"), asyncio.get_running_loop())
+        return acknowledge(self, message)
+
+    async def handler(values: list[bytes]) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise encore.BatchFailure({3: ValueError("cancelled")}) from None
+
+    monkeypatch.setattr(Consumer, "acknowledge", failing)
+    for value in numbers(4):
+        transport.put(TOPIC, value)
+    async with running_lists(client, handler, order=order, drain=5) as worker:
+        await asyncio.sleep(30)
+    report = worker.report()
+    assert (report.succeeded, report.given_back) == (1, 3)
+    assert transport.backlog(TOPIC, SUBSCRIPTION) == 3
+    assert any("disk full" in each for each in caplog.messages)
 
 
 async def test_pause_starts_no_list_until_resume(

@@ -84,7 +84,7 @@ def shorter_pause(failed: Any) -> Callable[..., Any]:
         ("keys", Scheduler, "release_due", too_early, "before it is due"),
         ("no order", WorkerCore, "not_settled", nothing, "settling jobs are wrong"),
         ("no order", WorkerCore, "settled", nothing, "a message is lost, or held too long"),
-        ("no order", WorkerCore, "acked", nothing, "."),
+        ("no order", WorkerCore, "acked", nothing, "a message is lost, or held too long"),
         ("no order", WorkerCore, "demand", answer(-1), "demand is negative"),
         ("no order", WorkerCore, "next_wake_ms", answer(None), "nothing more happens"),
         ("partitions", WorkerCore, "demand", answer(2), "over the limit"),

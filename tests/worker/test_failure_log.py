@@ -83,3 +83,26 @@ async def test_a_retry_that_the_handler_asks_for_is_not_logged(
     async with running(client, handler):
         await all_acked(transport)
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_while_the_breaker_stays_open_a_failed_probe_is_a_line_without_a_traceback(
+    client: Client, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = True
+
+    async def handler(value: bytes) -> None:
+        if away:
+            raise ConnectionError("refused")
+
+    transport.put(TOPIC, *(b"%d" % number for number in range(20)))
+    async with running(client, handler, breaker=encore.Breaker(on=(ConnectionError,))):
+        await asyncio.sleep(300)
+        away = False
+        await all_acked(transport)
+    lines = [each for each in caplog.records if " failed, " in each.getMessage()]
+    first, *probes = lines
+    assert "the next one is in" in first.message and first.exc_info is not None
+    assert len(probes) >= 3
+    assert all("failed, and the breaker stays open" in each.message for each in probes)
+    assert all(each.exc_info is None for each in probes)
+    assert all("the next one is in" not in each.message for each in probes)

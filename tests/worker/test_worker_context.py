@@ -50,6 +50,19 @@ async def test_a_timeout_around_a_worker_that_fails_in_its_drain_raises_a_timeou
     assert requests() == 0
 
 
+async def test_a_failure_in_the_drain_after_an_error_of_the_body_is_logged(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(KeyError):
+        async with running(client, nothing) as worker:
+            monkeypatch.setattr(worker.consumer, "flush", fail)
+            raise KeyError("order")
+    assert "failed as well" in caplog.text
+
+
 async def test_a_cancelled_task_with_a_worker_is_cancelled(client: Client) -> None:
     entered = asyncio.Event()
 

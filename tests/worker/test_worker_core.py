@@ -66,7 +66,7 @@ def test_the_last_attempt_is_dead_lettered() -> None:
     assert action_after(BUG, attempt=3) == DeadLetter("failed in 3 attempts", BUG, "attempts")
     assert action_after(BUG, attempt=9) == DeadLetter("failed in 9 attempts", BUG, "attempts")
     discarding = RetryPolicy(attempts=1, dead_letters=False)
-    assert action_after(BUG, retry=discarding) == Discard("failed in 1 attempts", BUG, "attempts")
+    assert action_after(BUG, retry=discarding) == Discard("failed in 1 attempts", BUG)
 
 
 def test_only_without_order_a_long_delay_goes_through_the_retry_letter_topic() -> None:

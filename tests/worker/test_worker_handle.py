@@ -85,6 +85,32 @@ async def test_handle_decodes_a_payload_with_the_schema_of_the_worker(
     assert "total" in outcome.reason
 
 
+@pytest.mark.parametrize("order", ["key", "partition"])
+@pytest.mark.parametrize("verb", ["nack", "detach"])
+async def test_verbs_that_would_break_an_order_fail_in_handle_as_in_a_running_worker(
+    client: Client, transport: MemoryTransport, order: Any, verb: str
+) -> None:
+    async def handler(value: bytes, message: Message[bytes]) -> None:
+        getattr(message, verb)()
+
+    worker = encore.Worker(
+        client,
+        TOPIC,
+        SUBSCRIPTION,
+        handler,
+        order=order,
+        retry=encore.RetryPolicy(attempts=1),
+        initial_position=encore.InitialPosition.Earliest,
+    )
+    transport.put(TOPIC, b"x", key="k")
+    outcomes = [await worker.handle(testing.message(b"x"))]
+    outcomes += (await testing.drain(worker)).outcomes
+    assert [each.settlement for each in outcomes] == ["dead letter"] * 2
+    for each in outcomes:
+        assert isinstance(each.error, encore.ConfigurationError)
+        assert f'order="{order}"' in str(each.error) or 'order="none"' in str(each.error)
+
+
 async def test_drain_runs_two_hours_of_backoff_and_returns_the_outcomes(
     client: Client, transport: MemoryTransport
 ) -> None:

@@ -159,6 +159,12 @@ class PlainIndex:
 
     def done(self, batch: DueBatch, /) -> None: ...
 
+    def due_of(self, key: MessageKey) -> int | None:
+        return _FAR_MS if key in self.keys else None
+
+    def soonest(self, limit: int) -> list[tuple[int, MessageKey]]:
+        return [(_FAR_MS, key) for key in sorted(self.keys)][:limit]
+
     def next_due(self) -> int | None:
         return _FAR_MS if self.keys else None
 

@@ -34,3 +34,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f'pulsar-encore: the command line needs {library}: pip install "pulsar-encore[cli]"\n'
         )
         return 2
+    except KeyboardInterrupt:  # while the libraries were imported
+        return 130

@@ -1,20 +1,17 @@
-"""`pulsar-encore dlq`: list, show and replay the letters of a dead letter topic.
+"""`pulsar-encore dlq`: list, show, replay and discard the letters of a dead letter topic.
 
-The texts of letters are not trusted and are printed escaped. `replay` without a selection needs
-`--all`, so that a forgotten option sends nothing.
+The texts of letters are not trusted and are printed escaped. `replay` and `discard` without a
+selection need `--all`, so that a forgotten option does nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
 from cyclopts import App, Parameter
@@ -22,6 +19,7 @@ from cyclopts import App, Parameter
 from ..client import Client
 from ..deadletters import (
     DeadLetters,
+    DiscardReport,
     LetterGroup,
     ReplayReport,
     ReplayStoppedError,
@@ -29,21 +27,22 @@ from ..deadletters import (
     printable,
 )
 from ..deadletters.dead_letter_topic import SUBSCRIPTION
+from ..deadletters.letter_groups import NO_FINGERPRINT
 from ..errors import ConfigurationError, EncoreError, TransportError, exception_of_result
 from ..values.topic_names import base_name, full_name
 from . import dlq_output as output
+from .dead_letter_topics import run_namespace
 from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
+from .moments import moment
 from .probe import probe
 from .progress import run_to_safe_end
 from .value_text import json_text
 
-app: App = App(name="dlq", help="Dead letters: list, show and replay them.")
+app: App = App(name="dlq", help="Dead letters: list, show, replay and discard them.")
 
 _BYTES: Final = 2000
 _TIMEOUT_S: Final = 10  # a user waits at the prompt
-_AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _UNREACHABLE: Final = frozenset({"Timeout", "ConnectError"})
 
@@ -57,8 +56,9 @@ Which = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 
 @app.command
 def ls(
-    topic: str,
+    topic: str | None = None,
     *,
+    namespace: str = "public/default",
     url: Url = DEFAULT_URL,
     login: Login = NOBODY,
     fingerprint: Fingerprints = None,
@@ -72,18 +72,28 @@ def ls(
     "again" counts letters that were replayed before and failed again. Exit code 3: the topic has no
     letters or does not exist. This command never creates a topic.
 
+    Without a topic it lists the dead letter topics of a namespace, with the number of their letters
+    and the time of the newest. It knows them by names that end in -DLQ.
+
+    Example: pulsar-encore dlq ls orders-billing-DLQ --since 2h
+
     Args:
         topic: The dead letter topic.
+        namespace: The namespace to list, if no topic is given.
         url: The service URL of the cluster.
         fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
         real_topic: Only letters that failed on these topics. May be repeated.
         since: Only letters written since then: 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
         until: Only letters written before then.
         json: Print a JSON list instead of a table, empty without letters. Its items have
-            fingerprint, real_topic, count, again, first_ms, last_ms, error_class, error_message,
+            fingerprint, real_topic, count, again, first, last, error_class, error_message,
             sample_id.
     """
     selection = _selection(fingerprint, real_topic, since, until, None)
+    if topic is None:
+        if not selection.everything:
+            raise ConfigurationError("select letters of one topic: name the topic, too")
+        return run_namespace(access(url, login), namespace, json=json)
 
     async def work(dead: DeadLetters) -> list[LetterGroup]:
         groups = await dead.list(selection)
@@ -112,13 +122,15 @@ def show(
 ) -> int:
     """Print one letter: payload, keys, properties and the evidence of its failure.
 
+    Example: pulsar-encore dlq show orders-billing-DLQ 4614:0:-1
+
     Args:
         topic: The dead letter topic.
         which: A letter id as `ls` shows it, or a fingerprint for the last letter that has it.
         url: The service URL of the cluster.
         bytes: Maximum payload bytes to print. [default: 2000, with --json no limit]
         json: Print a JSON object instead, null if the topic has no letters. It has id, topic,
-            real_topic, written_ms, event_ms, key, ordering_key, fingerprint, error_class,
+            real_topic, written, event, key, ordering_key, fingerprint, error_class,
             error_message, replay_id, evidence, properties, payload, payload_encoding ("text" or
             "base64", null without payload), payload_bytes, payload_truncated, encrypted.
     """
@@ -167,6 +179,8 @@ def replay(
 
     After an interruption run the command again: acked letters are not sent again. After a kill,
     letters of the last 0.1 s may be sent twice; both copies carry the same ENCORE_REPLAYED_FROM.
+
+    Example: pulsar-encore dlq replay orders-billing-DLQ --fingerprint 4f0c9a2b71de
 
     Args:
         topic: The dead letter topic.
@@ -233,6 +247,83 @@ def replay(
     return 1 if report.refused else 0
 
 
+@app.command
+def discard(
+    topic: str,
+    *,
+    url: Url = DEFAULT_URL,
+    login: Login = NOBODY,
+    fingerprint: Fingerprints = None,
+    real_topic: Several = None,
+    since: str | None = None,
+    until: str | None = None,
+    id: Several = None,
+    all: bool = False,
+    dry_run: bool = False,
+    yes: Json = False,
+    limit: int | None = None,
+    subscription: str = SUBSCRIPTION,
+    json: Json = False,
+) -> int:
+    """Ack letters without replaying them, and count them by fingerprint.
+
+    A later replay does not send discarded letters. They stay in the topic until its retention
+    removes them. At a terminal the user confirms the counts first, and only the counted letters are
+    discarded. Elsewhere --yes is needed. After an interruption run the command again.
+
+    Example: pulsar-encore dlq discard orders-billing-DLQ --id 4614:0:-1
+
+    Args:
+        topic: The dead letter topic.
+        url: The service URL of the cluster.
+        fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
+        real_topic: Only letters that failed on these topics. May be repeated.
+        since: Only letters written since then: 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
+        until: Only letters written before then.
+        id: Only these letters. May be repeated.
+        all: Every letter, if no other selection is given.
+        dry_run: Count letters and ack nothing. Letters that were replayed before are counted too.
+        yes: Do not ask.
+        limit: Stop after this many letters, and say if there may be more.
+        subscription: Remembers which letters were replayed or discarded.
+        json: Print the report as a JSON object. It has dry_run, discarded, passed, fingerprints,
+            reached_end, at_limit, missing.
+    """
+    selection = _selection(fingerprint, real_topic, since, until, id)
+    if selection.everything != all:
+        raise ConfigurationError(
+            "choose letters by --fingerprint, --real-topic, --since, --until or --id, or discard "
+            "--all of them; not both"
+        )
+    progress = output.DiscardProgress()
+
+    asks = not dry_run and not yes
+    if asks and not output.is_interactive():
+        raise ConfigurationError(
+            "discard asks at a terminal, and this is none: count the letters with --dry-run, and "
+            "discard them with --yes"
+        )
+
+    async def work(dead: DeadLetters) -> DiscardReport | None:
+        chosen = await _confirmed(dead, selection, limit) if asks else selection
+        if chosen is None:
+            return None
+        running = dead.discard(chosen, dry_run=dry_run, limit=limit, on_progress=progress)
+        report = await run_to_safe_end(running, progress)
+        if asks:  # without the ids that the user did not name
+            report.missing = sorted({*report.missing} & {*map(str, selection.ids)})
+        return report
+
+    nothing = output.discard_json(DiscardReport(dry_run, reached_end=True)) if json else None
+    with _document_if_nothing_there(nothing):
+        report = _run(access(url, login), topic, subscription, work)
+    if report is None:
+        sys.stderr.write("nothing was discarded\n")
+        return 1
+    sys.stdout.write(output.discard_json(report) if json else output.discard_text(report))
+    return 0
+
+
 @contextmanager
 def _document_if_nothing_there(document: str | None) -> Iterator[None]:
     """Print the document if the block ends with exit code 3, so that a script can parse stdout."""
@@ -289,6 +380,25 @@ class _ProbingClient(Client):
         return await super().get_topic_partitions(topic)
 
 
+async def _confirmed(
+    dead: DeadLetters, selection: Selection, limit: int | None
+) -> Selection | None:
+    """Show the selected letters, and return a selection of just these; None if the user said no.
+
+    Their ids are kept because letters may be written, and others be acked, before the answer.
+    """
+    await dead.discard(selection, dry_run=True, limit=1)  # an error says why nothing is selected
+    ids: list[str] = []
+    counts = Counter[str]()
+    async with aclosing(dead.letters(selection)) as scan:
+        async for letter in scan:
+            ids.append(letter.id)
+            counts[letter.fingerprint or NO_FINGERPRINT] += 1
+    if not await output.confirm_discard(dead.topic, counts, limit):
+        return None
+    return replace(selection, ids=ids)
+
+
 async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Selection:
     """Return the selection, with the other topics that letters name if the user confirms them."""
     known, other_topics = set(selection.real_topics), Counter[str]()
@@ -318,21 +428,3 @@ def _selection(
         "ids": ids or (),
     }
     return Selection(since=moment(since, "since"), until=moment(until, "until"), **chosen)
-
-
-def moment(text: str | None, name: str) -> float | None:
-    """Parse a time: a duration before now, or a date and time, local unless it has an offset.
-
-    Returns seconds since the epoch.
-    """
-    if text is None:
-        return None
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError) as error:
-        raise ConfigurationError(
-            f"{name} must be like 30m, 2h, 7d, or 2026-01-31T12:00, got {printable(text, 50)!r}"
-        ) from error

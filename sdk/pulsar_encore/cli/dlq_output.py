@@ -14,9 +14,16 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from .. import FileLogger, LoggerLevel, UnreadableError, letters
-from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
+from ..deadletters import (
+    NO_FINGERPRINT,
+    DiscardReport,
+    Letter,
+    LetterGroup,
+    ReplayReport,
+    printable,
+)
 from .progress import Progress
-from .value_text import json_text, time_text
+from .value_text import iso_time, json_text, time_text
 
 _MAX_TEXT: Final = 500
 _MAX_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one need not be complete
@@ -32,7 +39,22 @@ def silent_logger() -> Any:
 
 
 def groups_json(groups: Iterable[LetterGroup]) -> str:
-    return json_text([asdict(group) for group in groups])
+    return json_text(
+        [
+            {
+                "fingerprint": group.fingerprint,
+                "real_topic": group.real_topic,
+                "count": group.count,
+                "again": group.again,
+                "first": iso_time(group.first_ms),
+                "last": iso_time(group.last_ms),
+                "error_class": group.error_class,
+                "error_message": group.error_message,
+                "sample_id": group.sample_id,
+            }
+            for group in groups
+        ]
+    )
 
 
 def letter_json(letter: Letter, most_bytes: int | None) -> str:
@@ -53,8 +75,8 @@ def letter_json(letter: Letter, most_bytes: int | None) -> str:
             "id": letter.id,
             "topic": message.topic_name(),
             "real_topic": letter.real_topic,
-            "written_ms": letter.written_ms,
-            "event_ms": message.event_timestamp() or None,
+            "written": iso_time(letter.written_ms),
+            "event": iso_time(message.event_timestamp() or None),
             "key": _key(message.partition_key),
             "ordering_key": _key(message.ordering_key),
             "fingerprint": letter.fingerprint or NO_FINGERPRINT,
@@ -112,11 +134,16 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
         row = (
             f"{group.count}\n{group.again or ''}",
             f"{printable(group.fingerprint, _MAX_FINGERPRINT)}\n{group.sample_id}",
-            f"{time_text(group.first_ms)}\n{time_text(group.last_ms)}",
+            f"{_second(group.first_ms)}\n{_second(group.last_ms)}",
             f"{printable(why, 120)}\n{real_topic}",
         )
         table.add_row(*map(Text, row))  # text, not markup
     wide_console().print(table)
+
+
+def _second(ms: int) -> str:
+    """Format a time in seconds, with the short offset Z, because a terminal is narrow."""
+    return time_text(ms // 1000 * 1000).replace("+00:00", "Z")
 
 
 def letter_text(letter: Letter, most_bytes: int) -> str:
@@ -192,6 +219,43 @@ async def confirm_topics(dead_topic: str, other_topics: Mapping[str, int]) -> bo
     return (await _read_line()).strip().lower() in ("y", "yes")
 
 
+async def confirm_discard(dead_topic: str, counts: Mapping[str, int], limit: int | None) -> bool:
+    which = (
+        "these letters" if limit is None else f"the first {limit} that are left of these letters"
+    )
+    sys.stderr.write(
+        f"Discard {which} of {printable(dead_topic, _MAX_TEXT)}? The counts have those replayed "
+        f"before, too. No later replay sends them.\n{_counts(counts)}[y/N] "
+    )
+    sys.stderr.flush()
+    return (await _read_line()).strip().lower() in ("y", "yes")
+
+
+def discard_json(report: DiscardReport) -> str:
+    return json_text(asdict(report))
+
+
+def discard_text(report: DiscardReport) -> str:
+    verb = "would be discarded" if report.dry_run else "discarded"
+    text = f"{report.discarded} letters {verb}, {report.passed} not selected\n"
+    text += _counts(report.fingerprints)
+    if report.at_limit:
+        text += f"stopped at the limit of {report.discarded}: there may be more, run it again\n"
+    if report.missing:
+        named = ", ".join(map(printable, report.missing[:_MAX_LISTED]))
+        text += f"no letter {named}: it does not exist, or was replayed or discarded before\n"
+    return text
+
+
+def _counts(fingerprints: Mapping[str, int]) -> str:
+    counts = sorted(fingerprints.items(), key=lambda each: -each[1])
+    more = len(counts) - _MAX_LISTED
+    return "".join(
+        f"  {number} with fingerprint {printable(name, _MAX_FINGERPRINT)}\n"
+        for name, number in counts[:_MAX_LISTED]
+    ) + (f"  and {more} more fingerprints\n" if more > 0 else "")
+
+
 async def _read_line() -> str:
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
@@ -256,3 +320,18 @@ class ReplayProgress(Progress):
     def summary(self) -> str:
         replayed = 0 if self.report is None else self.report.replayed
         return f"{replayed} letters were sent and acked"
+
+
+class DiscardProgress(Progress):
+    in_flight = "the last acks"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._discarded = 0
+
+    def __call__(self, report: DiscardReport) -> None:
+        self._discarded = report.discarded
+        self.show(f"{report.discarded} discarded, {report.passed} not selected")
+
+    def summary(self) -> str:
+        return f"{self._discarded} letters were discarded"

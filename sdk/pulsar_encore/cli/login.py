@@ -41,6 +41,7 @@ def _file(variable: str) -> Parameter:
 
 
 Url = Annotated[str, Parameter(env_var="PULSAR_URL", group=CLUSTER)]
+AdminUrl = Annotated[str | None, Parameter(env_var="PULSAR_ADMIN_URL", group=CLUSTER)]
 
 
 @Parameter(name="*", group=CLUSTER)

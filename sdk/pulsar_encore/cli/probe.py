@@ -177,7 +177,9 @@ class _ProbeConnection:
             "TopicNotFound": "there is no such topic: check the name",
             "AuthorizationError": "the role that is logged in needs the permission to consume it",
         }.get(name, name)
-        return TransportError(f"{topic}: {remedy} ({self._broker_text(message)})", result=name)
+        text = self._broker_text(message)
+        said = f" ({text})" if text else ""
+        return TransportError(f"{topic}: {remedy}{said}", result=name)
 
     def _wrong_protocol(self) -> TransportError:
         received = self._received

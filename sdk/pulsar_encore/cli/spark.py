@@ -20,10 +20,10 @@ from cyclopts import App, Parameter
 
 from ..deadletters import NoLettersError, printable
 from ..errors import ConfigurationError
-from .dlq import moment
 from .exit_codes import INTERRUPTED, TERMINATED, WRONG
 from .interruption import InterruptedWork, until_interrupted
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
+from .moments import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

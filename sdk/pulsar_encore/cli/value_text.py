@@ -6,9 +6,10 @@ from typing import Any
 
 
 def time_text(ms: int) -> str:
-    """Format a time in UTC."""
+    """Format a time in UTC as ISO 8601 with its offset."""
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+        return moment.isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"  # out of the range of dates
 
@@ -16,3 +17,8 @@ def time_text(ms: int) -> str:
 def json_text(value: Any, indent: int | None = 2) -> str:
     """Encode as JSON in printable ASCII."""
     return json.dumps(value, indent=indent).replace("\x7f", "\\u007f") + "\n"
+
+
+def iso_time(ms: int | None) -> str | None:
+    """Return `time_text`, or None without a time."""
+    return None if ms is None else time_text(ms)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from ..errors import DecodeError
 
-_SHOWN_BYTES: Final = 64
+_KEPT_BYTES: Final = 64
+# Keys of maps in a path. A key may have quotes and brackets, so the match is as long as possible.
+_KEYS: Final = re.compile(r"\['.*'\]|\[\".*\"\]", re.DOTALL)
 
 
 def codec_name(codec: Any) -> str:
@@ -20,21 +23,20 @@ def codec_name(codec: Any) -> str:
 def decode_error(codec: Any, data: bytes, reason: str, field: str = "") -> DecodeError:
     """Return the error of a payload.
 
+    The text has the size of the payload and nothing of its values, also not the keys of maps: it
+    goes to logs and to the properties of letters, and a payload may have personal data.
+
     Args:
         field: Path of the field that does not fit, such as ``lines[2].price``.
     """
     name = codec_name(codec)
-    start = bytes(data[:_SHOWN_BYTES])
-    at = f"field {field}: " if field else ""
-    # The evidence of a letter ignores text in quotes, so that failures of one kind are alike.
-    shown = start.decode("ascii", "backslashreplace").replace("'", '"')
+    at = f"field {_KEYS.sub('[...]', field)}: " if field else ""
     return DecodeError(
-        f"the payload does not decode as {name}: {at}{reason}"
-        + (f". The payload begins with '{shown}'" if data else ""),
+        f"the payload of {len(data)} bytes does not decode as {name}: {at}{reason}",
         reason=reason,
         schema=name,
         field=field,
-        payload=start,
+        payload=bytes(data[:_KEPT_BYTES]),
     )
 
 

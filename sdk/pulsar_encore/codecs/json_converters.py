@@ -131,7 +131,7 @@ def _text(parse: Callable[[str], Any], name: str) -> Convert:
         try:
             return parse(value)
         except (ValueError, InvalidOperation) as error:
-            raise Mismatch(f"it must be {name}, not {value[:40]!r}") from error
+            raise Mismatch(f"it must be {name}, and the string is not") from error
 
     return text
 
@@ -205,7 +205,7 @@ def int_key(value: Any) -> int:
     try:
         return int(value)
     except ValueError as error:
-        raise Mismatch(f"a key must be an integer, not {value[:40]!r}") from error
+        raise Mismatch("a key must be an integer") from error
 
 
 def by_value(kind: type[Enum]) -> bool:
@@ -224,7 +224,7 @@ def enum_converters(kind: type[Enum]) -> tuple[Convert, Convert]:
                 member = names.get(value)
             if member is not None:
                 return member
-            raise Mismatch(f"{value!r} is no value of {kind.__name__}")
+            raise Mismatch(f"it is no value of {kind.__name__}")
         raise Mismatch(f"it must be a value of {kind.__name__}, not {json_kind(value)}")
 
     def encode(value: Any) -> Any:
@@ -243,7 +243,7 @@ def enum_key_converters(kind: type[Enum]) -> tuple[Convert, Convert]:
     def decode(value: Any) -> Any:
         member = texts.get(value)
         if member is None:
-            raise Mismatch(f"{value!r} is no value of {kind.__name__}")
+            raise Mismatch(f"a key is no value of {kind.__name__}")
         return member
 
     return decode, lambda value: str(encode(value))

@@ -41,6 +41,7 @@ from .consumer_status import ConsumerStatus
 from .counters import Counters
 from .delivery.batch_receiver import BatchReceiver
 from .delivery.listener import Listener
+from .delivery.paused_topics import PausedTopics
 from .delivery.receive_queue import ReceiveQueue
 from .delivery_handler import DeliveryHandler
 from .event_publisher import EventPublisher
@@ -63,12 +64,16 @@ from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
 from .settlement_calls import LONG, SettlementCalls
 from .statistics import Statistics
+from .topic_counts import TopicCounts, topic_counts
 from .topic_states import TopicStates
 from .unacked_window_monitor import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
+if TYPE_CHECKING:  # most consumers import none of these modules
+    from ..admin import WebService
     from ..state.spilling.spilling_metrics import MetricSample
+    from .lag import Lag
     from .nack_disk_index import NackSpilling
+    from .pending_messages import PendingMessage
     from .state_writer import StateWriter
 
 
@@ -108,6 +113,7 @@ class ConsumerParts:
     state_writer: StateWriter | None = None
     spilling: NackSpilling | None = None
     logger_of: Callable[[str], logging.Logger] = logging.getLogger
+    new_web_service: Callable[[], WebService] | None = None
 
 
 class Consumer(Generic[T_co]):
@@ -163,6 +169,7 @@ class Consumer(Generic[T_co]):
         self._held = parts.held_messages
         parts.topic_states.consumer = self
         self._choices = TopicChoices(parts.transport_consumer, parts.options.topics)
+        self._paused: PausedTopics | None = None  # made at the first pause
         self._listener: Listener | None = None
         callback = parts.options.message_listener
         self._no_receiving = parts.options.ordered_leases or callback is not None
@@ -923,6 +930,58 @@ class Consumer(Generic[T_co]):
         finally:  # the subscription is gone, so the consumer cannot continue
             await self.close()
 
+    def pause(self, topic: str | None = None) -> None:
+        """Deliver no message of a topic, or of any, until `resume`.
+
+        `receive`, `batch_receive`, `pop`, `async for` and a `message_listener` wait meanwhile, as
+        if no message had arrived. Acks, nacks and redeliveries go on. Messages that arrive are
+        kept here until the queue of their topic is full; their ack timeouts do not run. Other
+        topics go on. On the stock transport, where topics share one queue, up to 20,000 messages
+        of paused topics are kept before they hold up the other topics.
+
+        A topic that is paused already stays paused. Messages that were delivered before are not
+        affected, and neither are leases.
+
+        Args:
+            topic: A topic or partition that this consumer reads. A partitioned topic stands for
+                all its partitions, also future ones. Letters belong to the retry letter topic.
+                None for all topics.
+
+        Raises:
+            ConfigurationError: if the consumer does not read the topic.
+            ClosedError: if the consumer was closed.
+        """
+        self._set_paused(topic, True)
+
+    def resume(self, topic: str | None = None) -> None:
+        """Deliver messages of a topic, or of all, again after `pause`. Arguments as there.
+
+        The latest call for a topic decides: after `pause()`, `resume("orders")` ends the pause of
+        this topic only.
+        """
+        self._set_paused(topic, False)
+
+    def _set_paused(self, topic: str | None, paused: bool) -> None:
+        self._check_open()
+        name = self._choices.name_of(topic)
+        if self._paused is None:
+            if not paused:
+                return
+            topic_of = self._transport_consumer.topic_of
+            declared = self._choices.declared
+            if declared and self._options.retry_letter_topic is not None:
+                declared = [*declared, full_name(self._options.retry_letter_topic)]
+            self._paused = PausedTopics(lambda number: topic_of(number)[0], declared)
+        self._paused.set(name, paused)
+        self._queue.pause(self._paused)
+
+    def is_paused(self, topic: str | None = None) -> bool:
+        """Return True while a topic is paused; without a topic, while any topic is."""
+        if topic is None:
+            return bool(self._paused)
+        name = self._choices.name_of(topic)
+        return self._paused is not None and name is not None and self._paused.covers(name)
+
     def pause_message_listener(self) -> None:
         """Pause the listener after its current call, until `resume_message_listener`."""
         self._need_listener().pause()
@@ -972,6 +1031,64 @@ class Consumer(Generic[T_co]):
             store=None if parts.state_writer is None else parts.state_writer.statistics(),
         )
 
+    def pending(self, *, limit: int = 500) -> list[PendingMessage]:
+        """Return the messages that were delivered and are not settled: held, leased or nacked.
+
+        Messages that the application holds come first, in the order of their arrival, then nacked
+        ones, the next due first. Queued messages are not listed; `statistics` counts them. With a
+        `nack_index`, only the nacked messages in memory are listed: the newest, and the next that
+        are due. Leases from before a restart are listed once their message has arrived again.
+
+        The call takes about 1 ms for each 100 messages of the result, and up to 10 ms more if
+        100,000 nacked messages wait. Nothing else runs on the loop meanwhile, so keep `limit`
+        small.
+
+        Args:
+            limit: Most messages in the result.
+        """
+        from .pending_messages import pending_messages  # lazy: for a person who asks
+
+        return pending_messages(
+            self._topic_states,
+            self._leases,
+            self._loop,
+            self._options.unacked_messages_timeout_ms,
+            integer(limit, "limit", low=1),
+        )
+
+    async def lag(self) -> Lag:
+        """Return how far the subscription is behind: unacked messages and their age, by topic.
+
+        With `Client(admin_url=...)`, the web service answers for the whole subscription, with all
+        its consumers. Messages in flight and delayed messages count. The broker counts entries, so
+        it reads backlogs of up to 10,000 entries to count their messages; a larger backlog is
+        reported in entries, with `exact=False`.
+
+        Without it, the numbers are estimates: from the last id of each topic and the position up to
+        which everything is acked (the stock transport knows the acks of this consumer only), and
+        from the publish time of the oldest message that waits here. They are None if these tell
+        nothing.
+
+        Raises:
+            AuthorizationError: if the login may not read the statistics of a topic; it needs the
+                action consume or produce.
+            AuthenticationError: if the web service refuses the login.
+            ConnectError: if the web service does not answer.
+            TransportError: if the request failed in another way.
+            ClosedError: if the consumer was closed.
+        """
+        self._check_open()
+        from .lag import LagQuery  # lazy: for a person who asks
+
+        return await LagQuery(
+            self._transport_consumer,
+            self._options,
+            self._topic_states,
+            self._queue,
+            self._leases,
+            self._loop,
+        ).run(self._parts.new_web_service)
+
     def counters(self) -> Counters:
         """Return the counts of events since the consumer was made."""
         parts, forwarder = self._parts, self._parts.forwarder
@@ -986,6 +1103,12 @@ class Consumer(Generic[T_co]):
             leases_lost=self._leases.lost,
             reconnects=parts.event_publisher.reconnects,
         )
+
+    def _given_topics(self) -> tuple[str, ...]:
+        return self._options.topics
+
+    def _counts_by_topic(self) -> list[TopicCounts]:
+        return topic_counts(self._topic_states)
 
     def metrics(self) -> list[MetricSample]:
         """Return the metrics of this consumer, for a monitoring system.
@@ -1177,6 +1300,16 @@ def acknowledge_held(consumer: Consumer[Any], message: Message) -> bool:
         MessageNotHeldError: if the message belongs to another consumer.
     """
     return consumer._acknowledge_held(message)
+
+
+def topics_of(consumer: Consumer[Any]) -> tuple[str, ...]:
+    """Return the topics that were given to `subscribe`; empty for a pattern."""
+    return consumer._given_topics()
+
+
+def counts_by_topic(consumer: Consumer[Any]) -> list[TopicCounts]:
+    """Return the counts of each topic or partition, for metrics."""
+    return consumer._counts_by_topic()
 
 
 def _position(messageid: Any) -> MessageId:

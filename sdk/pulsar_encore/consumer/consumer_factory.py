@@ -31,6 +31,7 @@ from .delivery.batch_receiver import BatchReceiver
 from .delivery.receive_queue import ReceiveQueue
 from .delivery_handler import DeliveryHandler
 from .event_publisher import EventPublisher
+from .events import ConsumerEvent
 from .forwarding.arrival_filter import ArrivalFilter
 from .forwarding.forwarder import Forwarder
 from .forwarding.last_attempts import LastAttempts
@@ -51,7 +52,9 @@ from .settlement.settlement import Settlement
 from .topic_states import TopicStates
 from .unacked_window_monitor import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
+if TYPE_CHECKING:  # most consumers import none of these modules
+    from ..admin import WebService
+    from ..observability.observer_list import ObserverList
     from .nack_disk_index import NackSpilling
     from .state_writer import StateWriter
 
@@ -118,6 +121,8 @@ def make_consumer(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
     logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+    observers: ObserverList | None = None,
+    new_web_service: Callable[[], WebService] | None = None,
 ) -> Consumer:
     topics = None
     if options.dead_letter_policy is not None:
@@ -135,7 +140,9 @@ def make_consumer(
         state_writer=state_writer,
         spilling=spilling,
         logger_of=logger_of,
+        observers=observers,
     )
+    parts = replace(parts, new_web_service=new_web_service)
     return Consumer(parts, on_closed=on_closed)
 
 
@@ -147,6 +154,7 @@ def assemble(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
     logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+    observers: ObserverList | None = None,
 ) -> ConsumerParts:
     loop = asyncio.get_running_loop()
     rng = Random()
@@ -197,7 +205,11 @@ def assemble(
         transport_consumer, topic_states, options, loop, alarm, acks, rewinds, rng, logger_of
     )
     window = UnackedWindowMonitor(
-        transport_consumer, topic_states, options.max_unacked_messages, logger_of
+        transport_consumer,
+        topic_states,
+        options.max_unacked_messages,
+        logger_of,
+        None if observers is None else observers.window_filling,
     )
     ownership = Ownership(topic_states, transport_consumer)
     settlement = Settlement(ownership, transport_consumer, acks, redelivery)
@@ -205,7 +217,12 @@ def assemble(
     forwarder = arrivals = last = None
     if topics is not None:
         forwarder = Forwarder(
-            topics, settlement, transport_consumer.consumer_name, VERSION, logger_of
+            topics,
+            settlement,
+            transport_consumer.consumer_name,
+            VERSION,
+            logger_of,
+            None if observers is None else observers.letter_written,
         )
         last = LastAttempts(verdicts, forwarder, options.schema)
         redelivery.last = last
@@ -240,8 +257,11 @@ def assemble(
         named: tuple[str, ...] = (options.pattern,)
     else:
         named = tuple(full_name(each) for each in options.topics)
+    listener = options.event_listener
+    if observers is not None and observers.consumer_event is not None:
+        listener = _observed(observers.consumer_event, listener, topic_states)
     event_publisher = EventPublisher(
-        transport_consumer, options.event_listener, loop, named=named, logger_of=logger_of
+        transport_consumer, listener, loop, named=named, logger_of=logger_of
     )
     if topics is not None:
         topics.new_publisher = event_publisher.new_letter_publisher
@@ -312,6 +332,21 @@ def _all_of(begin_hooks: list[_OnDelivery]) -> _OnDelivery | None:
             each(entry, indexes)
 
     return begin
+
+
+def _observed(
+    observe: Callable[..., None],
+    listener: Callable[[ConsumerEvent], object] | None,
+    topic_states: TopicStates,
+) -> Callable[[ConsumerEvent], object]:
+    """Return a listener that also tells the observers."""
+
+    def tell(event: ConsumerEvent) -> None:
+        observe(topic_states.consumer, event)
+        if listener is not None:
+            listener(event)
+
+    return tell
 
 
 def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:

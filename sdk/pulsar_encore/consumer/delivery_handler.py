@@ -95,7 +95,7 @@ class DeliveryHandler:
                     return
         if arrived:
             self._queue.wake(arrived)
-            self._window.warn_if_nearly_full()
+            self._window.warn_if_nearly_full(arrived)
         if self._state_writer is not None:
             self._state_writer.watch()
 

@@ -184,6 +184,7 @@ class StateWriter:
         state: TopicState = entry.topic_state
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
+            state.special |= durable.is_shared  # the ack also ends a record of another consumer
             durable.tell_attempts(entry, state, indexes)
 
     def one_write(self) -> AbstractContextManager[object]:
@@ -387,6 +388,10 @@ class TopicStateWriter:
     def __bool__(self) -> bool:
         return bool(self._records)
 
+    @property
+    def is_shared(self) -> bool:
+        return len(self._topic_store.users) > 1
+
     def has_record(self, key: EntryKey) -> bool:
         if self._records.has_record(key):
             return True
@@ -547,7 +552,7 @@ class TopicStateWriter:
 
     def _sharers(self) -> list[StoreUser]:
         users = self._topic_store.users
-        return [each for each in users if each is not self] if len(users) > 1 else []
+        return [each for each in users if each is not self] if self.is_shared else []
 
     def change_due(self, key: MessageKey, due_ms: int, bits: int) -> None:
         state = self._topic_state()

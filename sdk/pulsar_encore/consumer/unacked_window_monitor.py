@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..transport.interface import TransportConsumer
 from .topic_states import TopicStates
 
+if TYPE_CHECKING:  # only a client with observers imports this module
+    from ..observability.observations import WindowFilling
+
 _WARN_SHARE: Final = 0.8
+_CALM_SHARE: Final = 0.6  # observers are told again after the share was below
 
 
 class UnackedWindowMonitor:
@@ -29,15 +33,24 @@ class UnackedWindowMonitor:
         topic_states: TopicStates,
         size: int,
         logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+        filling: Callable[[WindowFilling], None] | None = None,
     ) -> None:
         self._logger = logger_of(__name__)
         self._transport_consumer = transport_consumer
         self._topic_states = topic_states
         self.size = size
         self._warned = False
+        self._filling = filling
+        self._is_armed = True
 
-    def warn_if_nearly_full(self) -> None:
-        """Log a warning, once per consumer."""
+    def warn_if_nearly_full(self, arrived: int = 0) -> None:
+        """Log a warning, once per consumer, and tell the observers each time.
+
+        Args:
+            arrived: Messages that have arrived since the last call.
+        """
+        if self._filling is not None:
+            self._tell(self._filling, arrived)
         if self._warned:
             return
         unacked = self._topic_states.unacked
@@ -53,4 +66,23 @@ class UnackedWindowMonitor:
             self._transport_consumer.subscription_name,
             unacked,
             self.size,
+        )
+
+    def _tell(self, filling: Callable[[WindowFilling], None], arrived: int) -> None:
+        unacked = self._topic_states.unacked
+        # Acks need no check of their own: the share before these arrivals shows what they did.
+        if unacked - arrived < self.size * _CALM_SHARE:
+            self._is_armed = True
+        if not self._is_armed or unacked < self.size * _WARN_SHARE:
+            return
+        self._is_armed = False
+        from ..observability.observations import WindowFilling  # lazy: only for observers
+
+        filling(
+            WindowFilling(
+                topic=self._transport_consumer.topic,
+                subscription=self._transport_consumer.subscription_name,
+                unacked=unacked,
+                size=self.size,
+            )
         )

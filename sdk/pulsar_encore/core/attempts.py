@@ -20,13 +20,13 @@ All collections are bounded and forget the oldest first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from sys import getsizeof
 from typing import Final, NamedTuple
 
 from ..letters.evidence import Evidence
 from .entry import Entry, EntryKey
-from .message_key import MessageKey, set_bits
+from .message_key import MessageKey
 
 # Twice the broker's default unacked window. More failures are possible only if the window was
 # raised.
@@ -172,18 +172,16 @@ class Attempts:
                 failed[index] = count
         entry.failed = failed or None
 
-    def add_failed(self, entry: Entry, mask: int) -> None:
+    def add_failed(self, entry: Entry, indexes: Sequence[int]) -> None:
         """Count failed attempts at messages of a batch; the broker counts unbatched messages."""
-        size = entry.size
-        if size == 1:
+        if entry.size == 1 or not indexes:
             return
-        if entry.failed is None and mask == (1 << size) - 1:
-            entry.failed = dict.fromkeys(range(size), 1)
+        failed = entry.failed
+        if failed is None:
+            entry.failed = dict.fromkeys(indexes, 1)
             return
-        failed = entry.failed or {}
-        for index in set_bits(mask):
+        for index in indexes:
             failed[index] = failed.get(index, 0) + 1
-        entry.failed = failed or None
 
     # Remembered failures
 

@@ -64,6 +64,15 @@ class DueIndex(Protocol):
     def done(self, batch: DueBatch, /) -> None:
         """Report that taken keys are handled and need not survive a crash."""
 
+    def due_of(self, key: MessageKey) -> int | None:
+        """Return the due time of a key, None if it is not tracked or its time is not in memory."""
+
+    def soonest(self, limit: int) -> list[tuple[int, MessageKey]]:
+        """Return (due time, key) of the keys that are due first, and change nothing.
+
+        An index on disk returns the keys in memory only.
+        """
+
     def next_due(self) -> int | None:
         """Return the earliest time at which `pop_due` returns a key; None if nothing waits."""
 

@@ -290,6 +290,19 @@ class DuplicateWindow:
         """
         self.requested[due_key] = 0 if due_key in self.requested else earliest_ms
 
+    def request_each(self, key: EntryKey, indexes: Iterable[int], earliest_ms: int) -> list[int]:
+        """Note requests for messages of a batch; return the indexes that were not requested."""
+        ledger, entry = key
+        requested, new = self.requested, []
+        for index in indexes:
+            due_key = (ledger, entry, index)
+            if due_key in requested:
+                requested[due_key] = 0
+            else:
+                requested[due_key] = earliest_ms
+                new.append(index)
+        return new
+
     def earliest(self, due_key: MessageKey) -> int | None:
         return self.requested.get(due_key)
 

@@ -35,6 +35,10 @@ class Durable(Protocol):
     def __bool__(self) -> bool:
         """Return True if anything is remembered."""
 
+    @property
+    def is_shared(self) -> bool:
+        """True if other consumers of this process may hold messages of this topic."""
+
     def has_record(self, key: EntryKey) -> bool:
         """Return True if an entry has records. Called for every entry."""
 

@@ -29,6 +29,7 @@ class Observer:
 
     @property
     def has_records(self) -> bool:
+        """True if a message of the topic may have a record, also one of another consumer."""
         return False
 
     # Arrival
@@ -106,7 +107,7 @@ class DurableObserver(Observer):
 
     @property
     def has_records(self) -> bool:
-        return bool(self._durable)
+        return bool(self._durable) or self._durable.is_shared
 
     def knows(self, key: EntryKey) -> bool:
         return self._durable.has_record(key)

@@ -204,7 +204,7 @@ class Entry:
     def requeue(self, index: int) -> bool:
         if not self.live or self.state[index] not in TRANSITIONS["requeue"]:
             return False
-        self._end_delivery(index)
+        self._end_deliveries((index,))
         self.state[index] = QUEUED
         return True
 
@@ -212,37 +212,31 @@ class Entry:
         """End the delivery of a held message and begin the next one."""
         if not self.live or self.state[index] not in TRANSITIONS["fail_in_place"]:
             return False
-        self._end_delivery(index)
+        self._end_deliveries((index,))
         self.state[index] = HELD
         return True
 
     # Redelivery
 
-    def release(self, mask: int) -> int:
-        """Give the HELD and NACKED messages of a mask back; return the mask of these."""
-        released = 0
-        for index in set_bits(mask):
-            if index < self.size and self.state[index] in TRANSITIONS["release"]:
-                self._end_delivery(index)
-                released |= 1 << index
-        self.active -= released.bit_count()
+    def release(self, mask: int) -> list[int]:
+        """Give the HELD and NACKED messages of a mask back; return their indexes."""
+        size, state, steps = self.size, self.state, TRANSITIONS["release"]
+        released = [index for index in set_bits(mask) if index < size and state[index] in steps]
+        self._end_deliveries(released)
+        self.active -= len(released)
         return released
 
-    def release_all(self) -> int:
-        """Give back every message not being forwarded; return the mask of HELD and NACKED."""
+    def release_all(self) -> Sequence[int]:
+        """Give back every message not being forwarded; return the indexes of HELD and NACKED."""
         size = self.size
         if self.delivery_numbers is None and self.state == _HELD * size:  # nearly always
             self.delivery_numbers = dict.fromkeys(range(size), 1)
             self.state = bytearray(size)
             self.active = 0
-            return (1 << size) - 1
-        released = 0
-        for index, state in enumerate(self.state):
-            if state in (HELD, NACKED):
-                self._end_delivery(index)
-                released |= 1 << index
-            elif state == QUEUED:
-                self.state[index] = AWAY
+            return range(size)
+        released = [index for index, state in enumerate(self.state) if state in (HELD, NACKED)]
+        self._end_deliveries(released)
+        self.state = self.state.replace(_QUEUED, _AWAY)
         self.active = self.state.count(FORWARDING)
         return released
 
@@ -252,13 +246,14 @@ class Entry:
         self.active -= dropped
         return dropped
 
-    def _end_delivery(self, index: int) -> None:
-        """End the current delivery: a message that refers to it is out of date."""
-        ended = self.delivery_numbers
+    def _end_deliveries(self, indexes: Sequence[int]) -> None:
+        """End the current deliveries: messages that refer to them are out of date."""
+        ended, state = self.delivery_numbers, self.state
         if ended is None:
             ended = self.delivery_numbers = {}
-        ended[index] = ended.get(index, 0) + 1
-        self.state[index] = AWAY
+        for index in indexes:
+            ended[index] = ended.get(index, 0) + 1
+            state[index] = AWAY
 
     def delivery_number(self, index: int) -> int:
         """Return the number of the current or the next delivery of a message."""

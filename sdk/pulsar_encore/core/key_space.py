@@ -76,11 +76,11 @@ class KeySpace:
     """
 
     def __init__(self, block_bits: int = 13, page_bits: int = 6) -> None:
-        assert block_bits <= POSITION_BITS
+        assert page_bits <= block_bits <= POSITION_BITS  # a block holds all of an entry's page
         self.block_bits = block_bits
         self.block_mask: int = (1 << block_bits) - 1
         self.page_bits: int = page_bits
-        self._page_mask = (1 << page_bits) - 1
+        self.page_mask: int = (1 << page_bits) - 1
         self._lanes: dict[int, dict[int, Lane]] = {}
         self._owners: list[Lane] = []
         self._starts = array("Q")  # by slot: the block number
@@ -101,7 +101,7 @@ class KeySpace:
             page = WHOLE
         else:
             page = index >> self.page_bits
-            entry = entry << self.page_bits | index & self._page_mask
+            entry = entry << self.page_bits | index & self.page_mask
         lanes = self._lanes.get(ledger)
         return (lanes.get(page) if lanes is not None else None), page, entry
 
@@ -215,10 +215,26 @@ class KeySpace:
         parts.sort(key=_ORDER)
         return parts
 
+    def masks(
+        self, ledger: int, page: int, shift: int, numbers: array[int]
+    ) -> list[tuple[int, int, int]]:
+        """Return (ledger, entry, mask of batch indexes) of a part of a page, in order."""
+        bits, low, first = self.page_bits, self.page_mask, page << self.page_bits
+        shift >>= bits  # no bit is lost: slots and blocks begin with an entry
+        found = []
+        at, mask = numbers[0] >> bits, 0
+        for number in numbers:
+            if number >> bits != at:
+                found.append((ledger, at + shift, mask << first))
+                at, mask = number >> bits, 0
+            mask |= 1 << (number & low)
+        found.append((ledger, at + shift, mask << first))
+        return found
+
     def key_at(self, lane: Lane, position: int) -> MessageKey:
         if lane.page == WHOLE:
             return lane.ledger, position, WHOLE
-        index = lane.page << self.page_bits | position & self._page_mask
+        index = lane.page << self.page_bits | position & self.page_mask
         return lane.ledger, position >> self.page_bits, index
 
     def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
@@ -240,7 +256,7 @@ class KeySpace:
         if page == WHOLE:
             yield from ((number + shift, WHOLE, number) for number in numbers)
             return
-        bits, mask = self.page_bits, self._page_mask
+        bits, mask = self.page_bits, self.page_mask
         first = page << bits
         for number in numbers:
             yield number + shift >> bits, first | (number + shift) & mask, number

@@ -12,11 +12,13 @@ MAX_ID_BITS = 63  # ledger and entry ids are signed 64-bit numbers on the wire
 MAX_BATCH_INDEX = 2**20 - 1  # a 5 MB entry holds fewer messages; bounds the masks of a `DueBatch`
 
 
-def set_bits(mask: int) -> Iterator[int]:
+def set_bits(mask: int) -> list[int]:
+    found = []
     while mask:
         lowest = mask & -mask
         mask ^= lowest
-        yield lowest.bit_length() - 1
+        found.append(lowest.bit_length() - 1)
+    return found
 
 
 @dataclass(slots=True)
@@ -47,7 +49,5 @@ class DueBatch:
             for entry in entries:
                 yield ledger, entry, -1
         for ledger, entry, mask in self.indexes:
-            while mask:
-                lowest = mask & -mask
-                yield ledger, entry, lowest.bit_length() - 1
-                mask ^= lowest
+            for index in set_bits(mask):
+                yield ledger, entry, index

@@ -137,8 +137,10 @@ class TopicArrival(TopicTracking):
             return []
         arrived: list[Entry] = []
         entries, causes, era, live = table.entries, window.causes, self.era, table.live_singles
-        # Read once for all: None also if durable state knows of no message of the topic.
-        durable = self.durable or None
+        # Read once for all: None also if no message of the topic can have a record.
+        durable = self.durable
+        if durable is not None and not (durable or durable.is_shared):
+            durable = None
         # Both stay for long if another consumer gets and settles a message that failed here.
         failures, requested = self.attempts.failures, window.requested
         is_any_known = bool(failures or requested)

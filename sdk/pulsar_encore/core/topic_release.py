@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from .acks import Unsent
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey
-from .message_key import DueBatch, set_bits
+from .message_key import DueBatch
 from .message_states import AWAY, FORWARDING, QUEUED
 from .rewind_check import Rewind
 from .topic_arrival import TopicArrival
@@ -76,26 +76,23 @@ class TopicRelease(TopicArrival):
                 self.attempts.batch_requested(entry.key)
 
     def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
-        window = self.window
-        again = 0  # requested again: the application has not seen these since
-        if window.requested:
-            for index in set_bits(mask):
-                requested = window.earliest(entry.due_key(index)) is not None
-                again |= requested << index
         released = entry.release(mask)
         if not released:
             return 0
         entry.causes |= Cause.REDELIVERY
-        self.attempts.add_failed(entry, released & ~again)
         if entry.size > 1:
+            # The application has not seen the others since they were requested before.
+            failed = self.window.request_each(entry.key, released, earliest_ms)
+            self.attempts.add_failed(entry, failed)
             self.attempts.batch_requested(entry.key)
-        self._entered -= released.bit_count()
-        self.redelivered += released.bit_count()
-        for index in set_bits(released):
-            window.request(entry.due_key(index), earliest_ms)
+        else:
+            self.window.request(entry.due_key(0), earliest_ms)
+        count = len(released)
+        self._entered -= count
+        self.redelivered += count
         if entry.active == 0:
             self._remember_away(entry)
-        return released.bit_count()
+        return count
 
     def request_failed(self, due: DueBatch, due_ms: int) -> None:
         """Let released messages wait until `due_ms`."""

@@ -35,18 +35,23 @@ class TopicState(TopicRelease):
             The number of acks that were added to `acks`: the size of the entry if all of it is
             acked now, 1 for a partly acked entry, 0 if an ack of the entry waits already.
         """
-        # The fast path: the application acks a message that it holds, and nothing else waits for
-        # the message. The step `ack` of `TRANSITIONS` is made in place (see `entry`).
+        # The fast path: the application acks a message that it holds, or its letter is stored, and
+        # nothing else waits for the message. The step `ack` of `TRANSITIONS` is made in place (see
+        # `entry`).
         failures = self.attempts.failures
+        before = entry.state[index]
         if (
-            entry.state[index] == HELD
+            (before == HELD or before == FORWARDING)
             and not self.special
             and (not failures or entry.due_key(index) not in failures)
         ):
             entry.state[index] = ACKED
             entry.unacked = left = entry.unacked - 1
             entry.active = active = entry.active - 1
-            self.acked += 1  # and so one less in `unacked`
+            if before == HELD:
+                self.acked += 1  # and so one less in `unacked`
+            else:
+                self._entered -= 1
             if entry.size == 1:
                 key, table = entry.key, self.table
                 entry.live = False
@@ -288,7 +293,7 @@ class TopicState(TopicRelease):
         if entry.size == 1:
             entry.redelivered += 1
         else:
-            self.attempts.add_failed(entry, 1 << index)
+            self.attempts.add_failed(entry, (index,))
         entry.fail_in_place(index)
         self.end_timeout(entry, index)
         self._observer.failed_in_place(entry, index)
@@ -311,7 +316,7 @@ class TopicState(TopicRelease):
             if entry.size == 1:  # the broker does not count it
                 entry.redelivered += 1
             else:
-                self.attempts.add_failed(entry, 1 << index)
+                self.attempts.add_failed(entry, (index,))
         self.ordered.hold(entry.due_key(index), due_ms)
         self.special: bool = True  # an ack has to drop that time
         return True

@@ -6,6 +6,7 @@ and other clients wrote work too, but show no evidence.
 
 from .dead_letter import Letter
 from .dead_letter_topic import DeadLetters
+from .discard import DiscardReport
 from .letter_errors import (
     LetterNotFoundError,
     NoLettersError,
@@ -20,6 +21,7 @@ from .selection import Selection
 __all__ = [
     "NO_FINGERPRINT",
     "DeadLetters",
+    "DiscardReport",
     "Letter",
     "LetterGroup",
     "LetterNotFoundError",

@@ -18,6 +18,7 @@ from ..reader.reader import Reader
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
 from .dead_letter import Letter
+from .discard import Discard, DiscardReport
 from .letter_errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .letter_groups import Grouping, LetterGroup
 from .replay import RateLimit, Replay, ReplayOptions, checked_replay_id
@@ -197,17 +198,12 @@ class DeadLetters:
             NoLettersError: if the topic has no letters. No subscription was created.
             TransportError: if the broker refuses, or another replay runs on the subscription.
         """
-        if not isinstance(selection, Selection):
-            raise ConfigurationError(
-                f"selection must be a Selection, got {type(selection).__name__}"
-            )
+        _check_selection(selection)
         target_topic = None if target is None else full_name(topic_name(target, "target"))
         if target_topic is not None and base_name(target_topic) == base_name(self.topic):
             raise ConfigurationError(
                 "target is the dead-letter topic itself: letters would go round in circles"
             )
-        if isinstance(quiet, bool) or not isinstance(quiet, (int, float)) or not 0 < quiet < 86_400:
-            raise ConfigurationError(f"quiet must be seconds above 0, got {quiet!r}")
         options = ReplayOptions(
             dead_topic=self.topic,
             subscription=self.subscription,
@@ -219,7 +215,7 @@ class DeadLetters:
             limit=None if limit is None else integer(limit, "limit", low=1, unit="letters"),
             keep_counters=boolean(keep_counters, "keep_counters"),
             target=target_topic,
-            quiet_s=float(quiet),
+            quiet_s=_checked_quiet(quiet),
             on_progress=on_progress,
         )
         report = ReplayReport(checked_replay_id(replay_id), dry_run=boolean(dry_run, "dry_run"))
@@ -240,6 +236,67 @@ class DeadLetters:
         if not report.selected and not report.refused:
             raise NothingSelectedError(await self._nothing_selected_reason(selection))
         return report
+
+    async def discard(
+        self,
+        selection: Selection,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        quiet: float = 2.0,
+        on_progress: Callable[[DiscardReport], None] | None = None,
+    ) -> DiscardReport:
+        """Ack letters without sending them anywhere. A later replay does not see them.
+
+        The letters stay in the topic until its retention removes them, and a replay on another
+        subscription sends them. An interrupted discard can be run again. Replays and discards of a
+        subscription exclude each other.
+
+        Args:
+            selection: The letters to discard; `Selection()` for all of them.
+            dry_run: Ack nothing, and count the letters that would be acked. A dry run reads the
+                topic without a subscription, so it also counts letters that were replayed or
+                discarded before.
+            limit: Stop after this many letters.
+            quiet: If the last letters of the topic were acked before, the only sign of the end is
+                that no letter arrives for this time, in s.
+            on_progress: Called with the running report after each letter, on the event loop.
+
+        Raises:
+            ConfigurationError: if an argument is wrong. Nothing was connected.
+            NothingSelectedError: if no letter that is left on the subscription is selected.
+            NoLettersError: if the topic has no letters. No subscription was created.
+            TransportError: if the broker refuses, or a replay runs on the subscription.
+        """
+        _check_selection(selection)
+        report = DiscardReport(boolean(dry_run, "dry_run"))
+        discard = Discard(
+            self._client,
+            report,
+            selection,
+            subscription=self.subscription,
+            crypto_key_reader=self._crypto_key_reader,
+            limit=None if limit is None else integer(limit, "limit", low=1, unit="letters"),
+            quiet_s=_checked_quiet(quiet),
+            on_progress=on_progress,
+        )
+        partitions = await self._partitions()
+        # On a wrong topic, a subscription would retain messages for ever.
+        await self._check_letters(any_message=False)
+        if dry_run:
+            async with aclosing(self.letters()) as scan:
+                await discard.count(scan)
+        elif await self._selects_any(selection):
+            await discard.run(partitions)
+        if not report.discarded:
+            raise NothingSelectedError(await self._nothing_selected_reason(selection))
+        return report
+
+    async def _selects_any(self, selection: Selection) -> bool:
+        async with aclosing(self.letters(selection)) as scan:
+            async for _ in scan:
+                return True
+        return False
 
     async def list(self, selection: Selection = _EVERYTHING) -> list[LetterGroup]:
         """Count the selected letters by fingerprint and topic, the largest group first.
@@ -398,7 +455,7 @@ class DeadLetters:
         if matching:
             return (
                 f"{matching} letters match, and all of them were replayed under the subscription "
-                f"{self.subscription!r}: replay again under another subscription name"
+                f"{self.subscription!r}, or discarded: replay again under another subscription name"
             )
         fingerprints = {group.fingerprint for group in groups}
         for each in selection.fingerprints:
@@ -450,6 +507,17 @@ class _UnknownEnd:
                 return False  # a chunked message that is not complete yet
             self._first = first.message_id()
         return self._first is not None and position >= self._first
+
+
+def _check_selection(selection: object) -> None:
+    if not isinstance(selection, Selection):
+        raise ConfigurationError(f"selection must be a Selection, got {type(selection).__name__}")
+
+
+def _checked_quiet(quiet: Any) -> float:
+    if isinstance(quiet, bool) or not isinstance(quiet, (int, float)) or not 0 < quiet < 86_400:
+        raise ConfigurationError(f"quiet must be seconds above 0, got {quiet!r}")
+    return float(quiet)
 
 
 def _names(names: Sequence[str]) -> str:

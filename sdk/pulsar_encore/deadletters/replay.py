@@ -1,10 +1,5 @@
 """Receive letters, publish each one to its target topic, then ack it.
 
-An Exclusive subscription delivers in order, has no unacked window that skipped letters could fill,
-and admits one replay at a time. The broker remembers each single ack, so a second run continues
-where the first one was interrupted. A letter that is not selected stays unacked and costs memory
-until the replay ends.
-
 Invariant: a letter is acked after the receipt of its copy. A cancelled or failed `Replay` waits for
 the copies in flight, so only a kill can leave a copy stored and its letter unacked.
 """
@@ -22,23 +17,18 @@ from ..client import Client, transport_of
 from ..consumer.consumer import Consumer
 from ..consumer.forwarding.bounded_copy import BoundedCopy
 from ..consumer.forwarding.copy_options import Destination
-from ..errors import ClosedError, ConfigurationError, ConsumerBusy, EncoreError, ReceiveTimeout
-from ..eventloop.close_once import to_its_end
+from ..errors import ClosedError, ConfigurationError, EncoreError
 from ..letters.letter_form import form_of
 from ..message import Message
-from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from ..options.checks import text
 from ..values.outgoing_message import OutgoingMessage
 from .dead_letter import Letter
 from .letter_errors import ReplayStoppedError
 from .replay_report import ReplayReport
 from .selection import Selection
+from .unacked_letters import receive_unacked
 
-# After a kill, letters in flight and letters whose acks had not left are sent again. The C++ client
-# holds acks for up to 100 ms, and no setting changes that: `docs/notes/cpp-client.md#acks`.
-_MAX_IN_FLIGHT: Final = 64
-_ACK_GROUP_MS: Final = 10
-_NO_WINDOW: Final = 2**62  # brokers limit unacked messages on Shared and Key_Shared only
+_MAX_IN_FLIGHT: Final = 64  # after a kill these letters are sent again
 _DRAIN_S: Final = 35.0  # longer than the send timeout of the producers
 _MAX_ID_LENGTH: Final = 200
 
@@ -174,57 +164,21 @@ class Replay:
 
     async def _replay(self, partition: str) -> bool:
         """Replay one partition; return True if its last letter was seen."""
-        consumer = await self._subscribe(partition)
-        try:
-            last = await consumer.get_last_message_id()
-            end = (last.ledger_id(), last.entry_id())
-            if end[1] < 0:
-                return True
-            while not self._full and self._copies.failure is None:
-                try:
-                    message = await consumer.receive(timeout=self._options.quiet_s)
-                except ReceiveTimeout:
-                    if consumer.is_connected():
-                        return False
-                    continue
-                await self._process(consumer, message)
-                if self._last(message, end):
-                    return True
-            return False
-        finally:
-            # Also when cancelled: copies in flight will be stored, and their letters are acked.
-            await to_its_end(self._end(consumer))
-
-    async def _end(self, consumer: Consumer) -> None:
-        self._report.doubtful = await self._copies.drain()
-        await consumer.close()
-
-    @staticmethod
-    def _last(message: Message, end: tuple[int, int]) -> bool:
-        message_id = message.message_id()
-        position = (message_id.ledger_id(), message_id.entry_id())
-        whole = message_id.batch_index() >= message_id.batch_size - 1
-        return position > end or (position == end and whole)
-
-    async def _subscribe(self, partition: str) -> Consumer:
         options = self._options
-        try:
-            return await self._client.subscribe(
-                partition,
-                options.subscription,
-                ConsumerType.Exclusive,
-                initial_position=InitialPosition.Earliest,
-                batch_index_ack_enabled=True,
-                ack_group_time_ms=_ACK_GROUP_MS,
-                max_unacked_messages=_NO_WINDOW,
-                crypto_key_reader=options.crypto_key_reader,
-                crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
-            )
-        except ConsumerBusy as error:
-            raise ConsumerBusy(
-                f"the subscription {options.subscription!r} of {partition} is in use: another "
-                "replay runs, or it is not a replay's; wait for it, or name another subscription"
-            ) from error
+        return await receive_unacked(
+            self._client,
+            partition,
+            options.subscription,
+            crypto_key_reader=options.crypto_key_reader,
+            quiet_s=options.quiet_s,
+            process=self._process,
+            is_stopped=lambda: self._full or self._copies.failure is not None,
+            # Also when cancelled: copies in flight will be stored, and their letters are acked.
+            before_close=self._drain,
+        )
+
+    async def _drain(self) -> None:
+        self._report.doubtful = await self._copies.drain()
 
     async def _process(self, consumer: Consumer, message: Message) -> None:
         letter = Letter(message)

@@ -1,4 +1,39 @@
-"""Errors: this package's own, those with the names of `pulsar.exceptions`, and result codes."""
+"""Errors: this package's own, those with the names of `pulsar.exceptions`, and result codes.
+
+    EncoreError
+      ConfigurationError *      also a ValueError
+        MessageNotHeldError *
+        NotSupportedError *
+          UnreadableError
+        WrongLoopError *
+        ForkedError *
+      LeaseLostError
+      DecodeError
+      PulsarException           errors with a `Result`
+        ClosedError *
+        Timeout
+          ReceiveTimeout        also a TimeoutError
+          TransportTimeout      also a TransportError
+        TransportError          with `retryable`, trying again can help
+          ProtocolError
+          SchemaVersionError
+      StoreError                the data of a failed store is still in memory
+        StateInUseError *
+        StateFormatError *
+        StateMismatchError *
+        StateDamagedError *
+      Refusal                   a broker or transport of `testing` does not support that
+
+The caller can fix the errors that are marked with a star. The others are failures of the broker,
+the network or the disk, or no failure at all (ReceiveTimeout).
+
+Results with a class in `pulsar.exceptions` are raised as the class of that name in
+`pulsar_encore.exceptions`. It is a ConfigurationError if the caller made the mistake, else a
+TransportError. Once a program has created a client on the stock transport, each PulsarException is
+also an instance of the exception of the same name in `pulsar.exceptions`, and of
+`pulsar.asyncio.PulsarException`. `Refusal` is defined in `devbroker`. Errors of dead letters, such
+as `deadletters.NothingSelectedError`, are ConfigurationErrors.
+"""
 
 from . import encore_errors, pulsar_errors
 from .encore_errors import *  # noqa: F403

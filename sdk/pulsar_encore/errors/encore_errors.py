@@ -1,39 +1,4 @@
-"""The exceptions of this package.
-
-    EncoreError
-      ConfigurationError *      also a ValueError
-        MessageNotHeldError *
-        NotSupportedError *
-          UnreadableError
-        WrongLoopError *
-        ForkedError *
-      LeaseLostError
-      DecodeError
-      PulsarException           errors with a `Result`
-        ClosedError *
-        Timeout
-          ReceiveTimeout        also a TimeoutError
-          TransportTimeout      also a TransportError
-        TransportError          with `retryable`, trying again can help
-          ProtocolError
-          SchemaVersionError
-      StoreError                the data of a failed store is still in memory
-        StateInUseError *
-        StateFormatError *
-        StateMismatchError *
-        StateDamagedError *
-      Refusal                   a broker or transport of `testing` does not support that
-
-The caller can fix the errors that are marked with a star. The others are failures of the broker,
-the network or the disk, or no failure at all (ReceiveTimeout).
-
-Results with a class in `pulsar.exceptions` are raised as the class of that name in
-`pulsar_encore.exceptions`. It is a ConfigurationError if the caller made the mistake, else a
-TransportError. Once a program has created a client on the stock transport, each PulsarException is
-also an instance of the exception of the same name in `pulsar.exceptions`, and of
-`pulsar.asyncio.PulsarException`. `Refusal` is defined in `devbroker`. Errors of dead letters, such
-as `deadletters.NothingSelectedError`, are ConfigurationErrors.
-"""
+"""The errors of this package and their base classes."""
 
 from __future__ import annotations
 
@@ -113,7 +78,8 @@ class DecodeError(EncoreError):
         schema: The schema, such as ``Json(Order)``.
         field: Path of the field that does not fit, such as ``lines[2].price``; "" for the whole
             payload.
-        payload: The first bytes of the payload.
+        payload: The first 64 bytes of the payload. The text of the error does not have them,
+            because payloads may have personal data.
     """
 
     def __init__(

@@ -18,13 +18,7 @@ _ID: Final = re.compile(
 
 def id_text(message_id: MessageId) -> str:
     """Return the text of an id: `L:E:P`, `L:E:P:I` in a batch, `first;last` for chunks."""
-    plain = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
-    first = message_id.first_chunk
-    if first is not None:
-        return f"{first.ledger_id()}:{first.entry_id()}:{first.partition()};{plain}"
-    if message_id.batch_index() >= 0 and message_id.batch_size > 1:
-        return f"{plain}:{message_id.batch_index()}"
-    return plain
+    return MessageId.__str__(message_id)
 
 
 def parse_id(text: str) -> MessageId:
@@ -32,8 +26,8 @@ def parse_id(text: str) -> MessageId:
     match = _ID.fullmatch(text)
     if match is None:
         raise ConfigurationError(
-            f"{text[:100]!r} is not the id of a letter: write ledger:entry:partition, with :index "
-            "after it for a message of a batch, as the listing shows"
+            f"{text[:100]!r} is not a message id: write ledger:entry:partition, with :index after "
+            "it for a message of a batch, such as 4612:0:-1"
         )
     parts: Mapping[str, Any] = match.groupdict()
     partition = int(parts["p"] or -1)

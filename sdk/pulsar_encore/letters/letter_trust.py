@@ -21,8 +21,10 @@ def is_letter(
     (`from_retry_topic`), and for messages that a replay sent back to their topic. It does not hold
     where a publisher copied properties from another message.
     """
+    if from_retry_topic:
+        return True
     topic = base_name(topic)
-    if from_retry_topic or topic.endswith(f"-{subscription}-RETRY"):
+    if topic.endswith(f"-{subscription}-RETRY"):
         return True
     real_topic = properties.get(REAL_TOPIC, "")
     return (

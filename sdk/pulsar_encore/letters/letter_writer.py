@@ -53,13 +53,15 @@ def retry_letter(
     evidence: Evidence | None = None,
     custom: Mapping[str, str] | None = None,
     from_retry_topic: bool = False,
+    found: Mapping[str, str] | None = None,
 ) -> OutgoingMessage:
     """Return the letter that `reconsume_later` sends to the retry letter topic.
 
-    `custom` are properties from the application (`properties.checked_properties`).
+    `custom` are properties from the application (`properties.checked_properties`), `found` those of
+    the original if the caller has read them.
     """
     properties = _reconsumed(
-        original, author, attempt, delay_ms, wall_now, custom, from_retry_topic
+        original, author, attempt, delay_ms, wall_now, custom, from_retry_topic, found
     )
     if evidence is not None:
         _replace_failure(properties, evidence)
@@ -76,13 +78,14 @@ def dead_letter_by_reconsume(
     evidence: Evidence | None = None,
     custom: Mapping[str, str] | None = None,
     from_retry_topic: bool = False,
+    found: Mapping[str, str] | None = None,
 ) -> OutgoingMessage:
     """Return the letter that `reconsume_later` sends to the dead letter topic after the last retry.
 
-    It is delivered at once.
+    It is delivered at once. `custom` and `found` are as for `retry_letter`.
     """
     properties = _reconsumed(
-        original, author, attempt, delay_ms, wall_now, custom, from_retry_topic
+        original, author, attempt, delay_ms, wall_now, custom, from_retry_topic, found
     )
     _add_end(properties, author, evidence, "reconsume_later", attempt, wall_now)
     return _copy(original, properties, author.refuse_byte_keys)
@@ -172,10 +175,11 @@ def letter_properties(
             kept. From any other message only the marks of replays are kept, which show that it is a
             copy.
     """
-    if letter:
-        properties = {k: v for k, v in original.items() if k not in names.PARKED}
+    dropped = names.PARKED if letter else _LETTERS_OWN
+    if dropped.isdisjoint(original):  # nearly always
+        properties = dict(original)
     else:
-        properties = {k: v for k, v in original.items() if k not in _LETTERS_OWN}
+        properties = {k: v for k, v in original.items() if k not in dropped}
     origin = properties.get(names.ORIGIN_MESSAGE_ID)
     if origin is None:
         origin = properties[names.ORIGIN_MESSAGE_ID] = id_text(message_id)
@@ -189,11 +193,13 @@ def _kept(
     original: OriginalMessage,
     author: LetterAuthor,
     from_retry_topic: bool,
+    found: Mapping[str, str] | None = None,
     *,
     with_partition: bool = False,
 ) -> dict[str, str]:
     """Return the properties to keep. As in Java, a letter by nack names the partition."""
-    found = original.properties()
+    if found is None:
+        found = original.properties()
     topic, subscription = original.topic_name(), author.subscription
     return letter_properties(
         found,
@@ -212,8 +218,9 @@ def _reconsumed(
     wall_now: int,
     custom: Mapping[str, str] | None,
     from_retry_topic: bool,
+    found: Mapping[str, str] | None,
 ) -> dict[str, str]:
-    properties = _kept(original, author, from_retry_topic)
+    properties = _kept(original, author, from_retry_topic, found)
     if custom:
         properties.update(custom)
     properties[names.RECONSUME_TIMES] = str(attempt)

@@ -38,10 +38,17 @@ def _count(text: str) -> int:
 
 
 def reconsume_attempt(
-    original: OriginalMessage, subscription: str, *, from_retry_topic: bool = False
+    original: OriginalMessage,
+    subscription: str,
+    *,
+    from_retry_topic: bool = False,
+    found: Mapping[str, str] | None = None,
 ) -> int:
-    """Return the number of this delivery attempt on the reconsume path, 1 for the first."""
-    properties = original.properties()
+    """Return the number of this delivery attempt on the reconsume path, 1 for the first.
+
+    `found` are the properties of the original, if the caller has read them.
+    """
+    properties = original.properties() if found is None else found
     times = reconsume_times(properties)
     if not times:
         return 1

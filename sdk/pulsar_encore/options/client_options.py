@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ..errors import ConfigurationError
+from .admin_url import check_admin_url
 from .checks import check_booleans, integer, optional_text, readable_file, seconds
 
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
@@ -44,6 +45,7 @@ class ClientOptions:
     recreate_after: float | timedelta = DEFAULT_RECREATE_AFTER_S
     max_partitions: int = 100_000
     max_uncompressed_size: int = 256 * 1024 * 1024
+    admin_url: str | None = None
 
     def __post_init__(self) -> None:
         self._check_url()
@@ -63,6 +65,8 @@ class ClientOptions:
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
         self._to_seconds("partitions_update_interval", low=0.1)
         check_booleans(self)
+        if self.admin_url is not None:
+            object.__setattr__(self, "admin_url", check_admin_url(self.admin_url))
         for name in ("log_conf_file_path", "listener_name"):
             optional_text(getattr(self, name), name)
         # The C++ client would report a missing file as an authentication error.

@@ -7,19 +7,16 @@ was read to its end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from ..admin import ConsumerStats, WebService
 from ..deadletters.printable_text import printable
-from ..errors import ConfigurationError, TransportError
+from ..errors import ConfigurationError
 from ..options import ClientOptions
-from ..transport.native.connection.pool import ConnectionPool
-from ..transport.native.lookup.http_lookup import HttpLookup, path_of
-from ..transport.native.service_options import of_options
+from ..options.admin_url import check_admin_url
 from .batch_plan import LedgerSize
 from .connection_options import ConnectionOptions, in_options
 from .offsets import Position
-from .option_parsers import web_address
 
 _MAX_LEDGERS: Final = 1_000_000
 _MAX_NAME: Final = 100
@@ -40,85 +37,48 @@ class Admin:
     """The web service of one cluster. Belongs to the event loop that creates it."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
-        url = web_address(connection.admin_url or "", "admin.url")
+        url = check_admin_url(connection.admin_url or "", "admin.url")
         keywords = connection.keywords()
         keywords.pop("transport", None)
         try:
-            clusters, settings = of_options(ClientOptions(service_url=url.rstrip("/"), **keywords))
+            options = ClientOptions(service_url=url, **keywords)
+            self._web = WebService(options, url, option="admin.url")
         except ConfigurationError as error:
             raise in_options(error, "admin.url") from error
-        self._pool = ConnectionPool(clusters.initial_service(), settings, Random())
-        self._web = HttpLookup(self._pool)
         self._closed: dict[int, int] = {}  # entries of closed ledgers, by ledger id
 
     async def ledgers(self, topic: str) -> TopicLedgers:
-        answer = await self._web.get(
-            f"/admin/v2/{path_of(topic)}/internalStats", {}, f"admin.url: ledgers of {topic}"
-        )
-        try:
-            found = _parse(answer)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise TransportError(
-                f"ledgers of {topic}: the answer of the web service cannot be parsed"
-            ) from error
+        found = await self._web.internal_stats(topic)
         for each in found.ledgers:
             if each.closed and len(self._closed) < _MAX_LEDGERS:
                 self._closed[each.id] = each.entries
-        return found
+        return TopicLedgers(
+            tuple(
+                LedgerSize(each.id, each.entries, each.size, each.closed) for each in found.ledgers
+            ),
+            Position(*found.last),
+            {
+                name: None if each.acked_through is None else Position(*each.acked_through)
+                for name, each in found.cursors.items()
+            },
+        )
 
     async def holders(self, topic: str, subscription: str) -> list[str]:
         """Describe the consumers of a subscription: name, address and time of the connection."""
-        answer = await self._web.get(
-            f"/admin/v2/{path_of(topic)}/stats", {}, f"admin.url: consumers of {topic}"
-        )
-        found = answer.get("subscriptions") if isinstance(answer, Mapping) else None
-        subscription_stats = found.get(subscription) if isinstance(found, Mapping) else None
-        consumers = (
-            subscription_stats.get("consumers") if isinstance(subscription_stats, Mapping) else None
-        )
-        return [
-            _holder(each)
-            for each in (consumers if isinstance(consumers, list) else ())
-            if isinstance(each, Mapping)
-        ]
+        found = (await self._web.stats(topic, precise=False)).subscriptions.get(subscription)
+        return [] if found is None else [_holder(each) for each in found.consumers]
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._web.close()
 
     def entries_of(self, ledger: int) -> int | None:
         """Return the entries of a closed ledger, even if it was deleted; None if unknown."""
         return self._closed.get(ledger)
 
 
-def _holder(consumer: Mapping[str, Any]) -> str:
-    name = printable(str(consumer.get("consumerName", "")), _MAX_NAME)
-    address = printable(str(consumer.get("address", "")).lstrip("/"), _MAX_NAME)
-    since = printable(str(consumer.get("connectedSince", "")), _MAX_NAME)
+def _holder(consumer: ConsumerStats) -> str:
+    name = printable(consumer.name, _MAX_NAME)
+    address = printable(consumer.address, _MAX_NAME)
+    since = printable(consumer.connected_since, _MAX_NAME)
     text = f"the consumer {name!r}"
     return text + (f" at {address}" if address else "") + (f" since {since}" if since else "")
-
-
-def _parse(answer: Mapping[str, Any]) -> TopicLedgers:
-    listed = [
-        (int(each["ledgerId"]), int(each.get("entries", 0)), int(each.get("size", 0)))
-        for each in answer["ledgers"]
-    ]
-    ledgers = []
-    for at, (number, entries, size) in enumerate(sorted(listed)):
-        closed = at < len(listed) - 1
-        if not closed:  # the list has 0 for the open ledger
-            entries = max(entries, int(answer.get("currentLedgerEntries", 0)))
-            size = max(size, int(answer.get("currentLedgerSize", 0)))
-        ledgers.append(LedgerSize(number, entries, size, closed))
-    ledger, _, entry = str(answer["lastConfirmedEntry"]).partition(":")
-    last = Position(int(ledger), int(entry))
-    subscriptions = {name: _acked(each) for name, each in answer.get("cursors", {}).items()}
-    return TopicLedgers(tuple(ledgers), last, subscriptions)
-
-
-def _acked(cursor: Any) -> Position | None:
-    try:
-        ledger, entry = map(int, cursor["markDeletePosition"].split(":"))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-    return Position(ledger, entry)

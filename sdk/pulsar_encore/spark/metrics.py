@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
@@ -31,6 +31,9 @@ from .offsets import Position, read_offset
 from .runtime import runtime
 from .source_columns import VALUE
 from .source_options import ReadOptions, read_options
+
+if TYPE_CHECKING:
+    from .metric_text import MetricValues
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
@@ -355,60 +358,22 @@ def _is_late(start: Position, cursor: Position | None) -> bool:
     return min(acked) >= 0 and cursor is not None and cursor.entry_key < acked
 
 
-_GAUGES: Final = {
-    "batch": "Number of the last batch.",
-    "lag_s": "Age of the newest message of the last batch when that began, in s.",
-    "longest_lag_s": "Age of the oldest message of the last batch when that began, in s.",
-}
-_COUNTERS: Final = {
-    "rows": "Messages read.",
-    "bytes": "Bytes of their values.",
-    "redelivered": "Messages that had been delivered before.",
-    "dead_letters": "Messages of dead-letter topics.",
-    "commit_errors": "Times that a subscription was behind the checkpoint.",
-    "ask_errors": "Times that the web service could not be asked.",
-}
-_TOPIC_GAUGES: Final = {
-    "entries": "Entries stored and not read.",
-    "bytes": "Bytes stored and not read.",
-}
-_PREFIX: Final = "pulsar_encore_spark_"
-_NAMES: Final = {"lag_s": "lag_seconds", "longest_lag_s": "longest_lag_seconds"}
-
-
 def prometheus_text(queries: Iterable[QueryMetrics]) -> str:
-    """Return metrics of queries in Prometheus's exposition format, without those that are None."""
+    """Return metrics of queries in Prometheus's exposition format, without those that are None.
+
+    Raises:
+        ConfigurationError: if prometheus-client is missing.
+    """
+    from .metric_text import BY_QUERY, BY_TOPIC, text_of  # lazy: only here is the library needed
+
     listed = sorted(queries, key=lambda each: each.query)
-    lines: list[str] = []
-
-    def add(
-        name: str, kind: str, help_text: str, samples: Iterable[tuple[dict[str, str], Any]]
-    ) -> None:
-        found = [(labels, value) for labels, value in samples if value is not None]
-        if found:
-            lines.append(f"# HELP {_PREFIX}{name} {help_text}")
-            lines.append(f"# TYPE {_PREFIX}{name} {kind}")
-            lines.extend(f"{_PREFIX}{name}{{{_labels(each)}}} {value}" for each, value in found)
-
-    for key, help_text in _GAUGES.items():
-        samples = [({"query": each.query}, getattr(each, key)) for each in listed]
-        add(_NAMES.get(key, key), "gauge", help_text, samples)
-    for key, help_text in _COUNTERS.items():
-        samples = [({"query": each.query}, getattr(each, key)) for each in listed]
-        add(f"{key}_total", "counter", help_text, samples)
-    for key, help_text in _TOPIC_GAUGES.items():
-        samples = [
-            ({"query": each.query, "topic": topic}, getattr(each.backlog[topic], key))
+    values: MetricValues = {}
+    for name, instrument in BY_QUERY.items():
+        values[instrument] = [((each.query,), getattr(each, name)) for each in listed]
+    for name, instrument in BY_TOPIC.items():
+        values[instrument] = [
+            ((each.query, topic), getattr(each.backlog[topic], name))
             for each in listed
             for topic in sorted(each.backlog)
         ]
-        add(f"backlog_{key}", "gauge", help_text, samples)
-    return "\n".join(lines) + "\n" if lines else ""
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_quoted(value)}"' for name, value in labels.items())
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return text_of(values)

@@ -77,6 +77,8 @@ class Runtime:
                 pass  # the brokers notice the closed connections
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self.loop.close()
 
 
 _runtimes: dict[int, Runtime] = {}
@@ -92,8 +94,15 @@ def runtime() -> Runtime:
             if found is None:
                 _runtimes.clear()  # the parent's runtime, whose threads do not exist here
                 found = _runtimes[pid] = Runtime()
-                at_exit(found.stop)
     return found
+
+
+@at_exit
+def end_runtime() -> None:
+    """Stop the runtime of this process, if there is one. Its next use makes another."""
+    found = _runtimes.pop(os.getpid(), None)
+    if found is not None:
+        found.stop()
 
 
 def _in_child() -> None:

@@ -48,6 +48,7 @@ class Capabilities:
         initial_subscriptions: A producer can name a subscription that the broker creates with it.
         queue_per_topic: Messages of one topic that are not taken do not hold up another topic.
         active_changes: The transport reports the active consumer of a Failover topic.
+        all_topics: `topic_numbers` has each topic of a pattern before its first message.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Capabilities:
     initial_subscriptions: bool = True
     queue_per_topic: bool = True
     active_changes: bool = True
+    all_topics: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -97,10 +99,15 @@ class PlainDeliveries:
 
     __slots__ = ("messages", "positions", "topic_number")
 
-    def __init__(self, topic_number: int) -> None:
+    def __init__(
+        self,
+        topic_number: int,
+        positions: Sequence[tuple[int, int]],
+        messages: Sequence[RawMessage],
+    ) -> None:
         self.topic_number: int = topic_number
-        self.positions: list[tuple[int, int]] = []
-        self.messages: list[RawMessage] = []
+        self.positions: Sequence[tuple[int, int]] = positions
+        self.messages: Sequence[RawMessage] = messages
 
     def each_delivery(self, start: int = 0) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message, beginning with the one at `start`."""
@@ -280,6 +287,18 @@ class DeliveryListener(Protocol):
         """
 
 
+class TopicEnds(NamedTuple):
+    """The end of a topic for one subscription.
+
+    Attributes:
+        last: The last stored message; ledger and entry are -1 if there is none.
+        acked: The last entry up to which everything is acked; None if unknown.
+    """
+
+    last: MessageId
+    acked: MessageId | None
+
+
 class TransportConsumer(Protocol):
     """One subscription. Methods without `async` do not block and may be called from any task."""
 
@@ -357,6 +376,9 @@ class TransportConsumer(Protocol):
         """
 
     async def last_message_id(self) -> MessageId: ...
+    async def ends_of(self, topic_number: int) -> TopicEnds | None:
+        """Return the end of a topic and of the acks in it; None if the transport cannot tell."""
+
     async def acked_position(self) -> MessageId | None:
         """Return the last message up to which everything is acked, for a consumer of one topic.
 

@@ -21,6 +21,7 @@ from .interface import (
     PlainDeliveries,
     RetryNotice,
     SkippedEntry,
+    TopicEnds,
     TransportConsumer,
 )
 
@@ -216,6 +217,10 @@ class MergedConsumer:
 
     async def last_message_id(self) -> MessageId:
         return await self._parts[0].last_message_id()
+
+    async def ends_of(self, topic_number: int) -> TopicEnds | None:
+        part, number = self._part(topic_number)
+        return await part.ends_of(number)
 
     async def acked_position(self) -> MessageId | None:
         return await self._parts[0].acked_position()

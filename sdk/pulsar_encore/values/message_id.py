@@ -200,10 +200,17 @@ class MessageId:
         return (MessageId.deserialize, (self.serialize(), self._topic))
 
     def __str__(self) -> str:
-        return f"({self._ledger},{self._entry},{self._partition},{self._batch_index})"
+        """Return `L:E:P`, `L:E:P:I` in a batch, `first;last` for chunks, as Java's client does."""
+        plain = f"{self._ledger}:{self._entry}:{self._partition}"
+        first = self._first_chunk
+        if first is not None:
+            return f"{first.ledger_id()}:{first.entry_id()}:{first.partition()};{plain}"
+        if self._batch_index >= 0 and self._batch_size != 1:  # a batch of one is no batch
+            return f"{plain}:{self._batch_index}"
+        return plain
 
     def __repr__(self) -> str:
-        return f"MessageId{self}"
+        return f"MessageId({self})"
 
     def _identity(self) -> tuple[int, int, int, int]:
         return (self._ledger, self._entry, self._partition, self._batch_index)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 
 from ..errors import SchemaVersionError
 from ..eventloop.alarm import now_ms
+from ..eventloop.awaitables import raise_failure
 from ..message import Message, has_siblings, set_handler_context
 from ..values.message_id import MessageId
 from .batch_core import BatchCore, ListJob, MessageList
@@ -104,6 +105,8 @@ class BatchSession(Session):
         if self.stopping.is_set():
             return None
         now = now_ms(self._loop)
+        if self._has_pauses:
+            self._give_back_paused(now)
         messages = self._lists.start_list(now)
         if self._has_early_verdicts or messages is not None:
             self._alarm.at(self.core.next_wake_ms(now))
@@ -113,6 +116,8 @@ class BatchSession(Session):
         return messages
 
     async def _handle_list(self, messages: MessageList) -> None:
+        if self._calls is not None:
+            self._calls.started(messages, tuple(job.message for job in messages.jobs))
         if self._writes_attempts:
             for job in messages.jobs:
                 self._begin_attempt(job)
@@ -169,6 +174,10 @@ class BatchSession(Session):
             return [job for job in messages.passed if job not in errors]
         return list(takewhile(lambda job: job not in errors, messages.passed))
 
+    def _started_s(self) -> dict[Job, float]:
+        calls = self.slots.running().items()
+        return {job: started_s for call, started_s in calls for job in call.jobs}
+
     def extend(self, job: Job, seconds: float) -> None:
         assert isinstance(job, ListJob)
         if job.running_in is None or not self.slots.extend(job.running_in, seconds):
@@ -181,24 +190,33 @@ class BatchSession(Session):
         if type(result) is Cancelled and self._is_deferred(result, finish):
             return
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
+        calls = self._calls
         if outcome is None:
+            if calls is not None:
+                calls.drained(messages)
             return  # the drain gives the messages back
         if self.stopping.is_set() and messages.errors and type(result) is Returned:
             self._finish_in_drain(messages)
+            if calls is not None:
+                calls.drained(messages, next(iter(messages.errors.values())))
             return
         if self.stopping.is_set() and type(outcome) is Failed:
             self._note_failure_in_drain(messages, outcome.error)
+            if calls is not None:
+                calls.drained(messages, outcome.error)
             return
         now = now_ms(self._loop)
         error = outcome.error if type(outcome) is Failed else None
         is_lost = type(outcome) is Lost
         has_failed = error is not None or bool(messages.errors)
         by_verb = set[ListJob]()  # nacked or rejected by the handler
+        settled = 0  # by the handler
         for job in messages.jobs:
             verdict = self._verdicts.pop(job, None)
             if job.state not in (GONE, LOST_STATE) and not self.consumer.holds(job.message):
                 # The handler has settled the message, or another consumer has it now.
                 self.core.remove(job)
+                settled += 1
                 if verdict is not None:
                     self._count_verdict(verdict)
                     by_verb.add(job)
@@ -224,7 +242,15 @@ class BatchSession(Session):
             is_logged = is_logged or is_shared
             if type(action) is Nack and job.is_alone:
                 self._remember(job)
+            if calls is not None:
+                calls.note_action(messages, action, now)
             self._act(job, action)
+        if calls is not None:
+            first = error or next(
+                iter([*messages.errors.values(), *messages.rejected.values()]), None
+            )
+            has_failed = has_failed or bool(by_verb)
+            calls.list_decided(messages, first, settled, failed=has_failed, lost=is_lost)
         if not self._room.is_set() and self.core.demand() > 0:
             self._room.set()
         self._alarm.at(self.core.next_wake_ms(now))
@@ -239,16 +265,27 @@ class BatchSession(Session):
             attempt -= action.counted  # the core has counted already
         if isinstance(action, Hold | Nack | RetryLetter) and not is_logged:
             delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
-            self._failures.retried(job.message, attempt, action.error, delay_ms, now)
+            self._failures.retried(
+                job.message,
+                attempt,
+                action.error,
+                delay_ms,
+                now,
+                breaker_stays_open=self._limit_log.breaker_stays_open(self.core),
+            )
         if self.on_outcome is not None:
             self.on_outcome(outcome_of(job.message, attempt, action, error, (), now))
 
     def _finish_in_drain(self, messages: MessageList) -> None:
-        """Ack what a handler processed. The drain gives the failed messages back."""
+        """Ack what a handler processed. The drain gives the other messages back."""
         for job in self._processed(messages):
             if self.consumer.holds(job.message):
+                try:
+                    raise_failure(self.consumer.acknowledge(job.message))
+                except Exception as error:
+                    self._log.error("worker %s: %r is not settled: %s", self._name, job, error)
+                    return  # with an order, the messages behind it come again after it
                 self._succeeded += 1
-                self.consumer.acknowledge(job.message)
             self.core.remove(job)
 
     def _remember(self, job: ListJob) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,26 +23,21 @@ from .handler_call import HandlerCall
 from .outbox import PublishTo
 from .retry_policy import RetryPolicy
 from .scheduler import Order
-from .subscribe_options import SubscribeOptions
+from .subscribe_options import SubscribeOptions, explains_misplaced_options
 from .worker import Worker
 from .worker_options import DEFAULT_MAX_BYTES
 from .worker_session import Session
 
 if TYPE_CHECKING:
+    from ..client import Client
     from ..codecs.codec import Codec
-from ..client import Client
 
 
 class _ListHandlerCall(HandlerCall):
     """Calls the handler of a `BatchWorker`, also for a list of one message."""
 
-    def call(
+    async def call(
         self, value: Any, message: Message, emit: Callable[[Any], None] | None = None
-    ) -> Awaitable[Any]:
-        return self._call_list(value, message, emit)
-
-    async def _call_list(
-        self, value: Any, message: Message, emit: Callable[[Any], None] | None
     ) -> Any:
         try:
             return await self.call_list([value], [message], emit)
@@ -114,6 +109,7 @@ class BatchWorker(Worker[T]):
     _session_type: ClassVar[type[Session]] = BatchSession
     _handler_type: ClassVar[type[HandlerCall]] = _ListHandlerCall
 
+    @explains_misplaced_options
     def __init__(
         self,
         client: Client,

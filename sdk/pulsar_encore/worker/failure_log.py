@@ -30,13 +30,35 @@ class FailureLog:
         self._has_logged_long_wait = False
 
     def retried(
-        self, message: Message, attempt: int, error: BaseException, delay_ms: int, now_ms: int
+        self,
+        message: Message,
+        attempt: int,
+        error: BaseException,
+        delay_ms: int,
+        now_ms: int,
+        *,
+        breaker_stays_open: bool,
     ) -> None:
-        """Log a failed attempt at WARNING. A handler's `Retry` is no failure, and is not logged."""
+        """Log a failed attempt at WARNING. A handler's `Retry` is no failure, and is not logged.
+
+        While the breaker stays open, the line has neither a traceback nor the time of the next
+        attempt: the failure that opened it was logged with its traceback, and the breaker decides.
+        """
         if isinstance(error, Retry) and not isinstance(error, NoSchema):
             return
         left_out = self._count((type(error), _raised_in(error)), now_ms)
         if left_out is None:
+            return
+        more = _more(left_out, "failures")
+        if breaker_stays_open:
+            self._log.warning(
+                "worker %s: attempt %d at %r failed, and the breaker stays open%s: %r",
+                self._worker,
+                attempt,
+                message,
+                more,
+                error,
+            )
             return
         self._log.warning(
             "worker %s: attempt %d at %r failed, the next one is in %.1f s%s: %r",
@@ -44,7 +66,7 @@ class FailureLog:
             attempt,
             message,
             delay_ms / 1000,
-            _more(left_out, "failures"),
+            more,
             error,
             exc_info=error,
         )

@@ -81,6 +81,12 @@ class HandlerContext:
         self._server.extend(self._job, seconds(length, "seconds", high=_MOST_S))
 
     def detach(self, lease: float | timedelta = 3600) -> DetachedMessage:
+        if self._server.order is not Order.NONE:
+            raise ConfigurationError(
+                'detach needs order="none": with an order, the next message of the key or '
+                "partition has to wait for this one. Keep the handler running, and give it more "
+                "time with msg.extend(seconds)"
+            )
         return self._server.detach(self._job, seconds(lease, "lease", high=_MOST_S))
 
     def publish(

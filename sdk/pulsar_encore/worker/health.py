@@ -23,8 +23,10 @@ class Health:
     """The state of a worker at one moment.
 
     Attributes:
-        ready: True if the worker takes messages.
-        reasons: Why it is not ready, as sentences; empty if it is ready.
+        ready: False while the worker starts or drains, after its end, while the reject limit is
+            reached, and while it can take no more messages. A lost connection, an open breaker and
+            `pause` leave it ready: a probe that fails for them stops a rollout in an outage.
+        reasons: Why it is not ready, or what holds it up although it is ready, as sentences.
         state: "starting", "running", "paused", "draining", "ended" or "failed".
         connected: True if the consumer is connected to its broker.
         running: Number of handlers that run now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from .worker_core import WorkerCore
@@ -13,14 +14,28 @@ _NAMES: Final = {"breaker": "outage", "rejections": "series of rejections"}
 class LimitLog:
     """Logs when the breaker opens or closes, and when the reject limit is reached or left.
 
+    Args:
+        breaker_changed: Called with True and the last error when the breaker opens, and with False
+            when it closes.
+
     Attributes:
         in_force: The limits that let the worker start trials only.
     """
 
-    def __init__(self, worker: str, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        worker: str,
+        logger: logging.Logger,
+        breaker_changed: Callable[[bool, BaseException | None], None] | None = None,
+    ) -> None:
+        self._breaker_changed = breaker_changed
         self._worker = worker
         self._log = logger
         self.in_force: set[str] = set()
+
+    def breaker_stays_open(self, core: WorkerCore) -> bool:
+        """Return True if the breaker is open, and was open at the last `note`."""
+        return core.is_breaker_open and "breaker" in self.in_force
 
     def note(self, core: WorkerCore) -> None:
         """Log what has changed since the last call."""
@@ -34,6 +49,8 @@ class LimitLog:
         began, ended = limits - self.in_force, self.in_force - limits
         self.in_force = limits
         snapshot = core.snapshot()
+        if self._breaker_changed is not None and "breaker" in began | ended:
+            self._breaker_changed("breaker" in began, snapshot.breaker_error)
         if "breaker" in began:
             self._log.warning(
                 "worker %s: the breaker is open and only probes start: %r",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,8 +93,8 @@ class Outbox:
         self._client = client
         self._schemas = {} if publish is None else {full_name(publish.topic): publish.schema}
         self._producers: dict[str, asyncio.Task[Producer]] = {}
-        self._replaced: set[asyncio.Task[None]] = set()
         self._closing: set[Producer] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self.published: int = 0
 
@@ -142,10 +142,14 @@ class Outbox:
 
     def _replace(self, topic: str, creating: asyncio.Task[Producer], error: BaseException) -> None:
         """Let the next message create a producer, if there is none or this one may have ended."""
+        if self._is_closed:
+            return  # the close has failed a message in flight
         if creating.cancelled() or creating.exception() is not None:
             del self._producers[topic]
         elif isinstance(error, PulsarException) and error.result not in MESSAGE_RESULTS:
-            self._producers[topic] = asyncio.ensure_future(self._renew(topic, creating.result()))
+            earlier = creating.result()
+            self._closing.add(earlier)  # the outbox may be closed before the replacement is made
+            self._producers[topic] = asyncio.ensure_future(self._renew(topic, earlier))
 
     async def _renew(self, topic: str, earlier: Producer) -> Producer:
         """Return a new producer, or the earlier one if none can be created.
@@ -156,18 +160,10 @@ class Outbox:
         try:
             producer = await self._create(topic)
         except EncoreError:
+            self._closing.discard(earlier)
             return earlier
-        except BaseException:  # `close` cancels it
-            self._retire(earlier)
-            raise
-        self._retire(earlier)
+        self._in_background(self._close_later(earlier))
         return producer
-
-    def _retire(self, producer: Producer) -> None:
-        self._closing.add(producer)
-        closing = asyncio.ensure_future(self._close_later(producer))
-        self._replaced.add(closing)
-        closing.add_done_callback(self._replaced.discard)
 
     async def _close_later(self, producer: Producer) -> None:
         """Close a producer after the messages of other handlers: one partition may have ended."""
@@ -180,12 +176,17 @@ class Outbox:
             await producer.close()
         self._closing.discard(producer)
 
+    def _in_background(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     async def close(self) -> None:
         creating = list(self._producers.values())
         self._end()
         await asyncio.gather(*creating, return_exceptions=True)
         made = self._end()
-        await asyncio.gather(*map(self._close, made), *self._replaced, return_exceptions=True)
+        await asyncio.gather(*map(self._close, made), *self._background, return_exceptions=True)
 
     def _end(self) -> set[Producer]:
         """Create no more producers, and return those that have to be closed."""
@@ -200,7 +201,5 @@ class Outbox:
     def close_soon(self) -> None:
         """Close the producers in the background. The client does not wait for them."""
         for each in self._end():
-            closing = seen(asyncio.ensure_future(each.close()))
-            self._replaced.add(closing)
-            closing.add_done_callback(self._replaced.discard)
+            self._in_background(self._close(each))
             each.abandon()

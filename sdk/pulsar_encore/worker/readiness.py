@@ -15,23 +15,22 @@ def health_of(
     state: str,
     *,
     connected: bool,
+    has_paused_topics: bool,
     stuck: int,
     abandoned: int,
     long_handlers: tuple[LongHandler, ...],
 ) -> Health:
-    """Return the health of a worker with a consumer.
+    """Return the health of a worker with a consumer. Its first reasons are those of `ready`.
 
     Args:
         stuck: Number of slots whose handler ignores its cancellation.
         abandoned: Number of handlers that were left behind.
     """
-    reasons = _reasons(snapshot)
-    if state != "running":
+    reasons = _stops(snapshot)
+    if state not in ("running", "paused"):
         reasons.append(f"the worker is {state}")
     if stuck >= options.concurrency:
         reasons.append("each slot has a handler that ignores its cancellation")
-    if not connected:
-        reasons.append("the consumer is not connected to its broker")
     held_keys: tuple[str, ...] = ()
     is_full = snapshot.bytes >= options.max_bytes
     has_work = snapshot.ready or snapshot.running or snapshot.settling
@@ -44,7 +43,7 @@ def health_of(
         )
     return Health(
         ready=not reasons,
-        reasons=tuple(reasons),
+        reasons=(*reasons, *_remarks(snapshot, state, connected, has_paused_topics)),
         state=state,
         connected=connected,
         running=snapshot.running,
@@ -56,13 +55,32 @@ def health_of(
     )
 
 
-def _reasons(snapshot: CoreSnapshot) -> list[str]:
-    reasons = []
+def _remarks(
+    snapshot: CoreSnapshot, state: str, connected: bool, has_paused_topics: bool
+) -> list[str]:
+    """Return the reasons that leave a worker ready.
+
+    Every process has them in an outage of the broker or of a dependency. If they made a worker
+    unready, a rollout that could end the outage would stop, because no new process is ready.
+    """
+    remarks = []
     if snapshot.is_breaker_open:
-        reasons.append(f"the breaker is open: {snapshot.breaker_error!r}")
+        remarks.append(f"the breaker is open: {_shown(snapshot.breaker_error)}")
+    if state == "paused":
+        remarks.append("the worker is paused")
+    elif has_paused_topics:
+        remarks.append("a topic is paused")
+    if not connected:
+        remarks.append("the consumer is not connected to its broker")
+    return remarks
+
+
+def _stops(snapshot: CoreSnapshot) -> list[str]:
+    reasons = []
     if snapshot.is_reject_limit_reached:
         reasons.append(
-            f"{snapshot.rejects_in_row} messages in a row were rejected: {snapshot.reject_error!r}"
+            f"{snapshot.rejects_in_row} messages in a row were rejected: "
+            f"{_shown(snapshot.reject_error)}"
         )
     if snapshot.unsettled:
         reasons.append(
@@ -70,6 +88,17 @@ def _reasons(snapshot: CoreSnapshot) -> list[str]:
             "written"
         )
     return reasons
+
+
+def _shown(error: BaseException | None) -> str:
+    """Return `repr(error)`, which is code of the application and may raise.
+
+    A probe would fail with it, and an orchestrator would restart a process that works.
+    """
+    try:
+        return repr(error)
+    except Exception:
+        return type(error).__name__
 
 
 def _key_text(group: Any) -> str:

@@ -328,7 +328,9 @@ class Scheduler:
                 topics.move_to_end(job.topic)
             else:
                 del topics[job.topic]
-        self._take_ready(job)
+        self._ready[job.priority].take(job)
+        if not job.called:
+            self.unstarted -= 1
 
     def wait(self, job: Job, due_ms: int) -> None:
         """Let a job that failed wait for its due time, as the head of its group."""
@@ -411,11 +413,6 @@ class Scheduler:
             self._enqueue_by_topic(job)
         if not job.called:
             self.unstarted += 1
-
-    def _take_ready(self, job: Job) -> None:
-        self._ready[job.priority].take(job)
-        if not job.called:
-            self.unstarted -= 1
 
     def _dequeue(self, job: Job) -> None:
         self._ready[job.priority].discard(job)

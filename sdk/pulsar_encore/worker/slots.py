@@ -359,7 +359,7 @@ class Slots(Generic[J]):
     async def join(self, deadline: float) -> bool:
         """Wait until no handler runs, up to `deadline` on the loop's clock.
 
-        Call `stop` before, because free slots start new jobs otherwise.
+        Free slots start new jobs meanwhile, unless `stop` was called.
 
         Returns:
             True if no handler runs.

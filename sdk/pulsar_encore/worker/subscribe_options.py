@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, TypedDict, TypeVar, Unpack
 
 from ..consumer.events import ConsumerEvent
 from ..errors import ConfigurationError
 from ..options import ConsumerCryptoFailureAction, RegexSubscriptionMode, SpillingNackIndex
+
+P = ParamSpec("P")
+S = TypeVar("S")
 
 
 class SubscribeKeywords(TypedDict, total=False):
@@ -90,3 +94,29 @@ class SubscribeOptions:
 
     def __repr__(self) -> str:
         return f"SubscribeOptions({', '.join(f'{k}={v!r}' for k, v in self.keywords.items())})"
+
+
+def explains_misplaced_options(
+    init: Callable[Concatenate[S, P], None],
+) -> Callable[Concatenate[S, P], None]:
+    """Decorate the `__init__` of a worker, to name the right place of an option of `subscribe`.
+
+    Python's TypeError would say only that the keyword is unexpected.
+    """
+    parameters = frozenset(init.__kwdefaults__ or ())
+
+    @functools.wraps(init)
+    def checked(self: S, /, *args: P.args, **keywords: P.kwargs) -> None:
+        for name in keywords:
+            if name in parameters:
+                continue
+            if name in _OWNED:
+                raise ConfigurationError(f"a worker sets {name} itself: {_OWNED[name]}")
+            if name in SubscribeKeywords.__annotations__:
+                raise ConfigurationError(
+                    f"{name} is an option of the subscription: give a worker "
+                    f"`options=SubscribeOptions({name}=...)`"
+                )
+        init(self, *args, **keywords)
+
+    return checked

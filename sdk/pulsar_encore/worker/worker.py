@@ -11,12 +11,14 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
-from ..client import logger_of, transport_of
+from ..client import logger_of, observers_of, transport_of
 from ..codecs.codec import Codec
 from ..consumer.events import BecameActive, BecameInactive, ConsumerEvent, Disconnected, Failed
 from ..errors import ConfigurationError
 from ..message import Message
 from ..options import InitialPosition, RocksState
+from ..options.checks import topic_name
+from ..values.topic_names import full_name
 from ..values.type_variables import T
 from .breaker import Breaker
 from .drain_deadline import DrainDeadline
@@ -28,7 +30,8 @@ from .retry_policy import RetryPolicy
 from .scheduler import Order
 from .single_call import call_once
 from .standby import Standby
-from .subscribe_options import SubscribeOptions
+from .start_log import start_log_of
+from .subscribe_options import SubscribeOptions, explains_misplaced_options
 from .worker_options import DEFAULT_MAX_BYTES, WorkerOptions
 from .worker_session import Session
 from .worker_start import wait_until_made
@@ -36,6 +39,7 @@ from .worker_start import wait_until_made
 if TYPE_CHECKING:
     from ..client import Client
     from ..consumer.consumer import Consumer
+    from ..consumer.pending_messages import PendingMessage
 
 
 class Worker(Generic[T]):
@@ -77,8 +81,8 @@ class Worker(Generic[T]):
         name: Name in logs and reports; None for "topics/subscription".
         on_failure: "raise", or "terminate" to also send SIGTERM to this process if the worker
             fails. An ASGI server needs that: it goes on serving after its lifespan task has ended.
-        start_retry: Wait for a broker that is away, and for a subscription that another process
-            still holds. False to fail at once.
+        start_retry: Wait for a broker that is away, for a subscription that another process still
+            holds, and 30 s for a namespace. False to fail at once.
         options: Further options of `Client.subscribe`.
 
     Raises:
@@ -109,6 +113,7 @@ class Worker(Generic[T]):
     _session_type: ClassVar[type[Session]] = Session
     _handler_type: ClassVar[type[HandlerCall]] = HandlerCall
 
+    @explains_misplaced_options
     def __init__(
         self,
         client: Client,
@@ -179,6 +184,8 @@ class Worker(Generic[T]):
         self._state = "new"
         self._error: BaseException | None = None
         self._paused = False
+        # The calls with a topic before the start: True for `pause`, by full name, the latest last.
+        self._early_pauses: dict[str, bool] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_requested = False
         self._deadline: DrainDeadline | None = None
@@ -230,16 +237,26 @@ class Worker(Generic[T]):
         self._state = "starting"
         if self._stop_requested:
             self._begin_stop()
+        self._observe("worker_started")
+        failure: BaseException | None = None
         try:
             await self._serve(deadline)
+            self._state = "ended"
         except BaseException as error:
             self._state = "failed"
             self._error = error
+            failure = None if isinstance(error, asyncio.CancelledError) else error
             raise
         finally:
             self._started.set()
-        self._state = "ended"
+            self._observe("worker_ended", failure)
         return self.report()
+
+    def _observe(self, method: str, *arguments: Any) -> None:
+        """Call a method of the client's observers, if one overrides it."""
+        observers = observers_of(self.client)
+        if observers is not None and (hook := getattr(observers, method)) is not None:
+            hook(self, *arguments)
 
     async def _serve(self, deadline: DrainDeadline) -> None:
         assert self._stopping is not None
@@ -262,6 +279,11 @@ class Worker(Generic[T]):
         try:
             if self._paused:
                 session.core.pause()
+            for topic, is_pause in self._early_pauses.items():
+                if is_pause:
+                    session.pause_topic(topic)
+                else:
+                    session.resume_topic(topic)
             session.start()
             self._state = "running"
             self._started.set()
@@ -270,11 +292,15 @@ class Worker(Generic[T]):
             self._state = "draining"
             self._stopping.set()
             deadline.begin()
+            self._observe("drain_began")
             try:
                 if not _is_cancelled():
                     await session.drain(deadline)
             finally:
-                await session.close(deadline)
+                try:
+                    await session.close(deadline)
+                finally:
+                    self._observe("drain_ended")
 
     async def _subscribe(self, stopping: asyncio.Event) -> Consumer | None:
         options = self._options
@@ -300,8 +326,9 @@ class Worker(Generic[T]):
         if not options.start_retry:
             return await subscribe()
         try:
+            log = start_log_of(self.client)
             return await wait_until_made(
-                subscribe, self.name, stopping, Random(), self._log, self._note_wait
+                subscribe, self.name, stopping, Random(), log, self._note_wait
             )
         except asyncio.CancelledError:
             if made is not None:  # at the same moment
@@ -397,21 +424,63 @@ class Worker(Generic[T]):
         if not self._ended.done():
             self._ended.set_result(None)
 
-    def pause(self) -> None:
-        """Start no further handler until `resume`. Running handlers go on.
+    def pause(self, topic: str | None = None) -> None:
+        """Start no further handler, or none of a topic, until `resume`. Running handlers go on.
 
-        Call it on the event loop of the worker.
+        Call it on the event loop of the worker. Without effect after its end.
+
+        Args:
+            topic: As for `Consumer.pause`. A topic that is paused before the start is checked
+                then.
+
+        Raises:
+            ConfigurationError: if the worker does not read the topic.
         """
+        if topic is not None:
+            if self._session is None:
+                self._note_early_pause(topic, True)
+            elif not self._has_ended():
+                self._session.pause_topic(topic)
+            return
         self._paused = True
         if self._session is not None:
             self._session.core.pause()
 
-    def resume(self) -> None:
-        """Go on after `pause`. Call it on the event loop of the worker."""
+    def resume(self, topic: str | None = None) -> None:
+        """Go on after `pause`. Call it on the worker's event loop. Without effect after its end.
+
+        A topic that was paused by its name goes on after `resume` with this name, and after
+        `resume` without a name, which ends every pause.
+        """
+        if topic is not None:
+            if self._session is None:
+                self._note_early_pause(topic, False)
+            elif not self._has_ended():
+                self._session.resume_topic(topic)
+            return
         self._paused = False
-        if self._session is not None:
+        self._early_pauses.clear()
+        if self._session is not None and not self._has_ended():
             self._session.core.resume()
-            self._session.update()
+            self._session.resume_topic(None)
+
+    def _note_early_pause(self, topic: str, is_pause: bool) -> None:
+        name = full_name(topic_name(topic, "topic"))
+        self._early_pauses.pop(name, None)
+        self._early_pauses[name] = is_pause
+
+    def _has_ended(self) -> bool:
+        return self._state in ("ended", "failed")
+
+    def pending(self, *, limit: int = 500) -> list[PendingMessage]:
+        """Return the messages that were delivered to this worker and are not settled.
+
+        As `Consumer.pending`, with the states "ready", "running", "waiting" (for its next call, at
+        `due`), "blocked" (behind another message of its key or partition) and "settling". `attempt`
+        is the number of the running or the next call. A worker that has not started has no
+        messages.
+        """
+        return [] if self._session is None else self._session.pending(limit)
 
     @property
     def consumer(self) -> Consumer:
@@ -423,6 +492,16 @@ class Worker(Generic[T]):
         if self._session is None:
             raise ConfigurationError(f"worker {self.name} has not started, so it has no consumer")
         return self._session.consumer
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that the worker runs on, or ran on; None before its start."""
+        return self._loop
+
+    @property
+    def state(self) -> str:
+        """One of "new", "starting", "running", "draining", "ended" and "failed"."""
+        return self._state
 
     @property
     def is_reject_limit_reached(self) -> bool:
@@ -508,18 +587,22 @@ class Worker(Generic[T]):
         self.stop()
         cancelled = await self._join_background() or cancelled
         failure = None if self._background.cancelled() else self._background.exception()
-        if cancelled is not None:
-            if failure is not None:  # nobody raises it
-                self._log.error("worker %s failed as well", self.name, exc_info=failure)
-            if cancelled is not error:
-                raise cancelled
-        elif failure is not None and (error is None or isinstance(error, asyncio.CancelledError)):
-            raise failure
+        if cancelled is None and (error is None or isinstance(error, asyncio.CancelledError)):
+            if failure is not None:
+                raise failure
+            return
+        if failure is not None:  # nobody raises it
+            self._log.error("worker %s failed as well", self.name, exc_info=failure)
+        if cancelled is not None and cancelled is not error:
+            raise cancelled
 
     # What is seen from outside
 
     def health(self) -> Health:
-        """Return the state of the worker, for a readiness probe."""
+        """Return the state of the worker, for a readiness probe.
+
+        Call it on the event loop of the worker. `encore.health.serve` answers from other threads.
+        """
         session = self._session
         if session is None or self._state not in ("running", "draining"):
             reason = f"the worker {self._state_text()}"

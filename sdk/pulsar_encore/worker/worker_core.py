@@ -126,7 +126,6 @@ class Discard:
 
     reason: str
     error: BaseException | None
-    path: str = "reject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +271,16 @@ class WorkerCore:
                 return action
         return None
 
-    def start(self, now_ms: int) -> Job | None:
+    def start(
+        self, now_ms: int, remove_paused: Callable[[Job, int], bool] | None = None
+    ) -> Job | None:
         """Return the job to run now, None if no job may start. The caller has a free slot.
 
         Call `due_actions` afterwards: a message that became too old is not returned here.
+
+        Args:
+            remove_paused: Called with (job, now_ms) before a job starts. Returns False if it may
+                start, and True if its topic is paused and it was removed.
         """
         self._now_ms = now_ms
         scheduler = self._scheduler
@@ -292,6 +297,8 @@ class WorkerCore:
                 job = scheduler.next_set_aside()
             if job is None:
                 return None
+            if remove_paused is not None and remove_paused(job, now_ms):
+                continue
             if not (job.is_attempt_exact or self._has_max_age):
                 break
             action = self._verdict_before_call(job, now_ms)
@@ -617,7 +624,9 @@ class WorkerCore:
     def _dead_letter(
         self, reason: str, error: BaseException | None, path: str = "reject"
     ) -> DeadLetter | Discard:
-        return (DeadLetter if self.retry.dead_letters else Discard)(reason, error, path)
+        if not self.retry.dead_letters:
+            return Discard(reason, error)
+        return DeadLetter(reason, error, path)
 
     # States
 

@@ -13,21 +13,17 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ..client import logger_of
+from ..client import logger_of, observers_of
 from ..consumer.consumer import acknowledge_held, receive_now
 from ..errors import (
     ClosedError,
-    ConfigurationError,
     EncoreError,
     MessageNotHeldError,
     SchemaVersionError,
-    UnreadableError,
 )
 from ..eventloop.alarm import Alarm, clock_of, now_ms, wall_now_ms
 from ..eventloop.awaitables import raise_failure
-from ..letters.property_names import REAL_TOPIC
 from ..message import Message, batch_of, has_siblings, set_handler_context, size_of
-from ..values.topic_names import base_name
 from .drain_deadline import DrainDeadline
 from .failure_log import FailureLog
 from .handler_call import HandlerCall
@@ -36,15 +32,17 @@ from .health import Health, LongHandler, Report
 from .limit_log import LimitLog
 from .loop_watchdog import LOGGER as WATCHDOG_LOGGER
 from .loop_watchdog import LoopWatchdog
+from .message_groups import MessageGroups
 from .message_values import Undecodable, decoded, decoded_after_fetch
 from .outbox import Outbox
 from .outcome import Outcome, outcome_of
 from .readiness import health_of
 from .retry_policy import Reject, causes_of
-from .scheduler import FAIR_START, RUNNING, SETTLING, Order
+from .scheduler import BLOCKED, FAIR_START, READY, RUNNING, SET_ASIDE, SETTLING, WAITING, Order
 from .slots import OUTSIDE, TIMEOUT, Cancelled, Raised, Returned, Slots, TimedOut
 from .slots import Result as SlotResult
 from .standby import Standby
+from .topic_priorities import TopicPriorities
 from .worker_core import (
     Ack,
     DeadLetter,
@@ -64,15 +62,16 @@ if TYPE_CHECKING:
     from ..client import Client
     from ..consumer.consumer import Consumer
     from ..consumer.leases.lease import Lease
+    from ..consumer.pending_messages import PendingMessage
+    from ..observability.observer_list import ObserverList
+    from .observed_calls import ObservedCalls
 
 _SETTLE_AGAIN_MS: Final = 5_000
 _OUTSIDE_S: Final = 1.0  # between a cancellation by other code and the failure of the attempt
 SUCCEEDED: Final = Succeeded()
 LOST: Final = "lost"
 DRAIN: Final = "drain"
-_LETTER_SUFFIXES: Final = ("-RETRY", "-DLQ")
 _UNKNOWN_S: Final = 5.0  # the broker names the active consumer about 1 s after a subscribe
-_UNREADABLE_KEY: Final = "unreadable"  # one group for keys that the stock transport cannot read
 
 
 class Session:
@@ -104,9 +103,9 @@ class Session:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
-        self._priorities = options.priorities
-        self._topics: dict[str, tuple[int, bool]] = {}
+        self._priorities = TopicPriorities(options.priorities, options.subscription)
         self.order: Order = Order(options.order)
+        self._groups = MessageGroups(self.order, name, self._log)
         self._max_age_ms = options.retry.max_age_ms
         publish = options.publish
         self.publish_topic: str | None = None if publish is None else publish.topic
@@ -120,11 +119,10 @@ class Session:
         self._watchdog = LoopWatchdog.watch(self._watchdog_log)
         self.slots: Slots[Any] = self._make_slots(options)
         self._room = asyncio.Event()
-        has_priorities = len(set(self._priorities.values())) > 1
         # With priorities, room is used at once: the broker may have more urgent messages then.
-        self._refill = 1 if has_priorities else max(1, options.prefetch_messages // 4)
+        self._refill = 1 if self._priorities.differ else max(1, options.prefetch_messages // 4)
         self._receive_next: Callable[[], Awaitable[Message]] = (
-            self._receive_by_priority if has_priorities else self.consumer.receive
+            self._receive_by_priority if self._priorities.differ else self.consumer.receive
         )
         self._alarm = Alarm(self._loop)
         self._alarm.start(self._ring)
@@ -133,10 +131,15 @@ class Session:
         self._received = self._succeeded = 0
         self._counts = dict.fromkeys(("failed", "retried", "rejected", "discarded", "lost"), 0)
         self._failures = FailureLog(name, self._log)
-        self._limit_log = LimitLog(name, self._log)
+        observers = observers_of(client)
+        self._calls = self._observed_calls(observers)
+        breaker_changed = None if observers is None else observers.breaker_changed
+        self._limit_log = LimitLog(
+            name,
+            self._log,
+            None if breaker_changed is None else partial(self._tell_breaker, breaker_changed),
+        )
         self.standby: Standby[Message] | None = None
-        self._has_warned_of_keys = False
-        self._latest_batch: tuple[Any, str] = (None, "")
         self._detached: set[Job] = set()
         # Nacks and rejections by handlers, as results: they are no successes.
         self._verdicts: dict[Job, Failed | Lost] = {}
@@ -144,9 +147,26 @@ class Session:
         self._abandoned = 0
         self._is_consumer_closing = False
         self._is_ending_batches = False
+        self._has_pauses = False  # a topic is paused
         self._put_aside: list[Job] = []  # jobs that the drain does not start
         #: Called with the outcome of each handler call, for tests.
         self.on_outcome: Callable[[Outcome], None] | None = None
+
+    def _observed_calls(self, observers: ObserverList | None) -> ObservedCalls | None:
+        if observers is None or not (
+            observers.handler_started or observers.handler_ended or observers.call_meters
+        ):
+            return None
+        from .observed_calls import ObservedCalls  # lazy: only for observers
+
+        return ObservedCalls(observers, self._name, self._options.subscription)
+
+    def _tell_breaker(
+        self, observe: Callable[..., None], is_open: bool, error: BaseException | None
+    ) -> None:
+        from ..observability.observations import BreakerChange  # lazy: only for observers
+
+        observe(BreakerChange(worker=self._name, is_open=is_open, error=error))
 
     def _make_core(self, options: WorkerOptions) -> WorkerCore:
         return WorkerCore(
@@ -206,13 +226,7 @@ class Session:
         # each topic to choose from.
         if self._received % FAIR_START == 0:
             return await self.consumer.receive()
-        return await self.consumer.receive_highest(self._rank)
-
-    def _rank(self, topic: str) -> int:
-        """Return the priority of a topic. That of its letters is known when they are taken."""
-        known = self._topics.get(topic)
-        priority, may_be_letters = self._learn(topic) if known is None else known
-        return max(self._priorities.values()) if may_be_letters else priority
+        return await self.consumer.receive_highest(self._priorities.rank)
 
     def _take(self, message: Message) -> None:
         topic, now = message.topic_name(), int(self._clock() * 1000)
@@ -221,10 +235,10 @@ class Session:
             if not standby.is_known(topic):
                 self._loop.call_later(_UNKNOWN_S, self._assume_active, topic)
             return
-        known = self._topics.get(topic)
-        priority, may_be_letters = self._learn(topic) if known is None else known
-        if may_be_letters and self._priorities:
-            priority = self._priority_of_letter(message, topic)
+        priorities = self._priorities
+        priority, may_be_letters = priorities.known.get(topic) or priorities.learn(topic)
+        if may_be_letters:
+            priority = priorities.of_letter(message, topic)
         published_ms = 0
         if self._max_age_ms is not None:
             # On the clock of the loop, which the core uses for all times.
@@ -232,7 +246,7 @@ class Session:
         job = self._job_type(
             message,
             topic,
-            None if self.order is Order.NONE else self._group_of(message, topic),
+            self._groups.of(message, topic),
             size_of(message),
             message.attempt if may_be_letters else message.redelivery_count() + 1,
             published_ms,
@@ -260,53 +274,6 @@ class Session:
             for each in standby.became_active(topic):
                 self._take(each)
 
-    def _group_of(self, message: Message, topic: str) -> Any:
-        if self.order is Order.PARTITION:
-            return topic
-        try:
-            key = message.ordering_key() or message.partition_key()
-        except UnreadableError:
-            key = _UNREADABLE_KEY
-        if not self._has_warned_of_keys and has_siblings(message):
-            self._check_keys_of_batch(message, topic, key)
-        return (topic, key) if key else None
-
-    def _check_keys_of_batch(self, message: Message, topic: str, key: str) -> None:
-        """Warn once of a batch with several keys, which several workers handle out of order."""
-        batch = batch_of(message)
-        if self._latest_batch == (batch, key) or batch is not self._latest_batch[0]:
-            self._latest_batch = (batch, key)
-            return
-        self._has_warned_of_keys = True
-        self._log.warning(
-            "worker %s: a batch of %s has messages of several keys. The broker delivers a batch as "
-            "a whole, so several workers may handle messages of one key at the same time. Let the "
-            "producers use batching_type=BatchingType.KeyBased, or batching_enabled=False",
-            self._name,
-            topic,
-        )
-
-    def _learn(self, topic: str) -> tuple[int, bool]:
-        """Return the priority of a topic, and True if its messages may be letters."""
-        base = base_name(topic)
-        priority = self._priorities.get(topic, self._priorities.get(base, 0))
-        # `Message.attempt` reads the properties, and only letters have attempts there.
-        self._topics[topic] = priority, base.endswith(_LETTER_SUFFIXES)
-        return self._topics[topic]
-
-    def _priority_of_letter(self, message: Message, topic: str) -> int:
-        """Return the priority of the topic that a letter comes from.
-
-        All topics of a consumer share one retry letter topic, which is named after one of them.
-        """
-        letter_topic = base_name(topic)
-        origin = message.properties().get(REAL_TOPIC, "")
-        named_after = letter_topic.removesuffix(f"-{self._options.subscription}-RETRY")
-        for each in (topic, letter_topic, origin, base_name(origin), named_after):
-            if each in self._priorities:
-                return self._priorities[each]
-        return 0
-
     def update(self) -> None:
         """Start what may start now, and set the alarm for what may start later."""
         self.slots.wake()
@@ -322,13 +289,58 @@ class Session:
             self._room.set()
         return self.core.next_wake_ms(now)
 
+    # Paused topics
+
+    def pause_topic(self, topic: str) -> None:
+        """Start no handler of a topic. Its messages that have not started go back to the consumer.
+
+        Raises:
+            ConfigurationError: if the consumer does not read the topic.
+        """
+        self.consumer.pause(topic)
+        self._has_pauses = True
+        self._give_back_paused(now_ms(self._loop))
+        self.update()
+
+    def resume_topic(self, topic: str | None) -> None:
+        self.consumer.resume(topic)
+        self._has_pauses = self.consumer.is_paused()
+        self.update()
+
+    def _remove_paused(self, job: Job, now: int) -> bool:
+        """Return False if a job may start. Else give back all jobs of paused topics that could.
+
+        All of them, because another one may be behind this job in its key. Not at each start of
+        another topic's job: with thousands of waiting messages that would take most of the time.
+        """
+        if not self.consumer.is_paused(job.topic):
+            return False
+        self._give_back_paused(now)
+        return True
+
+    def _give_back_paused(self, now: int) -> None:
+        """Give back what could start. A message that waits for its next call keeps its delay."""
+        paused: dict[str, bool] = {}
+        for job in self.core.jobs():
+            is_due = job.state in (READY, BLOCKED, SET_ASIDE) or (
+                job.state == WAITING and job.due_ms <= now
+            )
+            if not is_due:
+                continue
+            if job.topic not in paused:
+                paused[job.topic] = self.consumer.is_paused(job.topic)
+            if paused[job.topic]:
+                self.core.remove(job)
+                if self.consumer.holds(job.message):
+                    self.consumer.release(job.message)
+
     # Running handlers
 
     def _next_job(self) -> Job | None:
         if self.stopping.is_set() and not self._is_ending_batches:
             return None
         now = int(self._clock() * 1000)
-        job = self.core.start(now)
+        job = self.core.start(now, self._remove_paused if self._has_pauses else None)
         if self._has_early_verdicts:
             self._alarm.at(self.core.next_wake_ms(now))
         return job
@@ -346,6 +358,8 @@ class Session:
 
     async def _handle(self, job: Job) -> None:
         message: Message = job.message
+        if self._calls is not None:
+            self._calls.started(job, (message,))
         if self._writes_attempts:
             # Not in `_next_job`: a message that ends the process in its first step would use up
             # an attempt of each message that was to start after it.
@@ -379,12 +393,6 @@ class Session:
         return self.core.backoff_ms(job) / 1000
 
     def detach(self, job: Job, lease: float) -> Lease:
-        if self.order is not Order.NONE:
-            raise ConfigurationError(
-                'detach needs order="none": with an order, the next message of the key or '
-                "partition has to wait for this one. Keep the handler running, and give it more "
-                "time with msg.extend(seconds)"
-            )
         if self.consumer.affinity.is_here():
             return self._detach(job, lease)
         made: concurrent.futures.Future[Lease] = concurrent.futures.Future()
@@ -412,13 +420,18 @@ class Session:
         core, now = self.core, now_ms(self._loop)
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
+            if self._calls is not None:
+                self._calls.drained(job)
             return  # the drain gives the message back
         if type(outcome) is Failed and self.stopping.is_set() and not self._rejects(outcome.error):
             self._note_failure_in_drain(job, outcome.error)
+            if self._calls is not None:
+                self._calls.drained(job, outcome.error)
             return
         result_for_core: Succeeded | Failed | Lost = outcome
         verdict = self._verdicts.pop(job, None) if self._verdicts else None
-        if job in self._detached or not self.consumer.holds(job.message):
+        is_settled = job in self._detached or not self.consumer.holds(job.message)
+        if is_settled:
             # The handler has settled or detached the message, or another consumer has it now.
             self._detached.discard(job)
             core.remove(job)
@@ -442,9 +455,20 @@ class Session:
         action = core.finished(job, result_for_core, now)
         if isinstance(action, Hold | Nack | RetryLetter):
             delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
-            self._failures.retried(message, attempt, action.error, delay_ms, now)
+            self._failures.retried(
+                message,
+                attempt,
+                action.error,
+                delay_ms,
+                now,
+                breaker_stays_open=self._limit_log.breaker_stays_open(core),
+            )
         if self.on_outcome is not None:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
+        if self._calls is not None:
+            # A handler that returned after its message was lost has settled nothing.
+            by_handler = is_settled and getattr(result, "reason", None) != LOST
+            self._calls.decided(job, outcome, verdict, action, now, by_handler=by_handler)
         if action is not None:
             self._act(job, action)
         self._make_room()
@@ -465,8 +489,9 @@ class Session:
             return False  # the other way logs the error, and tries again later
         self._succeeded += 1
         self.core.acked(job, int(self._clock() * 1000))
-        if not self._room.is_set():
-            self._make_room()
+        if self._calls is not None:
+            self._calls.acked(job)
+        self._make_room()
         if self._limit_log.in_force:
             self._limit_log.note(self.core)
         return True
@@ -477,6 +502,8 @@ class Session:
         It takes several at once, because waking it costs a task's step. But a worker without a
         ready message does not wait until it can take several.
         """
+        if self._room.is_set():
+            return
         wanted = self.core.demand()
         if wanted >= self._refill or (wanted > 0 and not self.core.has_ready):
             self._room.set()
@@ -740,6 +767,8 @@ class Session:
             )
 
     def _give_back(self) -> None:
+        if self._calls is not None:
+            self._calls.all_drained()  # handlers that were left behind
         for job in [*self.core.jobs(), *self._put_aside]:
             self.core.remove(job)
             if self.consumer.holds(job.message):
@@ -795,12 +824,24 @@ class Session:
             if now - started_s > LONG_HANDLER_S
         )
 
+    def pending(self, limit: int) -> list[PendingMessage]:
+        from .worker_pending import worker_pending  # lazy: for a person who asks
+
+        return worker_pending(
+            self.consumer.pending(limit=limit), self.core.jobs(), self._started_s(), self._loop
+        )
+
+    def _started_s(self) -> dict[Job, float]:
+        """Return when the call of each running job began."""
+        return self.slots.running()
+
     def health(self, state: str) -> Health:
         return health_of(
             self.core.snapshot(),
             self._options,
             state,
             connected=self.consumer.is_connected(),
+            has_paused_topics=self._has_pauses,
             stuck=len(self.slots.stuck()),
             abandoned=self._abandoned,
             long_handlers=self.long_handlers(),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeVar
 
-from ..errors import ConsumerBusy, EncoreError, TransportError
+from ..errors import ConsumerBusy, EncoreError, TopicNotFound, TransportError
 from ..values.backoff import Backoff
+from .start_log import StartLog
 
 _BACKOFF: Final = Backoff(min_delay=0.5, max_delay=30, jitter=0.2)
 #: An attempt that takes longer is logged, because connecting can take a minute without an error.
 _SILENCE_S: Final = 5.0
+#: A broker that comes up answers "Namespace not found" before it has made its namespaces: for 5 s
+#: with a standalone of Pulsar 4.2.4. A missing namespace has the same answer, so the wait is short.
+_NAMESPACE_WAIT_S: Final = 30.0
+_NO_NAMESPACE: Final = "Namespace not found"
 T = TypeVar("T")
 
 
@@ -28,12 +32,16 @@ def can_wait_for(error: BaseException) -> bool:
     )
 
 
+def _lacks_namespace(error: BaseException) -> bool:
+    return isinstance(error, TopicNotFound) and _NO_NAMESPACE in str(error)
+
+
 async def wait_until_made(
     make: Callable[[], Awaitable[T]],
     name: str,
     stopping: asyncio.Event,
     rng: Random,
-    log: logging.Logger,
+    log: StartLog,
     waits: Callable[[str], None] = lambda reason: None,
 ) -> T | None:
     """Call `make` until it succeeds; None if `stopping` was set first.
@@ -44,9 +52,12 @@ async def wait_until_made(
     at once.
 
     Raises:
-        EncoreError: at once, if another attempt cannot help.
+        EncoreError: at once, if another attempt cannot help; after 30 s, if the namespace is
+            missing.
     """
     failed, logged = 0, ""
+    now = asyncio.get_running_loop().time
+    give_up_s: float | None = None  # while the namespace is missing
 
     def on_silence() -> None:
         nonlocal logged
@@ -54,19 +65,25 @@ async def wait_until_made(
         waits(reason)
         if not logged:
             logged = "silence"
-            log.warning("worker %s waits to start: %s", name, reason)
+            log.waits(name, logged, reason)
 
     while not stopping.is_set():
         try:
             return await _unless_stopped(make, stopping, on_silence)
         except EncoreError as error:
-            if not can_wait_for(error):
+            if _lacks_namespace(error):
+                give_up_s = now() + _NAMESPACE_WAIT_S if give_up_s is None else give_up_s
+                if now() >= give_up_s:
+                    raise
+            elif can_wait_for(error):
+                give_up_s = None
+            else:
                 raise
             reason = f"{type(error).__name__}: {error}"
             waits(reason)
             if type(error).__name__ != logged:  # one line for each change, not for each attempt
-                log.warning("worker %s waits to start: %s", name, reason)
                 logged = type(error).__name__
+                log.waits(name, logged, reason)
             delay_s = _BACKOFF.delay_ms(failed, rng) / 1000
             failed += 1
         try:

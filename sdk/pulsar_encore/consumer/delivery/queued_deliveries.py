@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from ...core.entry import Entry
 from ...core.message_states import QUEUED
-from ...message import Message, RawMessage
+from ...message import Message, RawMessage, unopened
 
 SINGLE_INDEX: Final = (0,)  # the batch index of a message that is its own entry
 
@@ -121,8 +121,8 @@ class QueuedRun(QueuedDelivery):
 
     def make(self, schema: Any) -> None:
         self.made: list[Message] | None = [
-            Message(raw, schema, entry, 0, entry.redelivered)
-            for entry, raw in zip(self.entries, self.messages, strict=True)
+            Message(source, schema, entry, 0, entry.redelivered, 0, at)
+            for entry, source, at in zip(self.entries, *unopened(self.messages), strict=False)
         ]
 
 

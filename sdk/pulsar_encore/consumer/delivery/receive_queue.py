@@ -24,7 +24,8 @@ from ...core.entry import Entry
 from ...core.message_states import HELD, QUEUED
 from ...errors import ReceiveTimeout
 from ...eventloop.fair_yield import FairYield
-from ...message import Message, RawMessage, size_of
+from ...message import Message, RawMessage, size_of, unopened
+from .paused_topics import PausedTopics, Unpaused
 from .queued_deliveries import SINGLE_INDEX, Queued, QueuedDelivery, QueuedReturns, QueuedRun
 from .topic_index import TopicIndex
 
@@ -113,6 +114,10 @@ class ReceiveQueue:
         #: Called at each `drop`, for messages that were dequeued and not delivered.
         self.dropped: Callable[[Collection[object] | None], None] = _ignore_drop
         self._error: Exception | None = None
+        self._paused: PausedTopics | None = None  # while a topic is paused
+        # The deliveries of paused topics, in order. They are part of no count here.
+        self._shelf: deque[QueuedDelivery] = deque()
+        self._shelf_count = 0
 
     def __len__(self) -> int:
         """Return the number of messages in the queued deliveries.
@@ -152,6 +157,8 @@ class ReceiveQueue:
                 self.push(entry, indexes[part], messages[part], permits=permits)
             return
         delivery = QueuedDelivery(entry, indexes, messages, total if permits else 0)
+        if self._paused is not None and self._put_on_shelf(delivery):
+            return
         if entry.redelivered or entry.failed is not None or entry.topic_state.letters:
             self._retried_deliveries.append(delivery)
         self._append(delivery)
@@ -160,7 +167,9 @@ class ReceiveQueue:
         for start in range(0, len(entries), _GROUP):
             part = slice(start, start + _GROUP)
             run = entries[part]
-            self._append(QueuedRun(run, messages[part], len(run)))
+            delivery = QueuedRun(run, messages[part], len(run))
+            if self._paused is None or not self._put_on_shelf(delivery):
+                self._append(delivery)
 
     def _append(self, delivery: QueuedDelivery) -> None:
         self._deliveries.append(delivery)
@@ -174,6 +183,9 @@ class ReceiveQueue:
 
     def put_back(self, entry: Entry, index: int, message: RawMessage) -> None:
         """Queue a message again that the application gave back, before all others of its topic."""
+        if self._paused is not None and entry.topic_state.number in self._paused:
+            self._put_back_on_shelf(entry, index, message)
+            return
         self._count += 1
         if self._bytes is not None:
             self._bytes += message.length()
@@ -200,12 +212,94 @@ class ReceiveQueue:
     def returned(self, states: Sequence[object]) -> list[Queued]:
         """Return the messages of these `TopicState`s that were put back and are still queued."""
         found: list[Queued] = []
-        for delivery in self._deliveries:
+        for deliveries in (self._deliveries, self._shelf):
+            for delivery in deliveries:
+                if type(delivery) is not QueuedReturns:
+                    break
+                if delivery.entry.topic_state in states:
+                    found += delivery.left()
+        return found
+
+    # Paused topics
+
+    def pause(self, paused: PausedTopics) -> None:
+        """Deliver no message of these topics from now on. Call it again after a change of them.
+
+        Messages of paused topics keep their permits, so the broker stops to send them once the
+        queue of their topic is full. If all topics share the permits, up to `_MAX_PASSED` of these
+        messages give them back, or a paused topic would stop the others.
+        """
+        if self._deliveries:
+            self._head = _NOTHING
+            if self._deliveries[0].at:
+                self._trim_first(self._deliveries[0])
+        queued = [*self._shelf, *self._deliveries]
+        # Messages that were given back precede all others, as in the whole queue.
+        queued.sort(key=_is_no_return)
+        before = self._shelf_count
+        self._deliveries.clear()
+        self._retried_deliveries.clear()
+        self._shelf.clear()
+        self._topics = None
+        self._paused = paused if paused else None
+        self._count = self._shelf_count = 0
+        self._bytes = None
+        for delivery in queued:
+            if self._paused is None or not self._put_on_shelf(delivery):
+                if _was_tried(delivery):
+                    self._retried_deliveries.append(delivery)
+                self._append(delivery)
+        if self._shelf_count < before or not paused:
+            self._wake_all()
+
+    def unpaused(self, only: Container[int] | None) -> Container[int] | None:
+        """Return these topics (None for all) without paused topics."""
+        return only if self._paused is None else Unpaused(self._paused, only)
+
+    def _put_on_shelf(self, delivery: QueuedDelivery) -> bool:
+        """Keep a delivery if its topic is paused."""
+        assert self._paused is not None
+        if delivery.entry.topic_state.number not in self._paused:
+            return False
+        self._shelf.append(delivery)
+        self._shelf_count += delivery.end
+        if not (self.queue_per_topic or self._paused.is_everything):
+            if self._shelf_count < _MAX_PASSED:
+                self._return_permits(delivery, 0)
+        return True
+
+    def _put_back_on_shelf(self, entry: Entry, index: int, message: RawMessage) -> None:
+        self._shelf_count += 1
+        for delivery in self._shelf:
             if type(delivery) is not QueuedReturns:
                 break
-            if delivery.entry.topic_state in states:
-                found += delivery.left()
-        return found
+            if delivery.entry.topic_state is entry.topic_state:
+                delivery.insert(entry, index, message)
+                return
+        self._shelf.appendleft(QueuedReturns(entry, index, message))
+
+    def _wake_all(self) -> None:
+        """Wake every caller: messages may be in the queues of keys, which this queue cannot see."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.woken = True
+                waiter.future.set_result(True)
+                self._fair_yield.hold()
+
+    def first_messages(self) -> Iterator[tuple[Any, RawMessage]]:
+        """Yield (`TopicState`, message) of the first queued message of each topic."""
+        seen: set[int] = set()
+        for delivery in (*self._deliveries, *self._shelf):
+            number = delivery.entry.topic_state.number
+            if number in seen:
+                continue
+            for at in range(delivery.at, delivery.end):
+                entry, index = delivery.entry_at(at)
+                if entry.live and entry.state[index] == QUEUED:
+                    seen.add(number)
+                    yield entry.topic_state, delivery.messages[at]
+                    break
 
     def _trim_first(self, first: QueuedDelivery) -> None:
         """Forget the taken messages of the first delivery, because it will not be the first."""
@@ -273,7 +367,8 @@ class ReceiveQueue:
         entry, schema, on_delivery = delivery.entry, self._schema, self._on_delivery
         attempts: Attempts = entry.topic_state.attempts
         failures = attempts.failures
-        for index, raw in zip(delivery.indexes, delivery.messages, strict=True):
+        sources, places = unopened(delivery.messages)
+        for index, source, at in zip(delivery.indexes, sources, places, strict=False):
             delivery.at += 1
             if entry.state[index] == QUEUED and entry.live:
                 entry.state[index] = HELD  # `Entry.deliver` inlined, to save a call per message
@@ -281,11 +376,11 @@ class ReceiveQueue:
                     on_delivery(entry, (index,))
                 # The first branch is taken nearly always.
                 if entry.failed is None and entry.delivery_numbers is None and not failures:
-                    yield Message(raw, schema, entry, index, entry.redelivered)
+                    yield Message(source, schema, entry, index, entry.redelivered, 0, at)
                 else:
                     failed_attempts = attempts.count(entry, index)
                     number = entry.delivery_number(index)
-                    yield Message(raw, schema, entry, index, failed_attempts, number)
+                    yield Message(source, schema, entry, index, failed_attempts, number, at)
             else:
                 self._not_received += 1
         self._finish_first(delivery)
@@ -294,7 +389,8 @@ class ReceiveQueue:
         schema, on_delivery = self._schema, self._on_delivery
         attempts: Attempts = delivery.entry.topic_state.attempts
         failures = attempts.failures
-        for entry, raw in zip(delivery.entries, delivery.messages, strict=True):
+        sources, places = unopened(delivery.messages)
+        for entry, source, at in zip(delivery.entries, sources, places, strict=False):
             delivery.at += 1
             state = entry.state
             if state[0] == QUEUED and entry.live:
@@ -302,10 +398,10 @@ class ReceiveQueue:
                 if on_delivery is not None:
                     on_delivery(entry, SINGLE_INDEX)
                 if entry.failed is None and entry.delivery_numbers is None and not failures:
-                    yield Message(raw, schema, entry, 0, entry.redelivered)
+                    yield Message(source, schema, entry, 0, entry.redelivered, 0, at)
                 else:
                     failed_attempts, number = attempts.count(entry, 0), entry.delivery_number(0)
-                    yield Message(raw, schema, entry, 0, failed_attempts, number)
+                    yield Message(source, schema, entry, 0, failed_attempts, number, at)
             else:
                 self._not_received += 1
         self._finish_first(delivery)
@@ -698,7 +794,7 @@ class ReceiveQueue:
         waiter = _Waiter(ticket, loop.create_future(), takes and only is None, only)
         insort(self._waiters, waiter, key=_TICKET)
         if self._wanted is not None:
-            self._wanted(len(self._waiters))
+            self.want()
         timer = None if deadline is None else loop.call_at(deadline, expire, waiter.future)
         is_topic_waiter = only is not None and not self.queue_per_topic
         self._topic_waiters += is_topic_waiter
@@ -733,7 +829,10 @@ class ReceiveQueue:
             self._return_permits(delivery, 0)
 
     def want(self) -> None:
-        if self._wanted is not None and self._waiters:
+        if self._wanted is None or not self._waiters:
+            return
+        # Callers would otherwise request one message of a paused topic after another.
+        if self._paused is None or not (self._paused.is_everything or self._shelf):
             self._wanted(len(self._waiters))
 
     def _leave(self, waiter: _Waiter) -> None:
@@ -786,6 +885,16 @@ class ReceiveQueue:
         if self._deliveries and not (kept and kept[0] is self._deliveries[0]):
             self._head = _NOTHING
             self._not_received -= self._deliveries[0].at
+        shelf: deque[QueuedDelivery] = deque()
+        for delivery in self._shelf:
+            if only is not None and delivery.entry.topic_state not in only:
+                shelf.append(delivery)
+                continue
+            self._shelf_count -= delivery.end
+            if delivery.permits:
+                topic_number = delivery.entry.topic_state.number
+                permits[topic_number] = permits.get(topic_number, 0) + delivery.permits
+        self._shelf = shelf
         if self._dispose is not None:
             each = max((delivery.end for delivery in islice(self._deliveries, _GROUP)), default=1)
             self._dispose(self._deliveries, each)
@@ -812,6 +921,18 @@ class ReceiveQueue:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
         self._on_end(error)
+
+
+def _is_no_return(delivery: QueuedDelivery) -> bool:
+    return type(delivery) is not QueuedReturns
+
+
+def _was_tried(delivery: QueuedDelivery) -> bool:
+    """Return True if `take_retried` may take the delivery."""
+    entry = delivery.entry
+    return type(delivery) is QueuedDelivery and bool(
+        entry.redelivered or entry.failed is not None or entry.topic_state.letters
+    )
 
 
 def _ignore_drop(states: Collection[object] | None) -> None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...core.attempts import Failures
 from ...core.topic_state import TopicState
@@ -35,9 +35,13 @@ from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Held, Message
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...values.outgoing_message import OutgoingMessage
+from ...values.topic_names import full_name
 from ..settlement.settlement import Settlement
 from .letter_log import LetterLog
 from .letter_topics import LetterTopics
+
+if TYPE_CHECKING:  # only a client with observers imports this module
+    from ...observability.observations import LetterWritten
 
 _DRAIN_S: Final = 10.0  # time for letters in flight at `close`
 _MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
@@ -91,8 +95,10 @@ class Forwarder:
         consumer_name: str,
         version: str,
         logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+        letter_written: Callable[[LetterWritten], None] | None = None,
     ) -> None:
         self._logger = logger_of(__name__)
+        self._letter_written = letter_written
         self._topics = topics
         self._settlement = settlement
         self._author = LetterAuthor(
@@ -149,7 +155,10 @@ class Forwarder:
         # Every possible error is raised before any state changes.
         form = form_of(message)
         from_retry = self._from_retry_topic(message)
-        attempt = reconsume_attempt(message, self._author.subscription, from_retry_topic=from_retry)
+        found = message.properties()
+        attempt = reconsume_attempt(
+            message, self._author.subscription, from_retry_topic=from_retry, found=found
+        )
         if backoff is not None:
             delay_ms = backoff.delay_ms(attempt - 1, self._rng)
         if used_up(attempt, self.max_redeliver_count):
@@ -162,6 +171,7 @@ class Forwarder:
                 evidence=evidence,
                 custom=custom,
                 from_retry_topic=from_retry,
+                found=found,
             )
             topic, kind = self._topics.dead(message), _Kind.DEAD
         else:
@@ -175,6 +185,7 @@ class Forwarder:
                 evidence=evidence,
                 custom=custom,
                 from_retry_topic=from_retry,
+                found=found,
             )
             topic, kind = self._topics.retry(), _Kind.RETRY
         forwarding = _Forwarding(message, topic, kind, form=form, cumulative=cumulative)
@@ -351,16 +362,37 @@ class Forwarder:
         if error is not None:
             self._failed(forwarding, error)
             return
+        not_acked: MessageNotHeldError | None = None
         try:
             self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
-            self._logger.warning(
-                "a letter was stored, but its original cannot be acked and may be redelivered: %s",
-                failure,
-            )
+            not_acked = failure
         if forwarding.outcome is not None and not forwarding.outcome.done():
             forwarding.outcome.set_result(None)
-        self._count(forwarding)  # at the end, because a filter of a logger may raise
+        if self._letter_written is not None:
+            self._observe(forwarding, self._letter_written)
+        # Log lines are last, because a filter of a logger may raise.
+        self._count(forwarding)
+        if not_acked is not None:
+            self._logger.warning(
+                "a letter was stored, but its original cannot be acked and may be redelivered: %s",
+                not_acked,
+            )
+
+    def _observe(
+        self, forwarding: _Forwarding, letter_written: Callable[[LetterWritten], None]
+    ) -> None:
+        from ...observability.observations import LetterWritten  # lazy: only for observers
+
+        letter_written(
+            LetterWritten(
+                kind="retry" if forwarding.kind is _Kind.RETRY else "dead",
+                message=forwarding.message,
+                topic=full_name(forwarding.topic),
+                properties=forwarding.properties,
+                subscription=self._topics.subscription,
+            )
+        )
 
     def _count(self, forwarding: _Forwarding) -> None:
         if forwarding.kind is _Kind.RETRY:
@@ -371,6 +403,15 @@ class Forwarder:
         self._log.stored(forwarding.message, forwarding.topic, forwarding.properties)
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
+        self._end_failed(forwarding, error)
+        self._log_failed(forwarding, error)
+
+    def _log_failed(self, forwarding: _Forwarding, error: Exception) -> None:
+        if forwarding.outcome is None or forwarding.keep:
+            self._log.failed(forwarding.topic, error)
+
+    def _end_failed(self, forwarding: _Forwarding, error: Exception) -> None:
+        """Redeliver the message of a failed letter, or keep it held, and tell the caller."""
         wall_now = self._wall_now()
         outcome = forwarding.outcome
         # After a cancelled call nobody knows that the message would be held again.
@@ -387,8 +428,6 @@ class Forwarder:
             self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
         if outcome is not None and not outcome.done():
             outcome.set_exception(error)
-        if outcome is None or forwarding.keep:
-            self._log.failed(forwarding.topic, error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
@@ -399,15 +438,16 @@ class Forwarder:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=drain_s)
         abandoned, self._in_flight = self._in_flight, set()
+        error = ClosedError("closed before the letter was sent; its message is redelivered")
         try:
             for forwarding in abandoned:
-                self._failed(
-                    forwarding,
-                    ClosedError("closed before the letter was sent; its message is redelivered"),
-                )
+                self._end_failed(forwarding, error)
         finally:
-            self._log.close()
             await self._topics.close()
+        # Log lines are last, because a filter of a logger may raise.
+        for forwarding in abandoned:
+            self._log_failed(forwarding, error)
+        self._log.close()
 
 
 def _begin_forwarding(held: Held) -> bool:

@@ -57,7 +57,9 @@ class LetterProducer:
         self._waiting: list[tuple[OutgoingMessage, OnSent]] = []
         self._failures = 0
         self._not_before = 0.0
-        self._last_error: Exception | None = None
+        # Result and text of the last error. The frames of its traceback hold messages and consumers
+        # of every call that waited for the same connection.
+        self._last_error: tuple[str, str] | None = None
         self._create_failures: FailureReports | None = None  # failed creations in a row
         self._closed = False
         self._closings: set[asyncio.Task[None]] = set()
@@ -72,7 +74,7 @@ class LetterProducer:
         elif self._creating is not None:
             self._waiting.append((letter, on_sent))
         elif self._last_error is not None and self._loop.time() < self._not_before:
-            on_sent(_retry_pending_error(self._last_error))
+            on_sent(_retry_pending_error(*self._last_error))
         else:
             self._waiting.append((letter, on_sent))
             self._creating = self._loop.create_task(self._make())
@@ -179,7 +181,7 @@ class LetterProducer:
         if transport_producer is not self._transport_producer:
             return  # many letters may fail with one producer; the first one was counted
         self._failures += 1
-        self._last_error = error
+        self._last_error = getattr(error, "result", "UnknownError"), str(error)
         self._not_before = (
             self._loop.time() + _BACKOFF.delay_ms(self._failures - 1, self._rng) / 1000
         )
@@ -203,10 +205,10 @@ class LetterProducer:
             await asyncio.wait(self._closings, timeout=_CLOSE_S)
 
 
-def _retry_pending_error(last: Exception) -> PulsarException:
+def _retry_pending_error(result: str, text: str) -> PulsarException:
     return exception_of_result(
-        getattr(last, "result", "UnknownError"),
-        f"the letter topic is not retried yet: {last}",
+        result,
+        f"the letter topic is not retried yet: {text}",
         retryable=True,
     )
 

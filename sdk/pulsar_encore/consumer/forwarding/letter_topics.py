@@ -136,7 +136,8 @@ class LetterTopics:
         return not self._transport.capabilities.binary_keys and not self.policy.text_keys
 
     def reads_letters(self, topic: str) -> bool:
-        return self._options.reads_letters(topic)
+        retry = self._retry  # `options` would make its name for each letter
+        return retry is not None and retry in (topic, base_name(topic))
 
     def producer(self, topic: str, form: LetterForm) -> LetterProducer:
         producer = self._producers.get((topic, form))

@@ -93,6 +93,9 @@ class LeaseTable:
     def __len__(self) -> int:
         return len(self._active)
 
+    def __iter__(self) -> Iterator[LeaseRecord]:
+        return iter(list(self._active.values()))
+
     @property
     def free(self) -> int:
         return self.most - len(self._active)

@@ -84,14 +84,16 @@ class PopQueue:
                 if self._key_queues is None:
                     records = self._take(line, free, length_ms, only)
                 else:
-                    taken = self._key_queues.take(free, only, per_key)
+                    taken = self._key_queues.take(free, self._queue.unpaused(only), per_key)
                     records = self._granted(taken, length_ms)
                 self._leases.wake_if_free()
                 if records:
                     if len(self._lines) > 1:
                         self._queue.wake(1)  # a pop of another line may find more messages
                     return records
-                if self._key_queues is not None and self._key_queues.has_more(only):
+                if self._key_queues is not None and self._key_queues.has_more(
+                    self._queue.unpaused(only)
+                ):
                     await asyncio.sleep(0)
                     continue
                 if not await self._queue.wait(deadline, ticket, only=only):

@@ -1,4 +1,4 @@
-"""The topic that a pop names."""
+"""The topic that a call names."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ class TopicChoice:
 class TopicChoices:
     def __init__(self, transport_consumer: TransportConsumer, declared: Iterable[str]) -> None:
         self._transport_consumer = transport_consumer
-        self._declared = [full_name(each) for each in declared]
+        self.declared: list[str] = [full_name(each) for each in declared]
         self._choices: dict[str, TopicChoice] = {}
         # Accepted names of topics that may not exist.
         self._unsure: set[str] = set()
 
     def of(self, topic: str | None) -> TopicChoice | None:
         """Return the numbers of a topic; raise if the consumer does not read it."""
-        if topic is None:
-            return None
+        return None if topic is None else self._named(topic)
+
+    def name_of(self, topic: str | None) -> str | None:
+        """Return the full name of a topic; raise if the consumer does not read it."""
+        return None if topic is None else self._named(topic).topic
+
+    def _named(self, topic: str) -> TopicChoice:
         topic_name(topic, "topic")
         name = full_name(topic)
         choice = self._choices.get(name)
@@ -58,7 +63,7 @@ class TopicChoices:
         come = {
             transport_consumer.topic_of(number)[0] for number in transport_consumer.topic_numbers()
         } - self._unsure
-        known = come.union(self._declared)
+        known = come.union(self.declared)
         if name in known or name in {base_name(each) for each in known}:
             return
         # The stock transport does not know how many partitions a topic has. It accepts every
@@ -73,6 +78,4 @@ class TopicChoices:
         listed = ", ".join(islice(sorted(known), _NAMED))
         more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
         reads = f"reads {listed}{more}" if known else "knows no topic yet that matches its pattern"
-        raise ConfigurationError(
-            f"this consumer does not read {name}, so nothing can be popped of it; it {reads}"
-        )
+        raise ConfigurationError(f"this consumer does not read {name}; it {reads}")

@@ -72,7 +72,7 @@ def blocks(slices: Iterable[DeliverySlice], max_messages: int) -> Iterator[Messa
         is_unbatched = delivery.batch_size == 0
         is_batch = isinstance(messages, BatchMessages)
         if isinstance(messages, BatchMessages):
-            entry_size = len(messages.batch.buffer)
+            entry_size = len(messages.source.buffer)
         else:
             entry_size = sum(each.length() for each in messages[begin:end])
         for first in range(begin, end, max_messages):
@@ -100,8 +100,8 @@ def _plain(slices: Sequence[DeliverySlice]) -> PlainMessages | None:
         messages = delivery.messages
         if not isinstance(messages, BatchMessages):
             return None
-        offsets = messages.starts[first:stop]
+        offsets = messages.places[first:stop]
         starts += [start + base for start in offsets] if base else offsets
-        buffers.append(messages.batch.buffer)
-        base += len(messages.batch.buffer)
+        buffers.append(messages.source.buffer)
+        base += len(messages.source.buffer)
     return plain_messages(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts)

@@ -127,6 +127,14 @@ class Heads:
             return other if edge is None else min(edge, other)
         return edge
 
+    def due_of(self, key: MessageKey) -> int | None:
+        edge = self.head.due_of(key)
+        return self.old.due_of(key) if edge is None and self.old is not None else edge
+
+    def soonest(self, limit: int) -> list[tuple[int, MessageKey]]:
+        found = self.head.soonest(limit)
+        return found if self.old is None else sorted(found + self.old.soonest(limit))[:limit]
+
     def ready(self, edge: int) -> list[TimeBucketIndex]:
         both = (self.head, self.old)
         return [each for each in both if each is not None and each.next_due() == edge]

@@ -317,6 +317,16 @@ class SpillingIndex:
         self._tick()
         return gone
 
+    def due_of(self, key: MessageKey) -> int | None:
+        """Return the due time of a key in memory; None for a key on disk, and an unknown one."""
+        return self._heads.due_of(key)
+
+    def soonest(self, limit: int) -> list[tuple[int, MessageKey]]:
+        """Return (due time, key) of the keys in memory that are due first. Keys on disk are not
+        listed.
+        """
+        return self._heads.soonest(limit)
+
     def next_due(self) -> int | None:
         """Return the earliest time at which `pop_due` returns a key, or None if no key waits."""
         edge = self._heads.next_due()

@@ -56,7 +56,7 @@ def _unsupported_info(info: Any) -> str | None:
 
 
 def _unreachable_reason(url: str) -> str | None:
-    if url.startswith("http") and not _has_httpx2():
+    if url.startswith("http") and not has_httpx2():
         return "a service_url of http needs httpx2: pip install 'pulsar-encore[http]'"
     return None
 
@@ -70,12 +70,12 @@ def _unsupported_authentication(given: Any) -> str | None:
         return None
     if type(known).data is Authentication.data:
         return f"{type(known).__name__} needs the stock transport"
-    if isinstance(known, AuthenticationOauth2) and not _has_httpx2():
+    if isinstance(known, AuthenticationOauth2) and not has_httpx2():
         return "AuthenticationOauth2 needs httpx2: pip install 'pulsar-encore[oauth2]'"
     return None
 
 
-def _has_httpx2() -> bool:
+def has_httpx2() -> bool:
     return find_spec("httpx2") is not None
 
 

@@ -23,7 +23,7 @@ from ...eventloop.alarm import wall_now_ms
 from ...eventloop.mailbox import Mailbox
 from ...options import ConsumerType, Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Capabilities, Delivery, DeliveryListener
+from ..interface import AckPlan, Capabilities, Delivery, DeliveryListener, TopicEnds
 from .cpp_ids import from_native, to_native
 from .deliveries import Grouper, partition_name
 from .originals import CppOriginal, CppOriginals
@@ -65,6 +65,7 @@ STOCK: Final = Capabilities(
     producer_events=False,
     initial_subscriptions=False,
     queue_per_topic=False,
+    all_topics=False,
     active_changes=False,
 )
 
@@ -444,6 +445,11 @@ class StockConsumer(StockSubscription):
         topics = self._subscription.topics
         topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
         return from_native(native_id, topic)
+
+    async def ends_of(self, topic_number: int) -> TopicEnds | None:
+        if len(self._topics) != 1 or len(self._subscription.topics) != 1:
+            return None
+        return TopicEnds(await self.last_message_id(), None)
 
     async def has_message_available(self) -> bool:
         raise NotSupportedError(

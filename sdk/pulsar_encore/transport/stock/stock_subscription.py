@@ -9,7 +9,7 @@ from typing import Any
 from ...eventloop.close_once import CloseOnce
 from ...options import Subscription
 from ...values.message_id import MessageId
-from ..interface import DeliveryListener
+from ..interface import DeliveryListener, TopicEnds
 from .cpp_calls import CppCalls
 from .deliveries import TopicNames
 
@@ -54,6 +54,9 @@ class StockSubscription:
 
     def request_messages(self, messages: int) -> None:
         """Never called: the receiver queue is not 0."""
+
+    async def ends_of(self, topic_number: int) -> TopicEnds | None:
+        return None
 
     async def acked_position(self) -> MessageId | None:
         return None

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ...options import Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Capabilities, DeliveryListener, TransportConsumer
+from ..interface import AckPlan, Capabilities, DeliveryListener, TopicEnds, TransportConsumer
 from .schema_gate import SchemaGate
 from .versioned_messages import SchemaVersions
 
@@ -96,6 +96,9 @@ class VersionedConsumer:
 
     async def last_message_id(self) -> MessageId:
         return await self._consumer.last_message_id()
+
+    async def ends_of(self, topic_number: int) -> TopicEnds | None:
+        return await self._consumer.ends_of(topic_number)
 
     async def acked_position(self) -> MessageId | None:
         return await self._consumer.acked_position()

@@ -6,7 +6,8 @@ On a busy subscription nearly every command does, and comparing bytes costs a te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from struct import Struct
 from typing import Final, Self
 
 # BaseCommand: type = MESSAGE, then field 9 with its size.
@@ -29,6 +30,7 @@ class MessageTemplate:
         single_frames: How many frames are handled one by one before the next attempt to take
             several plain messages together.
         next_single_frames: The next value of `single_frames`. It doubles with each failed attempt.
+        fields: The size of the frame, its checksum, and the size of the metadata.
     """
 
     prefix: bytes
@@ -36,6 +38,10 @@ class MessageTemplate:
     suffix: bytes
     single_frames: int = 0
     next_single_frames: int = 1
+    fields: Struct = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fields = Struct(f">I{len(self.prefix) + self.width + len(self.suffix)}xII")
 
     @classmethod
     def of(cls, command: bytes) -> Self | None:

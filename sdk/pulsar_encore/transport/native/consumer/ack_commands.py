@@ -27,6 +27,8 @@ _ENTRY: Final = b"\x10"
 _ACK_SET: Final = b"\x28"
 _ONE: Final = 0x80  # smaller numbers are varints of one byte
 _TWO: Final = 0x4000  # smaller numbers are varints of at most two bytes
+_THREE: Final = 0x20_0000
+_FIRST_OF_MORE: Final = [bytes((bits | 0x80,)) for bits in range(0x80)]
 
 
 def individual_acks(
@@ -83,17 +85,20 @@ def _frame(head: bytes, consumer_id: int, kind: bytes, ids: list[bytes], after: 
 def _ids(tag: int, entries: Iterable[tuple[int, int]]) -> list[bytes]:
     parts: list[bytes] = []
     last = -1
-    short = long = b""
+    short = long = longer = b""
     for ledger, entry in entries:
         if ledger != last:
             last = ledger
             inside = _LEDGER + varint(ledger) + _ENTRY
             short = bytes((tag, len(inside) + 1)) + inside
             long = bytes((tag, len(inside) + 2)) + inside
+            longer = bytes((tag, len(inside) + 3)) + inside
         if entry < _ONE and entry >= 0:
             parts += (short, SMALL_VARINTS[entry])
         elif 0 <= entry < _TWO:
             parts += (long, SMALL_VARINTS[entry])
+        elif 0 <= entry < _THREE:
+            parts += (longer, _FIRST_OF_MORE[entry & 0x7F], SMALL_VARINTS[entry >> 7])
         else:
             number = varint(entry)
             parts += (bytes((tag, len(short) - 2 + len(number))), short[2:], number)

@@ -1,7 +1,8 @@
 """Reads an entry: checksum, metadata, encryption, compression, batch.
 
 Plain entries, and batches that are neither compressed nor encrypted, are read by looking at a few
-bytes. All others are decoded by `wire`, with the same result (`tests/native`).
+bytes. Their keys and properties are decoded when the application reads them. All others are decoded
+by `wire`, with the same result (`tests/native`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ....values.message_id import MAX_BATCH_SIZE
 from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
-from ...interface import PlainDeliveries
 from ..connection.fast_path import MessageTemplate
+from .batch_layout import message_starts
 from .decryption import Decryption
 from .entry_contents import (
     BatchEntry,
@@ -29,8 +30,15 @@ from .entry_contents import (
     Marker,
     UndecryptableEntry,
 )
-from .entry_layout import message_starts, messages_in
-from .message_views import Batch, BatchMessages, EncryptedMessage, PlainMessage, UnreadableMessage
+from .message_views import (
+    Batch,
+    BatchMessages,
+    EncryptedMessage,
+    PlainMessage,
+    PlainSource,
+    UnreadableMessage,
+)
+from .metadata_layout import MetadataLayouts
 
 # A larger payload is decompressed later, in a thread. 1 MiB takes 0.05 ms (LZ4) to 2 ms (ZLIB).
 _AT_ONCE: Final = 1024 * 1024
@@ -39,12 +47,9 @@ _AT_ONCE: Final = 1024 * 1024
 _AT_ONCE_PER_READ: Final = 4 * 1024 * 1024
 
 _U32: Final = Struct(">I")
-_PUBLISHED: Final = 0x18
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
-_TIME: Final = 7  # bytes of a publish time, with its tag
 
 _NO_METADATA: Final = bytes(4)
-_NO_SIZE: Final = b"\xff\xff\xff\xff"  # larger than any metadata, so that no entry begins with it
 
 _iscsi = crc32.iscsi
 
@@ -58,16 +63,13 @@ class EntryReader:
 
     def __init__(self, topic: str, decryption: Decryption, max_size: int) -> None:
         self._topic = topic
+        self.plain_source: PlainSource = PlainSource(topic)
         self._decryption = decryption
         self._max_size = max_size
         #: Bytes by which decompression enlarged payloads since `take_grown`.
         self.grown: int = 0
         self._left = _AT_ONCE_PER_READ
-        # From the last plain message: the bytes up to its sequence id, the offset and width of the
-        # sequence id, the offset of the publish time, and the publish time.
-        self._head = _NO_SIZE
-        self._number = self._width = self._tail = 0
-        self._published = b""
+        self._layouts = MetadataLayouts()
 
     def take_grown(self) -> int:
         grown, self.grown = self.grown, 0
@@ -89,18 +91,6 @@ class EntryReader:
                 raise ChecksumError("the entry's bytes do not match its checksum")
         else:
             body = data[at:end]
-        # A plain message like the one before it: only a sequence id of the same width differs.
-        if body.startswith(self._head) and body.startswith(self._published, self._tail):
-            first = body[self._number]
-            if self._width == 2:
-                plain = first >= 0x80 > body[self._number + 1]
-            elif self._width == 3:
-                second, third = body[self._number + 1], body[self._number + 2]
-                plain = first >= 0x80 <= second and third < 0x80
-            else:
-                plain = first < 0x80
-            if plain:
-                return PlainMessage(self._topic, body)
         if len(body) < 4:
             raise EntryError(f"an entry of {len(body)} bytes ends before its metadata")
         stop = 4 + int(_U32.unpack_from(body)[0])
@@ -113,9 +103,10 @@ class EntryReader:
 
     def _read_body(self, body: bytes, stop: int) -> EntryContent:
         """Read a body with the metadata ``body[4:stop]``."""
-        count = messages_in(body, stop)
+        # Decoding reports a payload over the limit, compressed or not.
+        fits = len(body) - stop <= self._max_size
+        count = self._layouts.messages_in(body, stop - 4) if fits else -1
         if count == 0:
-            self._learn(body, stop)
             return PlainMessage(self._topic, body)
         if count > 0:
             return self._batch(Batch(self._topic, body, body), count, stop)
@@ -129,14 +120,17 @@ class EntryReader:
         at: int,
         most: int,
         stop: int,
-        run: PlainDeliveries,
+        positions: list[tuple[int, int]],
+        bodies: list[bytes],
     ) -> int:
-        """Read frames that match the template into `run`, as long as their messages are plain.
+        """Read frames that match the template, as long as their messages are plain.
 
         Args:
             at: Offset of the first frame's size.
             most: Largest frame, without its size.
             stop: Frames that begin at or after this offset are not read.
+            positions: Gets the (ledger, entry) of each message.
+            bodies: Gets the body of each message, a place in `plain_source`.
 
         Returns:
             The offset of the first frame that was not read.
@@ -144,62 +138,50 @@ class EntryReader:
         # Comparing bytes takes a tenth of the time of decoding the command
         # (`docs/notes/wire-protocol.md#cost-per-message`). Any unexpected byte and any wrong
         # checksum end the loop. Then `open` reads the frame and reports errors.
-        topic, head, published = self._topic, self._head, self._published
-        tail, number, width = self._tail, self._number, self._width
+        layouts = self._layouts
+        patterns = layouts.plain
         prefix, suffix, wide = template.prefix, template.suffix, template.width
+        fields = template.fields.unpack_from
         entry_at = 4 + len(prefix)
         suffix_at = entry_at + wide
-        crc_at = suffix_at + len(suffix)
-        body_at = crc_at + 4
+        body_at = suffix_at + len(suffix) + 4
         size = len(data)
-        stop = min(stop, size - body_at + 1)
-        add_place, add_message = run.positions.append, run.messages.append
+        stop = min(stop, size - template.fields.size + 1)
+        most = min(most, self._max_size)  # `open` decides about an entry over the limit
+        add_position, add_body = positions.append, bodies.append
         while at < stop:
-            (total,) = _U32.unpack_from(data, at)
+            total, crc, metadata_size = fields(data, at)
             end = at + 4 + total
             if end > size or total > most:
                 break
             if not (data.startswith(prefix, at + 4) and data.startswith(suffix, at + suffix_at)):
                 break
             body = data[at + body_at : end]
-            if not (body.startswith(head) and body.startswith(published, tail)):
+            match = patterns.get(metadata_size)
+            if (match is None or not match(body)) and not layouts.is_plain(body):
                 break
-            first = body[number]
-            if width == 2:
-                if not first >= 0x80 > body[number + 1]:
-                    break
-            elif width == 3:
-                if not (first >= 0x80 <= body[number + 1] and body[number + 2] < 0x80):
-                    break
-            elif first >= 0x80:
-                break
-            if _iscsi(body) != _U32.unpack_from(data, at + crc_at)[0]:
+            if _iscsi(body) != crc:
                 break
             entry = data[at + entry_at]
-            if wide == 2:
+            if wide > 1:
                 second = data[at + entry_at + 1]
-                if not entry >= 0x80 > second:
+                if entry < 0x80:
                     break
-                entry = entry & 0x7F | second << 7
-            elif wide != 1 or entry >= 0x80:
-                entry = template.read(data, at + entry_at)
-                if entry < 0:
-                    break
-            add_place((ledger, entry))
-            add_message(PlainMessage(topic, body))
+                entry = entry & 0x7F | (second & 0x7F) << 7
+                if wide == 2:
+                    if second >= 0x80:
+                        break
+                else:
+                    third = data[at + entry_at + 2]
+                    if second < 0x80 or third >= 0x80:
+                        break
+                    entry |= third << 14
+            elif entry >= 0x80:
+                break
+            add_position((ledger, entry))
+            add_body(body)
             at = end
         return at
-
-    def _learn(self, body: bytes, stop: int) -> None:
-        """Remember the bytes of a plain message that the next messages may share."""
-        number = 7 + body[5]  # after the producer's name, and the tag of the sequence id
-        tail = stop - _TIME
-        width = tail - number
-        published = body[tail:stop]
-        # A current publish time is a varint of six bytes. Other layouts are not remembered.
-        if 1 <= width <= 3 and published[0] == _PUBLISHED and published[-2] >= 0x80:
-            self._head, self._published = body[:number], published
-            self._number, self._width, self._tail = number, width, tail
 
     def _decode_body(self, body: bytes, stop: int) -> EntryContent:
         metadata = pb.MessageMetadata()

@@ -31,7 +31,7 @@ from .entry_contents import (
 )
 from .entry_reader import EntryReader
 from .memory_budget import MemoryBudget
-from .message_views import PlainMessage
+from .message_views import PlainMessage, PlainMessages
 from .permits import Permits
 from .read_position import ReadPosition
 from .skipped_entries import SkippedEntries
@@ -177,13 +177,14 @@ class IncomingEntries:
         # before, a rewind may have outdated it, or earlier entries may still wait.
         if self._position is not None or epoch < self.epoch or self.queue.waiting:
             return at
-        run = PlainDeliveries(self._number)
-        end = self._reader.take_run(template, ledger, data, at, most, stop, run)
-        count = len(run.positions)
-        if count:
-            self._plain += count
+        positions: list[tuple[int, int]] = []
+        bodies: list[bytes] = []
+        end = self._reader.take_run(template, ledger, data, at, most, stop, positions, bodies)
+        if positions:
+            self._plain += len(positions)
             self._plain_bytes += end - at
-            self._arrived.append(run)
+            messages = PlainMessages(self._reader.plain_source, bodies)
+            self._arrived.append(PlainDeliveries(self._number, positions, messages))
         return end
 
     def on_entries_end(self) -> None:
@@ -260,8 +261,6 @@ class IncomingEntries:
             for index in indexes:
                 left[index >> 3] |= 1 << (index & 7)
             ack_set = int.from_bytes(left, "little")
-        elif self._position is None:
-            messages = list(messages)  # made now, because each message is acked by itself
         self._permits.arrived(charged, len(messages), size)
         if messages:
             self._arrived.append(

@@ -21,6 +21,7 @@ from ...interface import (
     DeliveryListener,
     RetryNotice,
     ShutDownError,
+    TopicEnds,
 )
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
@@ -320,6 +321,10 @@ class NativeConsumer:
                 "the last message id is one topic's; this consumer has several"
             )
         return await consumers[0].queries.last_message_id()
+
+    async def ends_of(self, topic_number: int) -> TopicEnds | None:
+        self._check_open()
+        return await self.topic_consumers[topic_number].queries.ends()
 
     async def acked_position(self) -> MessageId | None:
         self._check_open()

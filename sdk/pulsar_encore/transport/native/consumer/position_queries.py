@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....errors import NotSupportedError
 from ....values.message_id import MAX_BATCH_SIZE, MessageId
 from ....wire import NO_REQUEST, pb
+from ...interface import TopicEnds
 from ..connection.session import Session
 from .broker_consumer import BrokerConsumer
 from .read_position import ReadPosition
@@ -35,7 +36,13 @@ class PositionQueries:
 
     async def acked_position(self) -> MessageId:
         """Return the cursor's mark-delete position: ledger and entry, or -1 before the first."""
+        return self._acked(await self._last_stored())
+
+    async def ends(self) -> TopicEnds:
         answer = await self._last_stored()
+        return TopicEnds(self._last_id(answer), self._acked(answer))
+
+    def _acked(self, answer: pb.CommandGetLastMessageIdResponse) -> MessageId:
         cursor = answer.consumer_mark_delete_position
         entry = -1 if cursor.entryId == NO_REQUEST else cursor.entryId
         ledger = -1 if cursor.ledgerId == NO_REQUEST else cursor.ledgerId

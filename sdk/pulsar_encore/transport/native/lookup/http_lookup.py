@@ -18,7 +18,6 @@ from ....errors import (
     NotSupportedError,
     PulsarException,
     TransportTimeout,
-    exception_of_result,
 )
 from ....errors import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
@@ -28,22 +27,11 @@ from ..connection.cluster_service import ConnectionCredentials
 from ..connection.pool import ConnectionPool
 from ..connection.session import Session
 from .binary_lookup import check_partitions
+from .http_refusal import refusal
 from .lookup_interface import Partitions, TopicListing
 
 _MAX_REDIRECTS: Final = 20
 _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # the names of half a million topics
-_MAX_REASON_CHARS: Final = 300
-_ERRORS: Final = {
-    400: "InvalidTopicName",
-    401: "AuthenticationError",
-    403: "AuthorizationError",
-    404: "TopicNotFound",
-    405: "NotAllowedError",
-    409: "NotAllowedError",
-    412: "InvalidTopicName",
-    429: "TooManyRequests",
-    503: "ServiceNotReady",
-}
 _MODES: Final = {
     RegexSubscriptionMode.PersistentOnly: "PERSISTENT",
     RegexSubscriptionMode.NonPersistentOnly: "NON_PERSISTENT",
@@ -97,9 +85,15 @@ class HttpLookup:
         )
         return await self._pool.broker(address, service=service)
 
-    async def get(self, path: str, query: Mapping[str, str], purpose: str) -> Any:
+    async def get(
+        self, path: str, query: Mapping[str, str], purpose: str, method: str = "GET"
+    ) -> Any:
         """Return the JSON answer of a broker of the service. If one does not answer, ask the
-        next."""
+        next.
+
+        Args:
+            method: The HTTP method of a request that changes nothing.
+        """
         httpx2 = _httpx2()
         pool = self._pool
         service = pool.service
@@ -120,7 +114,7 @@ class HttpLookup:
         for address in pool.addresses_to_try():
             url = f"{address}{path}"
             try:
-                status, body = await _fetch(connect, url, query, headers, purpose)
+                status, body = await _fetch(connect, url, query, headers, purpose, method)
             except httpx2.TimeoutException as error:
                 failure = TransportTimeout(f"{purpose}: no answer from {address} in time")
                 failure.__cause__ = error
@@ -129,7 +123,9 @@ class HttpLookup:
                 failure.__cause__ = error
             else:
                 pool.prefer(address, service)
-                return _json(status, body, purpose)
+                if status != 200:
+                    raise refusal(status, body, purpose, service.credentials.method_name)
+                return _json(body, purpose)
             pool.avoid(address, service)
         assert failure is not None, "a service has addresses"
         raise failure
@@ -141,12 +137,13 @@ async def _fetch(
     query: Mapping[str, str],
     headers: Mapping[str, str],
     purpose: str,
+    method: str,
 ) -> tuple[int, bytes]:
     params: Mapping[str, str] | None = query
     for _ in range(_MAX_REDIRECTS + 1):
         async with (
             connect(url.startswith("https:")) as http,
-            http.stream("GET", url, params=params, headers=headers) as response,
+            http.stream(method, url, params=params, headers=headers) as response,
         ):
             if not response.is_redirect:
                 body = bytearray()
@@ -171,22 +168,14 @@ def _location_url(asked: Any, location: str, purpose: str) -> str:
         raise _bad_answer(f"{purpose}: a redirect of {asked} to no web address: {error}") from error
 
 
-def _json(status: int, body: bytes, purpose: str) -> Any:
+def _json(body: bytes, purpose: str) -> Any:
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
-    if status == 200:
-        if answer is None:
-            raise _bad_answer(f"{purpose}: the answer is not JSON")
-        return answer
-    given_reason = answer.get("reason") if _is_object(answer) else None
-    reason = f"{given_reason or body[:_MAX_REASON_CHARS].decode(errors='replace')}"[
-        :_MAX_REASON_CHARS
-    ]
-    raise exception_of_result(
-        _ERRORS.get(status, "LookupError"), f"{purpose}: HTTP {status}: {reason}"
-    )
+    if answer is None:
+        raise _bad_answer(f"{purpose}: the answer is not JSON")
+    return answer
 
 
 def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:

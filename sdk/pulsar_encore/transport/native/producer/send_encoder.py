@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from ....errors import ConfigurationError
@@ -25,7 +26,14 @@ _CHECKSUM: Final = struct.Struct(">HI")
 _CHECKSUM_MAGIC: Final = 0x0E01
 _CHECKSUM_SIZE: Final = 6
 
+# Tags of `properties`, which come before all fields that protobuf writes here.
+_PROPERTY: Final = b"\x22"
+_PROPERTY_IN_BATCH: Final = b"\x0a"
+
 _LOCAL_CLUSTER_ONLY: Final = "__local__"
+
+#: More than the fields of a chunk take in the metadata, without the producer name in its `uuid`.
+_CHUNK_FIELDS: Final = 64
 
 _CONTINUED_BYTES: Final = [bytes((n | 0x80,)) for n in range(0x80)]
 
@@ -85,24 +93,54 @@ def described_head(message: OutgoingMessage, sequence_id: int) -> bytes:
         payload_size=len(message.payload or b""), sequence_id=sequence_id
     )
     _describe(metadata, message)
-    data = metadata.SerializeToString()
+    data = _properties(message, _PROPERTY_IN_BATCH) + metadata.SerializeToString()
     return _U32.pack(len(data)) + data
+
+
+@lru_cache(maxsize=1024)
+def _property_head(key: str) -> bytes:
+    """Return what precedes the size and the text of the value: the key, and the field's number."""
+    data = key.encode()
+    return b"\x0a" + varint(len(data)) + data + b"\x12"
+
+
+def _properties(message: OutgoingMessage, field: bytes) -> bytes:
+    """Return the properties as the fields that protobuf would write.
+
+    `KeyValue` objects cost more than all else of a frame: most messages with properties have
+    several, and a letter has ten.
+    """
+    if not message.properties:
+        return b""
+    small, parts = SMALL_VARINTS, []
+    try:
+        for key, value in message.properties.items():
+            data = value.encode()
+            size = len(data)
+            pair = _property_head(key) + (small[size] if size < 0x80 else varint(size)) + data
+            size = len(pair)
+            parts.append(field + (small[size] if size < 0x80 else varint(size)) + pair)
+    except (AttributeError, ValueError) as error:
+        raise _not_sendable(error) from error
+    return b"".join(parts)
+
+
+def _not_sendable(error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"the message cannot be sent: {error}")
 
 
 def _describe(
     metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage
 ) -> None:
+    """Set all that describes a message but its properties."""
     try:
-        if message.properties:
-            for key, value in message.properties.items():
-                metadata.properties.add(key=key, value=value)
         _set_key(metadata, message)
         if message.event_timestamp is not None:
             metadata.event_time = message.event_timestamp
         if message.payload is None:
             metadata.null_value = True
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the message cannot be sent: {error}") from error
+        raise _not_sendable(error) from error
 
 
 def _set_key(
@@ -130,6 +168,7 @@ class SendEncoder:
     """
 
     __slots__ = (
+        "_chunk_fields",
         "_codec",
         "_encrypt",
         "_limit",
@@ -153,6 +192,7 @@ class SendEncoder:
         name = producer_name.encode()
         self._producer_id = b"\x08" + varint(producer_id) + b"\x10"
         self._producer_name = producer_name
+        self._chunk_fields = _CHUNK_FIELDS + len(name)
         self._name = b"\x0a" + varint(len(name)) + name + b"\x10"
         self._schema_version = schema_version
         self._schema_field = (
@@ -207,9 +247,10 @@ class SendEncoder:
         if in_clear and is_plain(message) and not goes_alone(message):
             head = self._name + varint(sequence_id) + b"\x18" + varint(now_ms)
             return self._checked(sequence_id, head + self._schema_field, payload)
-        rest = _metadata_of(message)
+        rest, properties = _metadata_of(message), _properties(message, _PROPERTY)
         payload = self._encode_payload(payload, rest)
-        return self._checked(sequence_id, self._metadata(sequence_id, now_ms, rest), payload)
+        metadata = self._metadata(sequence_id, now_ms, rest, properties)
+        return self._checked(sequence_id, metadata, payload)
 
     def chunks(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> list[bytes]:
         """Return the frames of a message, cut into as many entries as necessary.
@@ -217,27 +258,33 @@ class SendEncoder:
         Raises:
             MessageTooBig: if the metadata alone, which each chunk repeats, is over the limit.
         """
-        rest = _metadata_of(message)
-        payload = memoryview(self._compress(message.payload or b"", rest))
+        rest, properties = _metadata_of(message), _properties(message, _PROPERTY)
+        payload = self._compress(message.payload or b"", rest)
         size = len(payload)
-        chunk_metadata = pb.MessageMetadata(
-            uuid=f"{self._producer_name}-{sequence_id}",
-            num_chunks_from_msg=size,
-            total_chunk_msg_size=size,
-            chunk_id=size,
-        )
-        chunk_metadata.MergeFrom(rest)
-        most = self._limit.chunk(len(self._metadata(sequence_id, now_ms, chunk_metadata)))
+        metadata = self._metadata(sequence_id, now_ms, rest, properties)
+        most = self._limit.batch - len(metadata) - self._chunk_fields
+        if size > most:  # nearly never; now exactly
+            chunk_metadata = pb.MessageMetadata(
+                uuid=f"{self._producer_name}-{sequence_id}",
+                num_chunks_from_msg=size,
+                total_chunk_msg_size=size,
+                chunk_id=size,
+            )
+            chunk_metadata.MergeFrom(rest)
+            head = self._metadata(sequence_id, now_ms, chunk_metadata, properties)
+            most = self._limit.chunk(len(head))
         if size <= most:
-            whole = self._encrypted(payload, rest)
-            return [self._frame(sequence_id, self._metadata(sequence_id, now_ms, rest), whole)]
+            if self._encrypt is not None:
+                payload = self._encrypt(payload, rest)
+                metadata = self._metadata(sequence_id, now_ms, rest, properties)
+            return [self._frame(sequence_id, metadata, payload)]
         starts = range(0, size, most)
         chunk_metadata.num_chunks_from_msg = len(starts)
-        frames = []
+        frames, view = [], memoryview(payload)
         for number, at in enumerate(starts):
             chunk_metadata.chunk_id = number
-            each = self._encrypted(payload[at : at + most], chunk_metadata)
-            metadata = self._metadata(sequence_id, now_ms, chunk_metadata)
+            each = self._encrypted(view[at : at + most], chunk_metadata)
+            metadata = self._metadata(sequence_id, now_ms, chunk_metadata, properties)
             frames.append(self._frame(sequence_id, metadata, each, is_chunk=True))
         return frames
 
@@ -257,11 +304,15 @@ class SendEncoder:
     def _encrypted(self, payload: Data, rest: pb.MessageMetadata) -> Data:
         return payload if self._encrypt is None else self._encrypt(payload, rest)
 
-    def _metadata(self, sequence_id: int, now_ms: int, rest: pb.MessageMetadata) -> bytes:
+    def _metadata(
+        self, sequence_id: int, now_ms: int, rest: pb.MessageMetadata, properties: bytes = b""
+    ) -> bytes:
         if self._schema_version:
             rest.schema_version = self._schema_version
         others = rest.SerializePartialToString()
-        return b"".join((self._name, varint(sequence_id), b"\x18", varint(now_ms), others))
+        return b"".join(
+            (self._name, varint(sequence_id), b"\x18", varint(now_ms), properties, others)
+        )
 
     def _checked(self, sequence_id: int, metadata: bytes, payload: Data) -> bytes:
         limit = self._limit
@@ -306,6 +357,7 @@ class SendEncoder:
 
 
 def _metadata_of(message: OutgoingMessage) -> pb.MessageMetadata:
+    """Return the metadata of an entry with one message, without its properties."""
     metadata = pb.MessageMetadata()
     _describe(metadata, message)
     if message.disable_replication:

@@ -1,0 +1,1 @@
+"""The report of `make bench`: results as JSON, charts, and one HTML page."""

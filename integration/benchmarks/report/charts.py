@@ -1,0 +1,150 @@
+"""Charts of the rows: ratios with quartiles and bars, and lines over time or size."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ..rows import Row, Spread
+from .results import Section
+
+# The colours differ in brightness too, for readers who see fewer colours.
+_GOOD, _BAD, _LINE = "#1f6feb", "#b35900", "#57606a"
+_WIDE: Final = 8.0  # inches
+_LINES_HIGH: Final = 3.2
+_DASHES: Final = ("-", "--", "-.", ":")
+# A fixed salt and no date make the same chart from the same figures.
+_SVG: Final = {"svg.hashsalt": "pulsar-encore", "svg.fonttype": "none"}
+_SPAN_OF_LOG: Final = 12.0  # ratios further apart get a logarithmic axis
+
+
+class Chart(NamedTuple):
+    """A chart of one section.
+
+    `name` is that of its files; `text` says in words what it shows. `lines` draws the series of
+    the rows instead of their ratios.
+    """
+
+    name: str
+    title: str
+    text: str
+    rows: tuple[Row, ...]
+    lines: bool = False
+
+
+def charts_of(section: Section) -> list[Chart]:
+    """Return the charts of a section: one for each `Row.chart` with ratios of several pairs, and
+    one for its series.
+    """
+    return [*_charts(section), *_line_charts(section)]
+
+
+def _charts(section: Section) -> Iterator[Chart]:
+    groups: dict[str, list[Row]] = {}
+    for row in section.rows:
+        if row.ratio is not None and len(row.ours) > 1:  # a single pair has no quartiles
+            groups.setdefault(row.chart or section.title, []).append(row)
+    for title, rows in groups.items():
+        missed = sum(not row.met for row in rows)
+        text = f"Ratios of {len(rows)} rows of the table below, {missed} of them missed their bar"
+        yield Chart(_file_name(section.name, title), title, text, tuple(rows))
+
+
+def _line_charts(section: Section) -> Iterator[Chart]:
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in section.rows:
+        if row.series:
+            groups.setdefault((row.chart or row.what, row.x_axis, row.y_axis), []).append(row)
+    for (title, x_axis, y_axis), rows in groups.items():
+        names = ", ".join(row.what for row in rows)
+        name = _file_name(section.name, title, "by", x_axis)
+        yield Chart(name, title, f"{y_axis} by {x_axis}: {names}", tuple(rows), lines=True)
+
+
+def _file_name(*parts: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")[:80]
+
+
+def draw(chart: Chart, folder: Path, kinds: Sequence[str] = ("svg", "png")) -> None:
+    """Write `NAME.svg` and `NAME.png`."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(_SVG):
+        height = _LINES_HIGH if chart.lines else 1.1 + 0.42 * len(chart.rows)
+        figure = Figure(figsize=(_WIDE, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        (_lines if chart.lines else _ratios)(figure.add_subplot(), chart)
+        for kind in kinds:
+            metadata = {"Date": None, "Title": chart.title} if kind == "svg" else None
+            figure.savefig(folder / f"{chart.name}.{kind}", dpi=150, metadata=metadata)
+
+
+def _lines(axes: Any, chart: Chart) -> None:
+    for row, dashes in zip(chart.rows, itertools.cycle(_DASHES)):
+        axes.plot(
+            *zip(*row.series, strict=True), dashes, label=row.label or row.what, linewidth=1.2
+        )
+    axes.set_ylim(bottom=0)  # a small growth must not look like a large one
+    axes.set_xlabel(chart.rows[0].x_axis)
+    axes.set_ylabel(chart.rows[0].y_axis)
+    axes.set_title(chart.title, fontsize=10, loc="left")
+    if len(chart.rows) > 1:
+        axes.legend(fontsize=8, frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _ratios(axes: Any, chart: Chart) -> None:
+    ratios = [row.ratio for row in chart.rows if row.ratio is not None]
+    for place, (row, ratio) in enumerate(zip(chart.rows, ratios, strict=True)):
+        colour = _GOOD if row.met else _BAD
+        errors = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+        axes.errorbar(
+            [ratio.median], [place], xerr=errors, fmt="o", color=colour, capsize=4, markersize=6
+        )
+        axes.annotate(
+            f"{ratio.median:.3g}",
+            (ratio.median, place),
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=colour,
+        )
+        if row.bar is not None:
+            side = "▶" if row.higher_is_better else "◀"
+            axes.plot([row.bar] * 2, [place - 0.3, place + 0.3], color=_LINE, linewidth=2)
+            axes.annotate(
+                side, (row.bar, place - 0.3), ha="center", va="bottom", fontsize=7, color=_LINE
+            )
+    axes.axvline(1.0, color=_LINE, linewidth=0.8, linestyle=":")
+    axes.set_yticks(
+        range(len(chart.rows)),
+        [f"{row.what}\nbeside {row.beside}" for row in chart.rows],
+        fontsize=8,
+    )
+    axes.set_ylim(len(chart.rows) - 0.4, -0.7)
+    _scale(axes, ratios, [row.bar for row in chart.rows if row.bar])
+    axes.set_xlabel("ratio: 1 is as the other; the line is the bar, and the arrow its good side")
+    axes.set_title(chart.title, fontsize=10, loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _scale(axes: Any, ratios: Sequence[Spread], bars: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    values = [*(each.low for each in ratios), *(each.high for each in ratios), *bars, 1.0]
+    low, high = min(values), max(values)
+    if low <= 0 or high / low < _SPAN_OF_LOG:
+        axes.set_xlim(0, high * 1.1)
+        return
+    axes.set_xscale("log")
+    axes.set_xlim(low / 1.5, high * 1.5)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
