@@ -81,6 +81,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("transport/native/__init__.py", "transport/native/client_settings.py"),
     ("transport/native/connection/",),
     ("transport/native/lookup/",),
+    ("transport/native/transactions/",),
     ("transport/native/connection/attachment.py",),
     ("transport/native/lookup/pattern_watch.py", "transport/native/clusters.py"),
     ("transport/native/wire_schema.py",),

@@ -213,19 +213,19 @@ class Interrupted(TransportError):
 
 
 class TransactionCoordinatorNotFoundError(TransportError):
-    """As in `pulsar-client`. This package has no transactions."""
+    """The transaction coordinator is not loaded at the broker that was asked."""
 
 
 class InvalidTxnStatusError(TransportError):
-    """As in `pulsar-client`. This package has no transactions."""
+    """The transaction is ending, or has ended, the other way."""
 
 
 class TransactionConflict(TransportError):
-    """As in `pulsar-client`. This package has no transactions."""
+    """The message is acked, or is acked in a transaction that is open."""
 
 
 class TransactionNotFound(TransportError):
-    """As in `pulsar-client`. This package has no transactions."""
+    """The transaction has ended, timed out, never existed, or belongs to another role."""
 
 
 __all__ = [

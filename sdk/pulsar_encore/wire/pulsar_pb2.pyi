@@ -155,6 +155,21 @@ AUTO_SPLIT: KeySharedMode.ValueType  # 0
 STICKY: KeySharedMode.ValueType  # 1
 Global___KeySharedMode: _TypeAlias = KeySharedMode  # noqa: Y015
 
+class _TxnAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TxnActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TxnAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMMIT: _TxnAction.ValueType  # 0
+    ABORT: _TxnAction.ValueType  # 1
+
+class TxnAction(_TxnAction, metaclass=_TxnActionEnumTypeWrapper): ...
+
+COMMIT: TxnAction.ValueType  # 0
+ABORT: TxnAction.ValueType  # 1
+Global___TxnAction: _TypeAlias = TxnAction  # noqa: Y015
+
 @_typing.final
 class KeyValue(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -1999,6 +2014,316 @@ class CommandGetOrCreateSchemaResponse(_message.Message):
 Global___CommandGetOrCreateSchemaResponse: _TypeAlias = CommandGetOrCreateSchemaResponse  # noqa: Y015
 
 @_typing.final
+class CommandNewTxn(_message.Message):
+    """Transactions (PIP-31). An id has two halves: `most` is the number of a coordinator, `least` a counter of it.
+    The half `most` must be present in every command, also when it is 0.
+
+    `txn_ttl_seconds` is a time in milliseconds, whatever its name says.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXN_TTL_SECONDS_FIELD_NUMBER: _builtins.int
+    TC_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txn_ttl_seconds: _builtins.int
+    tc_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txn_ttl_seconds: _builtins.int | None = ...,
+        tc_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "tc_id", b"tc_id", "txn_ttl_seconds", b"txn_ttl_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "tc_id", b"tc_id", "txn_ttl_seconds", b"txn_ttl_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandNewTxn: _TypeAlias = CommandNewTxn  # noqa: Y015
+
+@_typing.final
+class CommandNewTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    error: Global___ServerError.ValueType
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandNewTxnResponse: _TypeAlias = CommandNewTxnResponse  # noqa: Y015
+
+@_typing.final
+class CommandAddPartitionToTxn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        partitions: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandAddPartitionToTxn: _TypeAlias = CommandAddPartitionToTxn  # noqa: Y015
+
+@_typing.final
+class CommandAddPartitionToTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    error: Global___ServerError.ValueType
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandAddPartitionToTxnResponse: _TypeAlias = CommandAddPartitionToTxnResponse  # noqa: Y015
+
+@_typing.final
+class Subscription(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    subscription: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str | None = ...,
+        subscription: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Subscription: _TypeAlias = Subscription  # noqa: Y015
+
+@_typing.final
+class CommandAddSubscriptionToTxn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    @_builtins.property
+    def subscription(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subscription]: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        subscription: _abc.Iterable[Global___Subscription] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "subscription", b"subscription", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandAddSubscriptionToTxn: _TypeAlias = CommandAddSubscriptionToTxn  # noqa: Y015
+
+@_typing.final
+class CommandAddSubscriptionToTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    error: Global___ServerError.ValueType
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandAddSubscriptionToTxnResponse: _TypeAlias = CommandAddSubscriptionToTxnResponse  # noqa: Y015
+
+@_typing.final
+class CommandEndTxn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    TXN_ACTION_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    txn_action: Global___TxnAction.ValueType
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        txn_action: Global___TxnAction.ValueType | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandEndTxn: _TypeAlias = CommandEndTxn  # noqa: Y015
+
+@_typing.final
+class CommandEndTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    error: Global___ServerError.ValueType
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandEndTxnResponse: _TypeAlias = CommandEndTxnResponse  # noqa: Y015
+
+@_typing.final
+class CommandTcClientConnectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TC_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    tc_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        tc_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "tc_id", b"tc_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "tc_id", b"tc_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandTcClientConnectRequest: _TypeAlias = CommandTcClientConnectRequest  # noqa: Y015
+
+@_typing.final
+class CommandTcClientConnectResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    error: Global___ServerError.ValueType
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandTcClientConnectResponse: _TypeAlias = CommandTcClientConnectResponse  # noqa: Y015
+
+@_typing.final
 class CommandWatchTopicList(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2202,6 +2527,16 @@ class BaseCommand(_message.Message):
         ACK_RESPONSE: BaseCommand._Type.ValueType  # 38
         GET_OR_CREATE_SCHEMA: BaseCommand._Type.ValueType  # 39
         GET_OR_CREATE_SCHEMA_RESPONSE: BaseCommand._Type.ValueType  # 40
+        NEW_TXN: BaseCommand._Type.ValueType  # 50
+        NEW_TXN_RESPONSE: BaseCommand._Type.ValueType  # 51
+        ADD_PARTITION_TO_TXN: BaseCommand._Type.ValueType  # 52
+        ADD_PARTITION_TO_TXN_RESPONSE: BaseCommand._Type.ValueType  # 53
+        ADD_SUBSCRIPTION_TO_TXN: BaseCommand._Type.ValueType  # 54
+        ADD_SUBSCRIPTION_TO_TXN_RESPONSE: BaseCommand._Type.ValueType  # 55
+        END_TXN: BaseCommand._Type.ValueType  # 56
+        END_TXN_RESPONSE: BaseCommand._Type.ValueType  # 57
+        TC_CLIENT_CONNECT_REQUEST: BaseCommand._Type.ValueType  # 62
+        TC_CLIENT_CONNECT_RESPONSE: BaseCommand._Type.ValueType  # 63
         WATCH_TOPIC_LIST: BaseCommand._Type.ValueType  # 64
         WATCH_TOPIC_LIST_SUCCESS: BaseCommand._Type.ValueType  # 65
         WATCH_TOPIC_UPDATE: BaseCommand._Type.ValueType  # 66
@@ -2248,6 +2583,16 @@ class BaseCommand(_message.Message):
     ACK_RESPONSE: BaseCommand.Type.ValueType  # 38
     GET_OR_CREATE_SCHEMA: BaseCommand.Type.ValueType  # 39
     GET_OR_CREATE_SCHEMA_RESPONSE: BaseCommand.Type.ValueType  # 40
+    NEW_TXN: BaseCommand.Type.ValueType  # 50
+    NEW_TXN_RESPONSE: BaseCommand.Type.ValueType  # 51
+    ADD_PARTITION_TO_TXN: BaseCommand.Type.ValueType  # 52
+    ADD_PARTITION_TO_TXN_RESPONSE: BaseCommand.Type.ValueType  # 53
+    ADD_SUBSCRIPTION_TO_TXN: BaseCommand.Type.ValueType  # 54
+    ADD_SUBSCRIPTION_TO_TXN_RESPONSE: BaseCommand.Type.ValueType  # 55
+    END_TXN: BaseCommand.Type.ValueType  # 56
+    END_TXN_RESPONSE: BaseCommand.Type.ValueType  # 57
+    TC_CLIENT_CONNECT_REQUEST: BaseCommand.Type.ValueType  # 62
+    TC_CLIENT_CONNECT_RESPONSE: BaseCommand.Type.ValueType  # 63
     WATCH_TOPIC_LIST: BaseCommand.Type.ValueType  # 64
     WATCH_TOPIC_LIST_SUCCESS: BaseCommand.Type.ValueType  # 65
     WATCH_TOPIC_UPDATE: BaseCommand.Type.ValueType  # 66
@@ -2294,6 +2639,16 @@ class BaseCommand(_message.Message):
     ACKRESPONSE_FIELD_NUMBER: _builtins.int
     GETORCREATESCHEMA_FIELD_NUMBER: _builtins.int
     GETORCREATESCHEMARESPONSE_FIELD_NUMBER: _builtins.int
+    NEWTXN_FIELD_NUMBER: _builtins.int
+    NEWTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    ADDPARTITIONTOTXN_FIELD_NUMBER: _builtins.int
+    ADDPARTITIONTOTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    ADDSUBSCRIPTIONTOTXN_FIELD_NUMBER: _builtins.int
+    ADDSUBSCRIPTIONTOTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    ENDTXN_FIELD_NUMBER: _builtins.int
+    ENDTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    TCCLIENTCONNECTREQUEST_FIELD_NUMBER: _builtins.int
+    TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: _builtins.int
     WATCHTOPICLIST_FIELD_NUMBER: _builtins.int
     WATCHTOPICLISTSUCCESS_FIELD_NUMBER: _builtins.int
     WATCHTOPICUPDATE_FIELD_NUMBER: _builtins.int
@@ -2379,6 +2734,26 @@ class BaseCommand(_message.Message):
     @_builtins.property
     def getOrCreateSchemaResponse(self) -> Global___CommandGetOrCreateSchemaResponse: ...
     @_builtins.property
+    def newTxn(self) -> Global___CommandNewTxn: ...
+    @_builtins.property
+    def newTxnResponse(self) -> Global___CommandNewTxnResponse: ...
+    @_builtins.property
+    def addPartitionToTxn(self) -> Global___CommandAddPartitionToTxn: ...
+    @_builtins.property
+    def addPartitionToTxnResponse(self) -> Global___CommandAddPartitionToTxnResponse: ...
+    @_builtins.property
+    def addSubscriptionToTxn(self) -> Global___CommandAddSubscriptionToTxn: ...
+    @_builtins.property
+    def addSubscriptionToTxnResponse(self) -> Global___CommandAddSubscriptionToTxnResponse: ...
+    @_builtins.property
+    def endTxn(self) -> Global___CommandEndTxn: ...
+    @_builtins.property
+    def endTxnResponse(self) -> Global___CommandEndTxnResponse: ...
+    @_builtins.property
+    def tcClientConnectRequest(self) -> Global___CommandTcClientConnectRequest: ...
+    @_builtins.property
+    def tcClientConnectResponse(self) -> Global___CommandTcClientConnectResponse: ...
+    @_builtins.property
     def watchTopicList(self) -> Global___CommandWatchTopicList: ...
     @_builtins.property
     def watchTopicListSuccess(self) -> Global___CommandWatchTopicListSuccess: ...
@@ -2431,15 +2806,25 @@ class BaseCommand(_message.Message):
         ackResponse: Global___CommandAckResponse | None = ...,
         getOrCreateSchema: Global___CommandGetOrCreateSchema | None = ...,
         getOrCreateSchemaResponse: Global___CommandGetOrCreateSchemaResponse | None = ...,
+        newTxn: Global___CommandNewTxn | None = ...,
+        newTxnResponse: Global___CommandNewTxnResponse | None = ...,
+        addPartitionToTxn: Global___CommandAddPartitionToTxn | None = ...,
+        addPartitionToTxnResponse: Global___CommandAddPartitionToTxnResponse | None = ...,
+        addSubscriptionToTxn: Global___CommandAddSubscriptionToTxn | None = ...,
+        addSubscriptionToTxnResponse: Global___CommandAddSubscriptionToTxnResponse | None = ...,
+        endTxn: Global___CommandEndTxn | None = ...,
+        endTxnResponse: Global___CommandEndTxnResponse | None = ...,
+        tcClientConnectRequest: Global___CommandTcClientConnectRequest | None = ...,
+        tcClientConnectResponse: Global___CommandTcClientConnectResponse | None = ...,
         watchTopicList: Global___CommandWatchTopicList | None = ...,
         watchTopicListSuccess: Global___CommandWatchTopicListSuccess | None = ...,
         watchTopicUpdate: Global___CommandWatchTopicUpdate | None = ...,
         watchTopicListClose: Global___CommandWatchTopicListClose | None = ...,
         topicMigrated: Global___CommandTopicMigrated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

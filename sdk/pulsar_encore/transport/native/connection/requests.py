@@ -42,7 +42,21 @@ ANSWERS: Final[dict[int, str]] = {
     _Type.GET_OR_CREATE_SCHEMA_RESPONSE: "getOrCreateSchemaResponse",
     _Type.ACK_RESPONSE: "ackResponse",
     _Type.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
+    _Type.NEW_TXN_RESPONSE: "newTxnResponse",
+    _Type.ADD_PARTITION_TO_TXN_RESPONSE: "addPartitionToTxnResponse",
+    _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: "addSubscriptionToTxnResponse",
+    _Type.END_TXN_RESPONSE: "endTxnResponse",
+    _Type.TC_CLIENT_CONNECT_RESPONSE: "tcClientConnectResponse",
 }
+# Answers that are refusals if they have the field `error`.
+_WITH_OPTIONAL_ERROR: Final = (
+    _Type.ACK_RESPONSE,
+    _Type.NEW_TXN_RESPONSE,
+    _Type.ADD_PARTITION_TO_TXN_RESPONSE,
+    _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+    _Type.END_TXN_RESPONSE,
+    _Type.TC_CLIENT_CONNECT_RESPONSE,
+)
 # Answers with `error_code` instead of `error`.
 _WITH_ERROR_CODE: Final = (
     _Type.GET_SCHEMA_RESPONSE,
@@ -143,7 +157,7 @@ def _error_in(kind: int, body: Any, purpose: str) -> PulsarException | None:
     elif kind == _Type.PARTITIONED_METADATA_RESPONSE:
         failed = body.response == pb.CommandPartitionedTopicMetadataResponse.Failed
     else:
-        failed = kind == _Type.ERROR or (kind == _Type.ACK_RESPONSE and body.HasField("error"))
+        failed = kind == _Type.ERROR or (kind in _WITH_OPTIONAL_ERROR and body.HasField("error"))
     return refusal(body.error, body.message, purpose) if failed else None
 
 

@@ -1,0 +1,1 @@
+"""Transactions on a real Pulsar with a transaction coordinator."""

@@ -1,0 +1,1 @@
+"""Transactions (PIP-31) of the native transport."""

@@ -1,0 +1,203 @@
+"""The transaction coordinators of a cluster, and the four requests that they serve (PIP-31)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import count
+from typing import Final
+
+from google.protobuf.message import Message
+
+from ....errors import (
+    InvalidTxnStatusError,
+    NotAllowedError,
+    OperationNotSupported,
+    PulsarException,
+    TopicNotFound,
+    TransactionNotFound,
+    TransportTimeout,
+)
+from ....values.transaction_id import TxnId
+from ....wire import pulsar_pb2 as pb
+from ..connection.cluster_service import ClusterService
+from ..lookup.lookup import Lookup
+from .coordinator import ASSIGN_TOPIC, Answer, Coordinator, CoordinatorRefusal
+
+_DISABLED: Final = (
+    "the broker has no transactions: set transactionCoordinatorEnabled=true in broker.conf or "
+    "standalone.conf, and restart it"
+)
+
+
+class EndAnswer(Enum):
+    """A coordinator's answer to a commit or an abort."""
+
+    DONE = "done"
+    """The transaction has ended as asked, and its effect is visible."""
+
+    OTHER_WAY = "other way"
+    """The transaction is ending, or has ended, the other way (InvalidTxnStatus)."""
+
+    NOT_FOUND = "not found"
+    """The transaction had ended before, timed out, never existed, or belongs to another role."""
+
+    NOT_FOUND_ON_RETRY = "not found on retry"
+    """As `NOT_FOUND`, but an earlier request may have ended it: its answer was lost."""
+
+
+class Coordinators:
+    """Begins and ends the transactions of one client on one event loop.
+
+    New transactions use the coordinators in turn. Later requests of a transaction go to the
+    coordinator that its id names. Nothing connects before the first call.
+    """
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._pool = lookup.pool
+        #: The ids of one cluster mean other transactions in another.
+        self.service: ClusterService = lookup.pool.service
+        self._coordinators: dict[int, Coordinator] = {}
+        self._number = 0  # of coordinators
+        self._turns = count(lookup.pool.rng.randrange(1 << 16))
+
+    async def begin(self, timeout_ms: int) -> TxnId:
+        """Begin a transaction (NEW_TXN).
+
+        If an answer is lost, the transaction behind it stays open until its timeout, and a second
+        one begins.
+
+        Args:
+            timeout_ms: After this time the coordinator aborts the transaction.
+
+        Raises:
+            OperationNotSupported: if the broker has no transactions.
+            TransportTimeout: if there is no answer within the operation timeout.
+        """
+        if not self._number:
+            await self._count()
+        coordinator = self._of(next(self._turns) % self._number)
+        try:
+            answer = await self._ask(
+                coordinator,
+                lambda request_id: pb.CommandNewTxn(
+                    request_id=request_id,
+                    txn_ttl_seconds=timeout_ms,  # the name is wrong
+                    tc_id=coordinator.number,
+                ),
+                "begin a transaction",
+            )
+        except TransportTimeout as error:
+            # A coordinator at its limit does not answer at all.
+            raise TransportTimeout(
+                f"{error}; perhaps the broker's limit of open transactions is reached "
+                "(maxActiveTransactionsPerCoordinator)"
+            ) from error
+        return TxnId(answer.body.txnid_most_bits, answer.body.txnid_least_bits)
+
+    async def add_partitions(self, txn: TxnId, topics: Iterable[str]) -> None:
+        """Register topics or partitions before the first message to each (ADD_PARTITION_TO_TXN).
+
+        Args:
+            topics: Full names of persistent topics. The coordinator accepts any text, and can then
+                never end the transaction.
+        """
+        names = list(topics)
+        await self._ask(
+            await self._known(txn),
+            lambda request_id: pb.CommandAddPartitionToTxn(
+                request_id=request_id,
+                txnid_most_bits=txn.most,
+                txnid_least_bits=txn.least,
+                partitions=names,
+            ),
+            f"register {', '.join(names)} in transaction {txn}",
+        )
+
+    async def add_subscriptions(self, txn: TxnId, pairs: Iterable[tuple[str, str]]) -> None:
+        """Register pairs of topic and subscription before the first ack of each
+        (ADD_SUBSCRIPTION_TO_TXN). Names are as for `add_partitions`."""
+        subscriptions = [pb.Subscription(topic=topic, subscription=name) for topic, name in pairs]
+        await self._ask(
+            await self._known(txn),
+            lambda request_id: pb.CommandAddSubscriptionToTxn(
+                request_id=request_id,
+                txnid_most_bits=txn.most,
+                txnid_least_bits=txn.least,
+                subscription=subscriptions,
+            ),
+            f"register {', '.join(each.topic for each in subscriptions)} in transaction {txn}",
+        )
+
+    async def end(self, txn: TxnId, action: pb.TxnAction.ValueType, deadline: float) -> EndAnswer:
+        """Commit or abort a transaction (END_TXN).
+
+        Args:
+            deadline: On the clock of the event loop, in s. The coordinator may need longer than
+                usual if a broker of one of the topics is away.
+
+        Raises:
+            PulsarException: if there was no answer before the deadline. The request may still have
+                an effect.
+        """
+        coordinator = await self._known(txn)
+        try:
+            await coordinator.request(
+                lambda request_id: pb.CommandEndTxn(
+                    request_id=request_id,
+                    txnid_most_bits=txn.most,
+                    txnid_least_bits=txn.least,
+                    txn_action=action,
+                ),
+                f"{pb.TxnAction.Name(action).lower()} transaction {txn}",
+                deadline,
+            )
+        except CoordinatorRefusal as refusal:
+            if isinstance(refusal.error, TransactionNotFound):
+                return EndAnswer.NOT_FOUND_ON_RETRY if refusal.resent else EndAnswer.NOT_FOUND
+            if isinstance(refusal.error, InvalidTxnStatusError):
+                return EndAnswer.OTHER_WAY
+            raise _explained(refusal.error) from refusal
+        return EndAnswer.DONE
+
+    async def _ask(
+        self, coordinator: Coordinator, make: Callable[[int], Message], purpose: str
+    ) -> Answer:
+        deadline = self._pool.loop.time() + self._pool.settings.operation_timeout_s
+        try:
+            return await coordinator.request(make, purpose, deadline)
+        except CoordinatorRefusal as refusal:
+            raise _explained(refusal.error) from refusal
+
+    async def _known(self, txn: TxnId) -> Coordinator:
+        if txn.most not in self._coordinators and txn.most >= self._number:
+            await self._count()  # their number can grow
+            if txn.most >= self._number:
+                raise TransactionNotFound(
+                    f"transaction {txn}: the cluster has {self._number} coordinators, numbered "
+                    f"from 0, and none is {txn.most}"
+                )
+        return self._of(txn.most)
+
+    def _of(self, number: int) -> Coordinator:
+        coordinator = self._coordinators.get(number)
+        if coordinator is None:
+            coordinator = Coordinator(self._lookup, self.service, number)
+            self._coordinators[number] = coordinator
+        return coordinator
+
+    async def _count(self) -> None:
+        self._pool.check_cluster(self.service)
+        try:
+            self._number = await self._lookup.partitions(ASSIGN_TOPIC, create=False)
+        except TopicNotFound as error:
+            raise OperationNotSupported(_DISABLED) from error
+        if not self._number:
+            raise OperationNotSupported(_DISABLED)
+
+
+def _explained(error: PulsarException) -> PulsarException:
+    if isinstance(error, NotAllowedError):
+        return OperationNotSupported(f"{_DISABLED} ({error})")
+    return error
