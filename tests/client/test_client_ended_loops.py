@@ -94,7 +94,7 @@ def test_messages_of_a_consumer_on_an_ended_loop_are_redelivered_to_the_next_run
 
     async def second() -> set[bytes]:
         async with (
-            asyncio.timeout(15),
+            asyncio.timeout(60),
             client.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
         ):
             got = set()
@@ -139,7 +139,7 @@ def test_acks_left_unsent_by_an_ended_loop_are_logged_in_one_line(
 
     async def use(*, closes: bool) -> None:
         consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
-        async with client.create_producer(topic) as producer, asyncio.timeout(15):
+        async with client.create_producer(topic) as producer, asyncio.timeout(60):
             for _ in range(3):
                 await producer.send(b"x")
             for _ in range(3):
@@ -231,7 +231,7 @@ def test_closing_a_client_on_another_loop_closes_all_objects_of_a_closed_loop(
         async with (
             encore.Client(broker.url, transport="native") as another,
             another.subscribe(topic, "letters", encore.ConsumerType.Shared, state=state) as it,
-            asyncio.timeout(15),
+            asyncio.timeout(60),
         ):
             for _ in range(3):
                 await it.acknowledge(await it.receive())
