@@ -202,7 +202,18 @@ class PlainMessages(Sequence[PlainMessage]):
         return map(self.source.message, self.places)
 
 
-class EncryptedMessage(PlainMessage):
+class SealedMessage(PlainMessage):
+    """An entry that is delivered as one message, although it may be a batch."""
+
+    __slots__ = ()
+
+    @property
+    def messages(self) -> int:
+        """How many messages the broker counts."""
+        return self.metadata.num_messages_in_batch
+
+
+class EncryptedMessage(SealedMessage):
     """An entry or a chunked message that could not be decrypted and is delivered encrypted."""
 
     __slots__ = ()
@@ -211,7 +222,7 @@ class EncryptedMessage(PlainMessage):
         return encryption_of(self.metadata, failed=True)
 
 
-class UnreadableMessage(PlainMessage):
+class UnreadableMessage(SealedMessage):
     """An entry that cannot be read here; each access to the payload raises `error`."""
 
     __slots__ = ("error",)
