@@ -21,15 +21,16 @@ from pulsar_encore.exceptions import (
     OperationNotSupported,
     UnknownError,
 )
-from pulsar_encore.options import ConsumerType
+from pulsar_encore.options import ConsumerCryptoFailureAction, ConsumerType
 from pulsar_encore.transport.interface import AckPlan
 from pulsar_encore.transport.native.client_settings import ClientSettings
+from pulsar_encore.transport.native.consumer import entry_reader, seek
 from pulsar_encore.transport.native.consumer import native_consumer as consumer_module
-from pulsar_encore.transport.native.consumer import seek
 from pulsar_encore.transport.native.consumer.permits import Permits
 from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.compression import CodecError
 from pulsar_encore.wire.entries import encode_batch, encode_body
 
 
@@ -96,6 +97,46 @@ def test_an_undecryptable_batch_costs_the_permits_that_the_broker_counted() -> N
             await settle(1)  # the entry comes without its acked messages
         assert not listener.deliveries
 
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["encrypted", "compressed"])
+@pytest.mark.parametrize("large", [False, True])
+def test_batches_that_arrive_as_one_message_cost_the_permits_that_the_broker_counted(
+    kind: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred batches of 8 pass a queue of 20. The payloads of large ones wait for a thread."""
+
+    def unavailable(codec: int, *arguments: object) -> bytes:
+        if codec == pb.NONE:
+            return bytes(arguments[0])  # type: ignore[call-overload, no-any-return]
+        raise CodecError("the codec is not installed")
+
+    async def main() -> None:
+        rig = Rig()
+        fields: dict[str, Any] = {"compression": pb.ZSTD, "uncompressed_size": 2**20 + large}
+        if kind == "encrypted":
+            fields = {"encryption_keys": [pb.EncryptionKeys(key="k", value=b"?")]}
+        for _ in range(100):
+            rig.store(*(b"%d" % each for each in range(8)), batch=True, **fields)
+        rig.store(b"last")
+        consume = ConsumerCryptoFailureAction.CONSUME
+        transport_consumer, listener = await rig.subscribe(
+            receiver_queue_size=20, crypto_failure_action=consume
+        )
+        (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
+        taken = 0
+        for _ in range(120):
+            count, taken = len(listener.deliveries) - taken, len(listener.deliveries)
+            transport_consumer.consumed(0, count)
+            await settle()
+            assert transport_consumer.snapshot().topics[0].open_permits == consumer.permits
+        assert [each.batch_size for each in listener.deliveries] == [0] * 101
+        transport_consumer.ack(acks(listener))
+        await settle()
+        assert backlog(rig) == 0
+
+    monkeypatch.setattr(entry_reader, "decompress", unavailable)
     run(main())
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....options import ConsumerCryptoFailureAction
 from ....wire import pulsar_pb2 as pb
-from .message_views import BatchMessage, PlainMessage
+from .message_views import BatchMessage, PlainMessage, SealedMessage
 
 
 class BatchEntry(NamedTuple):
@@ -84,7 +84,7 @@ def messages_charged(opened: EntryContent, ack_set: int) -> int:
     """Return the permits that the broker took for an entry: its messages without the acked ones."""
     if isinstance(opened, BatchEntry):
         count = opened.batch_size
-    elif isinstance(opened, UndecryptableEntry | CompressedEntry):
+    elif isinstance(opened, UndecryptableEntry | CompressedEntry | SealedMessage):
         count = opened.messages
     else:
         return 1

@@ -198,11 +198,12 @@ class EntryReader:
             payload = self._decryption.decrypt(metadata, payload)
         except EncoreError as error:
             action = self._decryption.failure_action
-            if action is ConsumerCryptoFailureAction.CONSUME:
-                if metadata.num_chunks_from_msg > 1:
-                    return ChunkEntry(metadata, body, payload, sealed=True)
-                return EncryptedMessage(self._topic, body, metadata)
+            is_consumed = action is ConsumerCryptoFailureAction.CONSUME
+            if is_consumed and metadata.num_chunks_from_msg > 1:
+                return ChunkEntry(metadata, body, payload, sealed=True)
             _check_count(metadata, len(payload))
+            if is_consumed:
+                return EncryptedMessage(self._topic, body, metadata)
             error = error.with_traceback(None)  # its frames hold the entry's bytes
             return UndecryptableEntry(metadata.num_messages_in_batch, action, error)
         if metadata.num_chunks_from_msg > 1:
@@ -248,6 +249,7 @@ class EntryReader:
             clear = decompress(codec, payload, metadata.uncompressed_size, self._max_size)
         except CodecError as error:
             # Another installation may be able to read it: the application decides.
+            _check_count(metadata, len(payload))
             return UnreadableMessage(self._topic, body, metadata, error)
         self.grown += max(0, len(clear) - len(payload))
         return self._read_clear(metadata, bytes(clear))

@@ -31,7 +31,7 @@ from .entry_contents import (
 )
 from .entry_reader import EntryReader
 from .memory_budget import MemoryBudget
-from .message_views import PlainMessage, PlainMessages
+from .message_views import PlainMessage, PlainMessages, SealedMessage
 from .permits import Permits
 from .read_position import ReadPosition
 from .skipped_entries import SkippedEntries
@@ -214,8 +214,11 @@ class IncomingEntries:
         ):
             self._permits.arrived(messages_charged(opened, ack_set), 0, size)
         elif isinstance(opened, PlainMessage):
-            self._plain += 1
-            self._plain_bytes += size
+            if isinstance(opened, SealedMessage):  # the broker may have counted a whole batch
+                self._permits.arrived(messages_charged(opened, ack_set), 1, size)
+            else:
+                self._plain += 1
+                self._plain_bytes += size
             self._arrived.append(
                 Delivery(self._number, ledger, entry, 0, redelivery_count, _ONLY, (opened,))
             )

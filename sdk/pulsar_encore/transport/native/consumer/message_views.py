@@ -12,6 +12,9 @@ from itertools import repeat
 from struct import Struct
 from typing import Final, overload
 
+from google.protobuf.message import DecodeError
+
+from ....errors import UnreadableError
 from ....values.outgoing_message import ordering_key_text
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import properties, text
@@ -199,7 +202,18 @@ class PlainMessages(Sequence[PlainMessage]):
         return map(self.source.message, self.places)
 
 
-class EncryptedMessage(PlainMessage):
+class SealedMessage(PlainMessage):
+    """An entry that is delivered as one message, although it may be a batch."""
+
+    __slots__ = ()
+
+    @property
+    def messages(self) -> int:
+        """How many messages the broker counts."""
+        return self.metadata.num_messages_in_batch
+
+
+class EncryptedMessage(SealedMessage):
     """An entry or a chunked message that could not be decrypted and is delivered encrypted."""
 
     __slots__ = ()
@@ -208,7 +222,7 @@ class EncryptedMessage(PlainMessage):
         return encryption_of(self.metadata, failed=True)
 
 
-class UnreadableMessage(PlainMessage):
+class UnreadableMessage(SealedMessage):
     """An entry that cannot be read here; each access to the payload raises `error`."""
 
     __slots__ = ("error",)
@@ -267,7 +281,7 @@ class BatchMessage(_View, tuple[Batch, int]):
     def metadata(self) -> pb.SingleMessageMetadata:
         batch, at = self
         (size,) = _U32.unpack_from(batch.buffer, at)
-        return pb.SingleMessageMetadata.FromString(batch.buffer[at + 4 : at + 4 + size])
+        return _decode_single(batch.buffer, at + 4, at + 4 + size)
 
     @property
     def entry_metadata(self) -> pb.MessageMetadata:
@@ -342,7 +356,7 @@ class DecodedMessage(_View):
         buffer = batch.buffer
         self._batch = batch
         self._payload_at: int = at + 4 + _U32.unpack_from(buffer, at)[0]
-        self._metadata = pb.SingleMessageMetadata.FromString(buffer[at + 4 : self._payload_at])
+        self._metadata = _decode_single(buffer, at + 4, self._payload_at)
 
     @property
     def metadata(self) -> pb.SingleMessageMetadata:
@@ -363,6 +377,19 @@ class DecodedMessage(_View):
         return self._batch.topic
 
 
+def _decode_single(buffer: bytes, at: int, end: int) -> pb.SingleMessageMetadata:
+    """Decode the metadata ``buffer[at:end]`` of a batch message.
+
+    Raises:
+        UnreadableError: if it is broken behind the payload size, which is all that `message_starts`
+            has read.
+    """
+    try:
+        return pb.SingleMessageMetadata.FromString(buffer[at:end])
+    except DecodeError as error:
+        raise UnreadableError(f"undecodable metadata of a batch message: {error}") from error
+
+
 def payload_size(buffer: bytes, at: int, end: int) -> int:
     """Return the payload size in the batch message's metadata ``buffer[at:end]``."""
     if buffer[at] == _PAYLOAD_SIZE:
@@ -372,4 +399,6 @@ def payload_size(buffer: bytes, at: int, end: int) -> int:
         size = size & 0x7F | buffer[at + 2] << 7
         if buffer[at + 2] < 0x80:
             return size
-    return pb.SingleMessageMetadata.FromString(buffer[at:end]).payload_size
+        if buffer[at + 3] < 0x80:
+            return size & 0x3FFF | buffer[at + 3] << 14
+    return _decode_single(buffer, at, end).payload_size
