@@ -22,9 +22,9 @@ from .nack_structures import (
     OurIndex,
     Structure,
     in_order,
-    in_own_process,
     measure,
 )
+from .own_process import in_own_process
 from .rows import Row
 from .trial import Benchmark, Trial
 
