@@ -34,7 +34,7 @@ WITHOUT: Final = "without"
 Variant = tuple[str, bool]
 SIZE: Final = 100
 #: Messages in an entry (0: no batches) -> messages in one round.
-KINDS: Final = {1000: 101_000, 0: 31_000}
+KINDS: Final = {1000: 61_000, 0: 21_000}
 
 
 async def measured(

@@ -35,8 +35,8 @@ from .trial import Benchmark, Trial
 TOPIC: Final = "persistent://public/default/leases"
 BATCH: Final = 1000
 HELD: Final = 10_000
-EXTENDS: Final = 100_000
-FEW, MANY = 50_000, 200_000
+EXTENDS: Final = 30_000
+FEW, MANY = 25_000, 100_000
 Figures = dict[str, float]
 
 

@@ -33,7 +33,7 @@ from .trial import Benchmark, Trial
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS: Final = 100_000
+ROWS: Final = 50_000
 TASKS: Final = 2
 MAX_PENDING: Final = 10_000
 BAR: Final = 4.0

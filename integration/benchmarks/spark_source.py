@@ -266,7 +266,7 @@ def run(trial: Trial) -> Iterator[Row]:
         JavaProgramError: if the connector cannot be compiled or failed.
     """
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
-    count = trial.sized(200_000, 50_000)
+    count = trial.sized(150_000, 50_000)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(broker(trial.url))

@@ -44,7 +44,7 @@ SUBJECTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 #: Messages of an entry, 0 for unbatched messages.
 SHAPES: Final = {"unbatched": 0, "batches of 1000": 1000}
-MESSAGES: Final = 20_000
+MESSAGES: Final = 12_000
 QUICK_MESSAGES: Final = 5_000
 
 
