@@ -126,7 +126,9 @@ def _command(options: argparse.Namespace) -> str:
         words.append(f'ONLY="{" ".join(options.only)}"')
     if options.pairs:
         words.append(f"BENCH_ARGS='--pairs {options.pairs}'")
-    return " ".join(words) + (" with a broker of its own" if options.url else "")
+    if options.url:
+        words.append("URL=...")  # the address is private
+    return " ".join(words)
 
 
 def _folder_name(results: Results) -> str:
@@ -136,9 +138,13 @@ def _folder_name(results: Results) -> str:
 
 
 def _table(section: Section) -> Table | Text:
-    if not section.complete and not section.rows:
-        return Text(f"{section.title}: {section.failure or section.skipped}", style="bold red")
-    table = Table(title=section.title, title_justify="left", caption=section.failure or None)
+    problem = ""
+    if not section.complete:
+        outcome = "failed" if section.failure else "did not run"
+        problem = f"{section.name} {outcome}: {section.failure or section.skipped}"
+    if not section.rows:
+        return Text(problem, style="bold red")
+    table = Table(title=section.title, title_justify="left", caption=Text(problem) or None)
     for name in page.COLUMNS:
         table.add_column(name, justify="left" if name == page.COLUMNS[0] else "right")
     for row in section.rows:
@@ -149,14 +155,12 @@ def _table(section: Section) -> Table | Text:
 
 def _summary(results: Results, folder: Path) -> str:
     promised = [row for row in results.rows if row.bar is not None]
-    failed = [section.name for section in results.sections if section.failure]
-    skipped = [section.name for section in results.sections if section.skipped]
+    failed = [f"{each.name}: {each.failure}" for each in results.sections if each.failure]
+    skipped = [f"{each.name}: {each.skipped}" for each in results.sections if each.skipped]
     lines = [f"{len(promised) - len(results.missed)} of {len(promised)} bars were met."]
-    lines += [f"  {row.what}: {row.verdict}" for row in results.missed]
-    if failed:
-        lines.append(f"Failed: {', '.join(failed)}")
-    if skipped:
-        lines.append(f"Did not run: {', '.join(skipped)}")
+    lines += [f"  {page.missed(row)}" for row in results.missed]
+    lines += [f"Failed: {each}" for each in failed]
+    lines += [f"Did not run: {each}" for each in skipped]
     shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
     return "\n".join([*lines, f"The report: {shown / page.PAGE}"])
 

@@ -25,9 +25,9 @@ import pulsar_encore as encore
 from pulsar_encore.cli.demo.measurement import MeasurementError
 from pulsar_encore.cli.demo.workload import Figures
 
-from .processes import Runner, column, fresh_topic
+from .processes import Runner, fresh_topic
 from .recording_broker import ACK, Commands, command_broker
-from .rows import Row
+from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
 _MODULE: Final = "integration.benchmarks.ack_groups"  # also when this is `__main__`
@@ -104,12 +104,10 @@ def run(trial: Trial) -> Iterator[Row]:
             )
         for title, unit, key in (("frames", "/1000", "frames"), ("CPU", "us/ack", "cpu_us")):
             for other in (SINGLE, STOCK):
-                yield Row(
+                yield row_of(
+                    *(found, GROUPED, other, key),
                     what=f"{title} of acks in groups, {shape}",
                     unit=unit,
-                    ours=column(found[GROUPED], key),
-                    other=column(found[other], key),
-                    beside=other,
                     chart=f"Ack grouping: {title}",
                 )
 

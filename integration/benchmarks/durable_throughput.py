@@ -22,8 +22,8 @@ from typing import Any, Final
 import pulsar_encore as encore
 from pulsar_encore.cli.demo.workload import Figures, Stopwatch
 
-from .processes import Runner, broker, column, fresh_topic
-from .rows import Row
+from .processes import Runner, broker, fresh_topic
+from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
 #: The bar for "lazy": this share of the rate without state.
@@ -34,7 +34,7 @@ WITHOUT: Final = "without"
 Variant = tuple[str, bool]
 SIZE: Final = 100
 #: Messages in an entry (0: no batches) -> messages in one round.
-KINDS: Final = {1000: 101_000, 0: 31_000}
+KINDS: Final = {1000: 61_000, 0: 21_000}
 
 
 async def measured(
@@ -86,11 +86,10 @@ def _rows_of(entries: str, lists: bool, found: dict[str, list[Figures]]) -> Iter
         what = f"{state}, {'lists' if lists else 'one at a time'}, {entries}"
         for title, unit, key in (("rate", "msg/s", "per_s"), ("CPU", "us/msg", "cpu_us")):
             rate = key == "per_s"
-            yield Row(
+            yield row_of(
+                *(found, state, WITHOUT, key),
                 what=f"{title}, {what}",
                 unit=unit,
-                ours=column(found[state], key),
-                other=column(found[WITHOUT], key),
                 beside="no state",
                 bar=SHARE if rate and state == "lazy" else None,
                 higher_is_better=rate,

@@ -29,7 +29,7 @@ from .processes import OURS, broker, fresh_topic
 from .rows import Row
 from .trial import Benchmark, Trial
 
-MESSAGES: Final = 10_000
+MESSAGES: Final = 4_000
 QUICK_MESSAGES: Final = 1_500
 WARM_UP: Final = 500
 CONCURRENCY: Final = 200

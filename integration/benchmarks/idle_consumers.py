@@ -21,14 +21,14 @@ import pulsar.asyncio
 import pulsar_encore as encore
 from pulsar_encore.cli.demo.workload import Figures, resident_mb
 
-from .processes import Runner, broker, column, fresh_topic
-from .rows import Row
+from .processes import Runner, broker, fresh_topic
+from .rows import Row, column, row_of
 from .trial import Benchmark, Trial
 
 CONSUMERS: Final = 1000
 AT_ONCE: Final = 50
-OVER_S: Final = 5.0
-SETTLE_S: Final = 2.0
+OVER_S: Final = 3.0
+SETTLE_S: Final = 1.0
 #: Promises of the native transport: MB more than one consumer, percent of a core, threads.
 MEMORY_MB: Final = 60.0
 CPU_PERCENT: Final = 1.0
@@ -114,11 +114,10 @@ def run(trial: Trial) -> Iterator[Row]:
             {name: lambda name=name: measured(name) for name in ("ours", "stock")},  # type: ignore[misc]
         )
     for what, unit, key, promised in _MEASURED:
-        yield Row(
+        yield row_of(
+            *(found, "ours", "stock", key),
             what=f"{consumers:,} idle consumers: {what}",
             unit=unit,
-            ours=column(found["ours"], key),
-            other=column(found["stock"], key),
             beside="stock asyncio",
         )
         if consumers == CONSUMERS:

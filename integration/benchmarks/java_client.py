@@ -23,9 +23,9 @@ from typing import Final
 from pulsar_encore.cli.demo.workload import Figures
 
 from .java_programs import Answer, java_program, missing_java
-from .processes import Runner, broker, column, fresh_topic
+from .processes import Runner, broker, fresh_topic
 from .receive_cpu import SHAPES, fill
-from .rows import Row
+from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
 _WITHIN_S: Final = 120
@@ -72,20 +72,15 @@ def run(trial: Trial) -> Iterator[Row]:
             results = trial.in_turns(
                 shape.name, {"ours": partial(_ours, Runner(url), topic, count), "java": theirs}
             )
-        yield _row("CPU", shape.name, "us/msg", "cpu_us", results)
-        yield _row("Rate", shape.name, "msgs/s", "per_s", results)
-
-
-def _row(what: str, shape: str, unit: str, key: str, results: dict[str, list[Figures]]) -> Row:
-    return Row(
-        what=f"{what}, {shape}",
-        unit=unit,
-        ours=column(results["ours"], key),
-        other=column(results["java"], key),
-        beside="Java's client",
-        higher_is_better=key == "per_s",
-        chart=f"Java's client: {what} of receive and ack",
-    )
+        for what, unit, key in (("CPU", "us/msg", "cpu_us"), ("Rate", "msg/s", "per_s")):
+            yield row_of(
+                *(results, "ours", "java", key),
+                what=f"{what}, {shape.name}",
+                unit=unit,
+                beside="Java's client",
+                higher_is_better=key == "per_s",
+                chart=f"Java's client: {what} of receive and ack",
+            )
 
 
 BENCHMARK: Final = Benchmark(

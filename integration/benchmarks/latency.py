@@ -22,12 +22,12 @@ import pulsar_encore as encore
 from pulsar_encore.cli.demo.scenario import SIDES
 from pulsar_encore.cli.demo.workload import Figures
 
-from .processes import OURS, Runner, broker, column, fresh_topic
-from .rows import Row, percentile
+from .processes import OURS, Runner, broker, fresh_topic
+from .rows import Row, percentile, row_of
 from .trial import Benchmark, Trial
 
 PER_S: Final = 1000
-COUNT: Final = 4000
+COUNT: Final = 3000
 WARM_UP: Final = 1000
 #: The bars: the ratio to stock asyncio. Our consumer over the stock client needs a thread's turn.
 BARS: Final = {"native": 1.0, "encore": None}
@@ -108,11 +108,10 @@ def run(trial: Trial) -> Iterator[Row]:
         )
     for label, name in OURS.items():
         for share in ("p50", "p99"):
-            yield Row(
+            yield row_of(
+                *(results, label, "stock", share),
                 what=f"{name}, {share}",
                 unit="ms",
-                ours=column(results[label], share),
-                other=column(results["stock"], share),
                 bar=BARS[label],
                 beside="stock asyncio",
             )

@@ -18,8 +18,6 @@ import asyncio
 import gc
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,15 +28,15 @@ import pulsar_encore as encore
 from pulsar_encore.testing import BrokerSettings, MemoryTransport
 from pulsar_encore.testing import run as run_in_virtual_time
 
-from .rows import Row
+from .own_process import in_own_process
+from .rows import Row, column, row_of
 from .trial import Benchmark, Trial
 
-_MODULE: Final = "integration.benchmarks.leases"  # also when this is `__main__`
 TOPIC: Final = "persistent://public/default/leases"
 BATCH: Final = 1000
 HELD: Final = 10_000
-EXTENDS: Final = 100_000
-FEW, MANY = 50_000, 200_000
+EXTENDS: Final = 30_000
+FEW, MANY = 25_000, 100_000
 Figures = dict[str, float]
 
 
@@ -178,9 +176,7 @@ CASES: Final[dict[str, Callable[[int], Figures]]] = {
 
 
 def _measured(case: str, count: int) -> Figures:
-    command = [sys.executable, "-m", _MODULE, "--case", case, "--count", str(count)]
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    figures: Figures = json.loads(out)
+    figures: Figures = in_own_process("leases", "--case", case, "--count", count)
     return figures
 
 
@@ -194,14 +190,13 @@ def run(trial: Trial) -> Iterator[Row]:
             "plain": partial(_measured, "measure_extends", count),
         },
     )
-    yield Row(
+    yield row_of(
+        *(found, "durable", "plain", "us"),
         what="extend with a state",
         unit="us",
-        ours=tuple(each["us"] for each in found["durable"]),
-        other=tuple(each["us"] for each in found["plain"]),
         beside="without a state",
     )
-    handles = tuple(each["handle_us"] for each in found["durable"])
+    handles = column(found["durable"], "handle_us")
     yield Row(what="handle of a lease read, with a state", unit="us", ours=handles)
     if trial.quick:
         return
@@ -217,14 +212,13 @@ def run(trial: Trial) -> Iterator[Row]:
         ("expired and requested again", "expire_us"),
         ("popped again", "again_us"),
     ):
-        yield Row(
+        yield row_of(
+            *(sizes, "many", "few", key),
             what=f"{what}, each of {MANY:,} leases",
             unit="us",
-            ours=tuple(each[key] for each in sizes["many"]),
-            other=tuple(each[key] for each in sizes["few"]),
             beside=f"each of {FEW:,}",
         )
-    longest = tuple(each["longest_ms"] for each in sizes["many"])
+    longest = column(sizes["many"], "longest_ms")
     yield Row(what=f"longest step, {MANY:,} leases expire", unit="ms", ours=longest)
 
 

@@ -1,7 +1,7 @@
-"""How late nacked messages are redelivered, and where the time goes: 2,000 nacks a second for 20 s.
+"""How late nacked messages are redelivered, and where the time goes: 2,000 nacks a second for 5 s.
 
 Another process publishes 2,000 unbatched messages a second. The application nacks each with a delay
-of 20 s on its first delivery, so that 40,000 nacks wait, and acks it on the second. A due time is
+of 5 s on its first delivery, so that 10,000 nacks wait, and acks it on the second. A due time is
 rounded up to its bucket, and the lateness is counted from there. The parts of the lateness:
 
 - request: until the command is written. It is made by our timer, index and event loop.
@@ -12,7 +12,7 @@ rounded up to its bucket, and the lateness is counted from there. The parts of t
 The development broker holds messages in memory. `--url` measures a real Pulsar. Its part depends on
 the number of messages of a bucket, which `--bits` changes.
 
-    python -m integration.benchmarks.nack_lateness [--url URL] [--delay 20] [--bits 8]
+    python -m integration.benchmarks.nack_lateness [--url URL] [--delay 5] [--bits 8]
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from pulsar_encore.core.bucket_width import bucket_edge, precision_bits
 from pulsar_encore.transport.interface import Deliveries, each_delivery
 from pulsar_encore.transport.native.consumer.native_consumer import NativeConsumer
 
-from .processes import Runner, broker, column, fresh_topic
-from .rows import Row, spread_text
+from .processes import Runner, broker, fresh_topic
+from .rows import Row, column, spread_text
 from .trial import Benchmark, Trial
 
 PER_S: Final = 2_000
-DELAY_S: Final = 20.0
+DELAY_S: Final = 5.0
 #: How long messages are published after the first of them is due.
-MORE_S: Final = 10.0
+MORE_S: Final = 3.0
 QUICK_DELAY_S: Final = 1.0
 QUICK_MORE_S: Final = 1.0
 LATE_MS: Final = 20.0
@@ -204,7 +204,8 @@ BENCHMARK = Benchmark(
     name="nack_lateness",
     title="Lateness of redelivery",
     about=(
-        f"{PER_S:,} messages a second are nacked with a delay of {DELAY_S:g} s, so 40,000 wait. "
+        f"{PER_S:,} messages a second are nacked with a delay of {DELAY_S:g} s, "
+        f"so {PER_S * DELAY_S:,.0f} wait. "
         "Lateness is counted from the due time, rounded up to its bucket, until the application "
         "has the message again. Request and application are our parts of it."
     ),

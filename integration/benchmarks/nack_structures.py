@@ -18,19 +18,20 @@ import gc
 import heapq
 import json
 import statistics
-import subprocess
 import sys
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from time import process_time
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import psutil
 from pyroaring import BitMap
 
 from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex
+
+from .own_process import in_own_process
 
 PER_LEDGER: Final = 50_000
 Arrivals = Iterator[tuple[MessageKey, int, int]]  # key, due in ms, precision bits
@@ -196,17 +197,6 @@ def measure(
         drained += structure.drain(now_ms)
         busy += process_time() - start
     return Measured(keys, drained, weight, add_ns, drained / busy)
-
-
-def in_own_process(module: str, *arguments: object) -> Any:
-    """Run a module of this package with arguments. Return what it prints as JSON."""
-    answer = subprocess.run(
-        [sys.executable, "-m", f"{__package__}.{module}", *map(str, arguments)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return json.loads(answer.stdout)
 
 
 def measured_apart(

@@ -31,9 +31,9 @@ from .nack_structures import (
     PlainLayout,
     Structure,
     in_order,
-    in_own_process,
     measure,
 )
+from .own_process import in_own_process
 from .rows import Row, short
 from .trial import Benchmark, Trial
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -70,8 +70,3 @@ class Runner:
         subscription = uuid.uuid4().hex
         chosen = {"transport": "native", "count": count, "subscription": subscription, **parameters}
         return asyncio.run(self(side, name, within_s=within_s, topic=topic, **chosen))
-
-
-def column(results: Iterable[Figures], key: str) -> tuple[float, ...]:
-    """Return one figure of each measurement, 0 where it has no value."""
-    return tuple(each[key] or 0.0 for each in results)

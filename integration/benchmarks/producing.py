@@ -22,8 +22,8 @@ import pulsar.asyncio
 import pulsar_encore as encore
 from pulsar_encore.cli.demo.workload import PAYLOAD, Figures, Stopwatch
 
-from .processes import Runner, broker, column
-from .rows import Row
+from .processes import Runner, broker
+from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
 _MODULE: Final = "integration.benchmarks.producing"  # also when this is `__main__`
@@ -85,14 +85,12 @@ def rows_of(batch: int, results: Mapping[str, list[Figures]]) -> Iterator[Row]:
             ("per_s", "msg/s", "messages per second"),
             ("cpu_us", "us/msg", "CPU"),
         ):
-            yield Row(
+            yield row_of(
+                *(results, ours, beside, key),
                 what=f"{ours}, {_kind(batch)}" + ("" if key == "per_s" else ", CPU"),
                 unit=unit,
-                ours=column(results[ours], key),
-                other=column(results[beside], key),
                 bar=factor if batch and key == "per_s" else None,
                 higher_is_better=key == "per_s",
-                beside=beside,
                 chart=f"Producing: {title}",
             )
 

@@ -116,8 +116,7 @@ BENCHMARK: Final = Benchmark(
     title="Receive and ack: CPU",
     about=(
         "CPU time of the process for each message of 100 bytes, native transport, beside "
-        "the stock synchronous client. The stock client's time changes with the load of the "
-        "machine, ours hardly."
+        "the stock synchronous client."
     ),
     seconds=110,
     quick_s=35,

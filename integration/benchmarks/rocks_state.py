@@ -28,8 +28,6 @@ import argparse
 import gc
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -45,16 +43,16 @@ from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, TopicStore
 
+from .own_process import in_own_process
 from .rip73 import Rip73
-from .rows import Row
+from .rows import Row, column, row_of
 from .trial import Benchmark, Trial
 
-_MODULE: Final = "integration.benchmarks.rocks_state"  # also when this is `__main__`
 NOW: Final = 1_800_000_000_000
-LEASES: Final = 50_000
-PENDING: Final = 100_000
+LEASES: Final = 30_000
+PENDING: Final = 50_000
 CHANGES: Final = 20_000
-MILLION: Final = 1_000_000
+KEYS: Final = 1_000_000  # fewer would share the constant memory of RocksDB
 BURST: Final = 500
 STEP_MS: Final = 10
 AT_ONCE: Final = 32  # a pop of RocketMQ takes at most 32
@@ -372,19 +370,9 @@ CASES: Final[dict[str, Callable[..., Figures]]] = {
 
 def measured(case: str, count: int, **parameters: Any) -> Figures:
     """Run one case in a process of its own."""
-    command = [sys.executable, "-m", _MODULE, "--case", case, "--count", str(count)]
-    answer = subprocess.run(
-        [*command, "--parameters", json.dumps(parameters)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    figures: Figures = json.loads(answer.stdout)
+    words = ("--case", case, "--count", count, "--parameters", json.dumps(parameters))
+    figures: Figures = in_own_process("rocks_state", *words)
     return figures
-
-
-def _values(figures: Sequence[Figures], key: str) -> tuple[float, ...]:
-    return tuple(each[key] for each in figures)
 
 
 #: Title, unit and key of a figure of `leases`.
@@ -411,26 +399,21 @@ def lease_rows(trial: Trial) -> Iterator[Row]:
         names = {f"{side}, {buffered}": call for (side, buffered), call in subjects.items()}
         found = trial.in_turns(f"leases, {pattern}", names)
         for title, unit, key in _LEASE_FIGURES:
-            ours = {
-                buffered: _values(found[f"{OURS}, {buffered}"], key) for buffered in (True, False)
-            }
-            if not any(ours[False]):
+            if not any(column(found[f"{OURS}, False"], key)):
                 continue  # the system does not count writes
-            yield Row(
+            yield row_of(
+                *(found, f"{OURS}, True", f"{OURS}, False", key),
                 what=f"{pattern}: {title}, with the buffer",
                 unit=unit,
-                ours=ours[True],
-                other=ours[False],
                 beside="without the buffer",
                 chart=_CHART + title,
             )
             for buffered in (True, False) if RIP in sides else ():
                 how = "with" if buffered else "without"
-                yield Row(
+                yield row_of(
+                    *(found, f"{OURS}, {buffered}", f"{RIP}, {buffered}", key),
                     what=f"{pattern}: {title}, {how} the buffer",
                     unit=unit,
-                    ours=ours[buffered],
-                    other=_values(found[f"{RIP}, {buffered}"], key),
                     beside=f"RIP-73 {how} it",
                     chart=_CHART + title,
                 )
@@ -443,11 +426,10 @@ def batch_rows(trial: Trial) -> Iterator[Row]:
         "leases, batches of 1000",
         {"with": partial(call, buffered=True), "without": partial(call, buffered=False)},
     )
-    yield Row(
+    yield row_of(
+        *(found, "with", "without", "us"),
         what="fast acks, batches of 1000: CPU, with the buffer",
         unit="us/msg",
-        ours=_values(found["with"], "us"),
-        other=_values(found["without"], "us"),
         beside="without the buffer",
         chart=_CHART + "CPU",
     )
@@ -458,16 +440,14 @@ def due_rows(trial: Trial) -> Iterator[Row]:
     ours, rip = partial(measured, "expiry", PENDING), partial(measured, "rip_expiry", PENDING)
     found = trial.in_turns("expiry", {OURS: ours, RIP: rip})
     chart = "Due times in RocksDB: CPU"
-    yield Row(
+    yield row_of(
+        *(found, OURS, RIP, "us"),
         what="due within a minute, passed and acked",
         unit="us/msg",
-        ours=_values(found[OURS], "us"),
-        other=_values(found[RIP], "us"),
-        beside=RIP,
         bar=1.0,
         chart=chart,
     )
-    yield Row(what="opened, for each", unit="us/msg", ours=_values(found[OURS], "open_us"))
+    yield Row(what="opened, for each", unit="us/msg", ours=column(found[OURS], "open_us"))
     for what, mixed in (("renewed in order", False), ("changed at random", True)):
         found = trial.in_turns(
             f"due times {what}",
@@ -476,11 +456,10 @@ def due_rows(trial: Trial) -> Iterator[Row]:
                 "memory": partial(measured, "memory_changes", CHANGES, mixed=mixed),
             },
         )
-        yield Row(
+        yield row_of(
+            *(found, OURS, "memory", "us"),
             what=f"due time {what}, 100 in a write",
             unit="us",
-            ours=_values(found[OURS], "us"),
-            other=_values(found["memory"], "us"),
             beside="index in memory",
             chart=chart,
         )
@@ -491,12 +470,10 @@ def due_rows(trial: Trial) -> Iterator[Row]:
             RIP: partial(measured, "rip_changes", CHANGES),
         },
     )
-    yield Row(
+    yield row_of(
+        *(found, OURS, RIP, "us"),
         what="due time changed at random, each a write",
         unit="us",
-        ours=_values(found[OURS], "us"),
-        other=_values(found[RIP], "us"),
-        beside=RIP,
         bar=1.0,
         chart=chart,
         note="ours writes the attempts of the message too",
@@ -504,19 +481,19 @@ def due_rows(trial: Trial) -> Iterator[Row]:
 
 
 def memory_rows(trial: Trial) -> Iterator[Row]:
-    """Measure memory and disk of a million pending messages."""
+    """Measure memory and disk of pending messages."""
     for what, mixed in (("in order", False), ("mixed, 1 s to 1 h", True)):
         trial.step(f"memory, {what}")
-        stored = measured("weight", MILLION, mixed=mixed, stored=True)
-        alone = measured("weight", MILLION, mixed=mixed, stored=False)
+        stored = measured("weight", KEYS, mixed=mixed, stored=True)
+        alone = measured("weight", KEYS, mixed=mixed, stored=False)
         yield Row(
-            what=f"memory for a key, a million {what}",
+            what=f"memory for a key, {KEYS:,} {what}",
             unit="bytes",
             ours=(stored["memory"],),
             other=(alone["memory"],),
             beside="index in memory",
         )
-        yield Row(what=f"disk for a key, a million {what}", unit="bytes", ours=(stored["disk"],))
+        yield Row(what=f"disk for a key, {KEYS:,} {what}", unit="bytes", ours=(stored["disk"],))
 
 
 def run(trial: Trial) -> Iterator[Row]:

@@ -8,9 +8,9 @@ and only `met` decides whether it is kept.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Spread(NamedTuple):
@@ -34,6 +34,7 @@ class Row:
         bar: The promise: of the ratio, or of the figure in a row without another subject; or None.
         higher_is_better: True if the value must be at least the bar, False if at most.
         chart: Title of the chart that shows the row with others, or "".
+        bars: True for a figure that is measured once: the chart shows it as a bar, not as a ratio.
         note: A remark for readers, or "".
         series: The figures over time or size as points (x, y), in the order of x; may be empty.
         x_axis: Label of x with its unit, such as "minutes"; only with `series`.
@@ -49,6 +50,7 @@ class Row:
     bar: float | None = None
     higher_is_better: bool = False
     chart: str = ""
+    bars: bool = False
     note: str = ""
     series: tuple[tuple[float, float], ...] = ()
     x_axis: str = ""
@@ -58,6 +60,8 @@ class Row:
     def __post_init__(self) -> None:
         if not self.ours or (self.other and len(self.other) != len(self.ours)):
             raise ValueError(f"{self.what}: {len(self.ours)} and {len(self.other)} figures")
+        if self.bars and not self.chart:
+            raise ValueError(f"{self.what}: bars need the title of their chart")
         if bool(self.series) != bool(self.x_axis and self.y_axis):
             raise ValueError(f"{self.what}: a series and the labels of its axes go together")
 
@@ -100,6 +104,31 @@ class Row:
             return "missed"
         share = abs(self.judged.median / self.bar - 1)
         return f"missed by {share:.0%}" if share >= 0.01 else f"missed by {share:.1%}"
+
+
+def column(results: Iterable[Mapping[str, float | None]], key: str) -> tuple[float, ...]:
+    """Return one figure of each measurement, 0 where it has no value."""
+    return tuple(each[key] or 0.0 for each in results)
+
+
+def row_of(
+    found: Mapping[str, Sequence[Mapping[str, float | None]]],
+    ours: str,
+    other: str,
+    key: str,
+    **options: Any,
+) -> Row:
+    """Return the row of one figure of two subjects.
+
+    Args:
+        found: The figures of each subject, as `Trial.in_turns` returns them.
+        ours: Name of our subject in `found`.
+        other: Name of the other subject; also the name in the table, unless `beside` is given.
+        key: Name of the figure.
+        options: More attributes of the row.
+    """
+    columns = {"ours": column(found[ours], key), "other": column(found[other], key)}
+    return Row(**{"beside": other, **columns, **options})
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -33,7 +33,7 @@ from .trial import Benchmark, Trial
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS: Final = 100_000
+ROWS: Final = 50_000
 TASKS: Final = 2
 MAX_PENDING: Final = 10_000
 BAR: Final = 4.0
@@ -184,9 +184,12 @@ def run(trial: Trial) -> Iterator[Row]:
             rate(side)
         rates = trial.in_turns("writers", {each.name(): partial(rate, each) for each in SIDES})
         made.unpersist()
-    for other, beside, bar in ((Rowwise, "row-wise", BAR), (StockRowwise, "row-wise stock", None)):
+    for other, what, beside, bar in (
+        (Rowwise, "in Arrow batches", "row-wise writer", BAR),
+        (StockRowwise, "in Arrow batches, native transport", "row-wise writer, stock", None),
+    ):
         yield Row(
-            what="Spark sink",
+            what=f"rate, {what}",
             unit="rows/s",
             ours=tuple(rates[Arrow.name()]),
             other=tuple(rates[other.name()]),

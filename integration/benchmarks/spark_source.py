@@ -27,7 +27,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from pulsar_encore.spark.driver.batch import PulsarBatchReader
 from ..spark.spark_kit import spark_session
 from .java_programs import Answer, java_program, missing_java
 from .processes import broker
-from .rows import Row
+from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
 SIZE: Final = 200
@@ -186,11 +186,18 @@ def _columns(messages: list[encore.Message]) -> pa.RecordBatch:
     )
 
 
-def _timed(work: Callable[[], object]) -> Answer:
-    """Return seconds and CPU seconds; CPU of this process and all below it, such as Spark's."""
+def _timed(work: Callable[[], object], count: int) -> Answer:
+    """Return the figures of a query; CPU of this process and all below it, such as Spark's."""
     began, cpu = time.perf_counter(), _cpu_s()
     work()
-    return {"seconds": time.perf_counter() - began, "cpu_s": _cpu_s() - cpu}
+    seconds, cpu_s = time.perf_counter() - began, _cpu_s() - cpu
+    return {"per_s": count / seconds, "cpu_us": cpu_s / count * 1e6}
+
+
+def _connected(connector: Callable[..., Answer], topic: str, target: object, count: int) -> Answer:
+    """Return the figures of a query of the connector, which measures itself."""
+    answer = connector(topic, target)
+    return {"per_s": count / answer["seconds"], "cpu_us": answer["cpu_s"] / count * 1e6}
 
 
 def _cpu_s() -> float:
@@ -259,7 +266,7 @@ def run(trial: Trial) -> Iterator[Row]:
         JavaProgramError: if the connector cannot be compiled or failed.
     """
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
-    count = trial.sized(300_000, 100_000)
+    count = trial.sized(150_000, 50_000)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(broker(trial.url))
@@ -279,7 +286,7 @@ def run(trial: Trial) -> Iterator[Row]:
             "loop to Parquet": lambda: asyncio.run(loop(folder / "loop.parquet")),
         }
         subjects: dict[str, Callable[[], Answer]] = {
-            name: partial(_timed, work) for name, work in works.items()
+            name: partial(_timed, work, count) for name, work in works.items()
         }
         missing = no_connector(trial.url)
         if not missing:
@@ -289,51 +296,50 @@ def run(trial: Trial) -> Iterator[Row]:
                     options=("-Xmx2g", *_OPENED),
                 )
             )
-            subjects["connector"] = partial(connector, topic, _NOOP)
-            subjects["connector to Parquet"] = partial(connector, topic, folder / "connector")
+            ask = partial(_connected, connector, topic, count=count)
+            subjects["connector"] = partial(ask, _NOOP)
+            subjects["connector to Parquet"] = partial(ask, folder / "connector")
         for name, measure in subjects.items():
             trial.step(f"{name}, warming up")
             measure()
         results = trial.in_turns("queries", subjects)
-        yield from _query_rows(results, count, missing)
+        yield from query_rows(results, missing)
         yield from _stream_rows(trial, spark, url, topic, folder)
 
 
-def _query_rows(results: dict[str, list[Answer]], count: int, missing: str) -> Iterator[Row]:
-    def rates(subject: str) -> tuple[float, ...]:
-        return tuple(count / each["seconds"] for each in results[subject])
+#: What is compared, our subject, the other one, its name in the table, and the bar of the rate.
+_COMPARED: Final = (
+    ("in Arrow batches", "one task", "tuples", "row-wise reader", 3.0),
+    ("one task", "one task", "loop", "consumer loop", 1.0),
+    ("two tasks", "two tasks", "one task", "one task", 1.5),
+    ("one task, to Parquet", "Parquet", "loop to Parquet", "consumer loop", None),
+    ("Python source", "one task", "connector", _CONNECTOR, None),
+    ("Python source, to Parquet", "Parquet", "connector to Parquet", _CONNECTOR, None),
+)
 
-    def cpu_us(subject: str) -> tuple[float, ...]:
-        return tuple(each["cpu_s"] / count * 1e6 for each in results[subject])
 
-    comparisons = (
-        ("discarded, one task", "one task", "tuples", "row-wise reader", 3.0),
-        ("discarded, one task", "one task", "loop", "consumer loop", 1.0),
-        ("discarded, two tasks", "two tasks", "one task", "one task", 1.5),
-        ("to Parquet, one task", "Parquet", "loop to Parquet", "consumer loop", None),
-        ("discarded, one task", "one task", "connector", _CONNECTOR, None),
-        ("to Parquet, one task", "Parquet", "connector to Parquet", _CONNECTOR, None),
-    )
-    for what, ours, other, beside, bar in comparisons:
-        if other in results:
-            yield Row(
-                what=f"Spark source, {what}",
-                unit="rows/s",
-                ours=rates(ours),
-                other=rates(other),
-                beside=beside,
-                bar=bar,
-                higher_is_better=True,
-                note=missing if beside == "consumer loop" else "",
-            )
-    for what, ours, other, beside, _ in comparisons[3:]:
-        if other in results:
-            yield Row(
-                what=f"Spark source, CPU, {what}",
+def query_rows(results: Mapping[str, Sequence[Answer]], missing: str) -> Iterator[Row]:
+    """Yield the rows of the queries. The note of one says why the connector is `missing`."""
+    measured = [each for each in _COMPARED if each[2] in results]
+    for what, ours, other, beside, bar in measured:
+        yield row_of(
+            *(results, ours, other, "per_s"),
+            what=f"rate, {what}",
+            unit="rows/s",
+            beside=beside,
+            bar=bar,
+            higher_is_better=True,
+            chart="Spark source: rate",
+            note=missing if other == "loop" else "",
+        )
+    for what, ours, other, beside, _ in measured:
+        if ours == "Parquet" or other == "connector":
+            yield row_of(
+                *(results, ours, other, "cpu_us"),
+                what=f"CPU, {what}",
                 unit="us/row",
-                ours=cpu_us(ours),
-                other=cpu_us(other),
                 beside=beside,
+                chart="Spark source: CPU",
                 note="all processes: Spark's JVM, its Python workers",
             )
 
@@ -364,13 +370,17 @@ def _stream_rows(
     times = trial.in_turns(
         "first row", {name: partial(first, make) for name, make in sources.items()}
     )
-    for other in ("a Python source", "rate"):
+    for other, what in (
+        ("a Python source", "first row of a stream"),
+        ("rate", "first row of a stream, beside Spark's own source"),
+    ):
         yield Row(
-            what="Spark source, first row of a stream",
+            what=what,
             unit="s",
             ours=tuple(times["ours"]),
             other=tuple(times[other]),
             beside=other,
+            chart="Spark source: first row of a stream",
         )
 
 

@@ -30,8 +30,6 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -50,10 +48,10 @@ from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.state.blobs.transient_blobs import TransientBlobs
 
-from .rows import Row, spread, spread_text
+from .own_process import in_own_process
+from .rows import Row, column, row_of, spread, spread_text
 from .trial import Benchmark, Trial
 
-_MODULE: Final = "integration.benchmarks.spilling"  # also when this is `__main__`
 WEEK_MS: Final = 7 * 24 * 3600 * 1000
 HOUR_MS: Final = 3600 * 1000
 START_MS: Final = 1_700_000_000_000
@@ -306,12 +304,10 @@ def stage(name: str, subject: str, directory: str, ids: int) -> Figures:
         return {**figures, "open_ms": open_ms}
 
 
-def in_own_process(name: str, subject: str, directory: str, ids: int) -> Figures:
+def measured(name: str, subject: str, directory: str, ids: int) -> Figures:
     """Run one stage in a process of its own."""
-    command = [sys.executable, "-m", _MODULE, "--stage", name, "--subject", subject]
-    command += ["--directory", directory, "--ids", str(ids)]
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    figures: Figures = json.loads(out)
+    words = ("--stage", name, "--subject", subject, "--directory", directory, "--ids", ids)
+    figures: Figures = in_own_process("spilling", *words)
     return figures
 
 
@@ -319,9 +315,9 @@ def life(subject: str, directory: str, ids: int) -> Figures:
     """Fill an index, and drain it after a restart."""
     path = os.path.join(directory, subject)
     try:
-        figures = in_own_process("fill", subject, path, ids)
+        figures = measured("fill", subject, path, ids)
         if subject != MEMORY:
-            figures |= in_own_process("drain", subject, path, ids)
+            figures |= measured("drain", subject, path, ids)
     finally:
         shutil.rmtree(path, ignore_errors=True)
     figures["most_mib"] = max(figures["filled_mib"], figures["drained_mib"])
@@ -358,15 +354,13 @@ def rows_of(ids: int, found: dict[str, list[Figures]]) -> Iterator[Row]:
     """Yield the rows of one number of ids."""
     size = size_of(ids)
     for figure in FIGURES:
-        ours = _values(found[SPILLING], figure.key)
         for subject in figure.beside:
             if subject not in found:
                 continue
-            yield Row(
+            yield row_of(
+                *(found, SPILLING, subject, figure.key),
                 what=f"{figure.title}, {size}",
                 unit=figure.unit,
-                ours=ours,
-                other=_values(found[subject], figure.key),
                 beside=_BESIDE[subject],
                 higher_is_better=figure.higher_is_better,
                 chart=f"PIP-195: {figure.title} beside {_BESIDE[subject]}",
@@ -377,7 +371,7 @@ def rows_of(ids: int, found: dict[str, list[Figures]]) -> Iterator[Row]:
             yield Row(
                 what=f"{figure.title} of the spilling index, {size}",
                 unit=figure.unit,
-                ours=_values(found[SPILLING], key),
+                ours=column(found[SPILLING], key),
                 bar=bar,
             )
 
@@ -387,7 +381,7 @@ def lines_of(found: dict[int, dict[str, list[Figures]]]) -> Iterator[Row]:
     for figure in FIGURES[:3]:
         for subject in (SPILLING, *figure.beside):
             sizes = {
-                ids: _values(of_ids[subject], figure.key)
+                ids: column(of_ids[subject], figure.key)
                 for ids, of_ids in sorted(found.items())
                 if subject in of_ids
             }
@@ -407,10 +401,6 @@ def lines_of(found: dict[int, dict[str, list[Figures]]]) -> Iterator[Row]:
 def size_of(ids: int) -> str:
     """Return the number of ids as text."""
     return f"{ids / 1e6:g} M ids"
-
-
-def _values(figures: list[Figures], key: str) -> tuple[float, ...]:
-    return tuple(each[key] for each in figures)
 
 
 def run(trial: Trial, sizes: Iterable[int] = (), directory: str | None = None) -> Iterator[Row]:
@@ -441,8 +431,7 @@ def run_nacks(ids: int, directory: str | None) -> Iterator[Row]:
         for name, what in (("hour", "one delay of an hour"), ("week", "delays up to a week")):
             path = os.path.join(folder, name)
             found = {
-                subject: in_own_process("nacks", subject, path, ids)
-                for subject in (SPILLING, MEMORY)
+                subject: measured("nacks", subject, path, ids) for subject in (SPILLING, MEMORY)
             }
             for title, unit, key in (
                 ("resident, waiting", "MiB", "filled_mib"),

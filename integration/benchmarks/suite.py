@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Final
 
 from pulsar_encore.errors import ConfigurationError
 
 from .report.progress import Progress
 from .report.results import Section
-from .trial import Benchmark, Trial
+from .rows import Row
+from .trial import PAIRS, Benchmark, Trial
+
+_LIMIT: Final = 5  # times the expected duration
+_LEAST_LIMIT_S: Final = 300.0
+_LIMIT_AGAIN_S: Final = 30.0  # the error is raised again if a benchmark has swallowed it
 
 NAMES: Final = (
     "demo",
@@ -55,11 +63,25 @@ def load(only: Sequence[str]) -> list[Benchmark]:
         raise ConfigurationError(
             f"no benchmark has the name {unknown[0]!r}; there are: {', '.join(NAMES)}"
         )
-    return [
-        importlib.import_module(f"integration.benchmarks.{name}").BENCHMARK
-        for name in NAMES
-        if not only or name in only
-    ]
+    return [_loaded(name) for name in NAMES if not only or name in only]
+
+
+def _loaded(name: str) -> Benchmark:
+    """Return a benchmark. One that cannot be imported fails when it runs, and the others run."""
+    try:
+        found: Benchmark = importlib.import_module(f"integration.benchmarks.{name}").BENCHMARK
+    except ImportError as error:
+        failure = error
+
+        def run(_trial: Trial) -> Iterator[Row]:
+            raise failure
+
+        return Benchmark(name=name, title=name, about="", seconds=0, quick_s=0, run=run)
+    return found
+
+
+class BenchmarkTimeoutError(RuntimeError):
+    """A benchmark took much longer than expected, and was ended."""
 
 
 def run(
@@ -70,22 +92,52 @@ def run(
 ) -> None:
     """Run benchmarks one after the other. `on_section` gets each as soon as it has ended.
 
-    A benchmark that fails keeps the rows that it had. The next one runs all the same.
+    A benchmark that fails, or takes too long, keeps the rows that it had. The next one runs all the
+    same.
     """
     for each in benchmarks:
         section = Section(name=each.name, title=each.title, about=each.about)
         progress.begin(each.title)
-        section.skipped = each.available()
         try:
+            section.skipped = each.available()
             if not section.skipped:
-                section.rows.extend(each.run(trial))
-        except Exception as error:
+                with _time_limit(limit_s(each, trial)):
+                    section.rows.extend(each.run(trial))
+                if not section.rows:
+                    section.failure = "It measured nothing."
+        except (Exception, SystemExit) as error:
             section.failure = f"{type(error).__name__}: {error}"
         finally:
             section.seconds = progress.end()
         on_section(section)
 
 
+def limit_s(benchmark: Benchmark, trial: Trial) -> float:
+    """Return how long a benchmark may take, on a slow or busy machine too."""
+    expected = expected_s(benchmark, quick=trial.quick)
+    return max(_LEAST_LIMIT_S, _LIMIT * expected * max(1.0, trial.pairs / PAIRS))
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `BenchmarkTimeoutError` in the block after a time. Windows has no limit."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise BenchmarkTimeoutError(f"ended after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, _LIMIT_AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
 def expected_s(benchmark: Benchmark, *, quick: bool) -> float:
-    """Return the expected duration of a benchmark, 0 if a quick run leaves it out."""
-    return (benchmark.quick_s or 0.0) if quick else benchmark.seconds
+    """Return the expected duration of a benchmark. Some have no other one in a quick run."""
+    return benchmark.quick_s if quick and benchmark.quick_s is not None else benchmark.seconds

@@ -6,8 +6,6 @@ make bench ONLY=time_buckets
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +13,14 @@ from typing import Final, NamedTuple
 
 from .java_programs import JavaProgramError, class_path, missing_java
 from .nack_structures import PER_LEDGER, Measured, measured_apart
+from .own_process import answer_of
 from .processes import Runner, broker
 from .rows import Row
 from .trial import Benchmark, Trial
 
 _MANY: Final = 10_000_000  # for memory, which differs little from run to run
 _QUICK_MANY: Final = 1_000_000
-_FEW: Final = 1_000_000  # for speed
+_FEW: Final = 500_000  # for speed
 _QUICK_FEW: Final = 100_000
 _STOCK_ENTRIES: Final = 200_000
 _WITHIN_S: Final = 300
@@ -59,11 +58,12 @@ class Figures(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of one kind, and how their value follows from the figures."""
+    """Rows of one kind, and how their value follows from the figures; `once` without pairs."""
 
     title: str
     unit: str
     value: Callable[[Figures], float]
+    once: bool = False
 
 
 ADD: Final = Table("add", "ns", lambda f: f.add_ns)
@@ -118,7 +118,8 @@ def run(trial: Trial) -> Iterator[Row]:
             trial.step(f"memory of {many / 1e6:g} M entries: {name}")
             once[name] = [call()]
         memory = Table(
-            f"memory of {many / 1e6:g} M entries", "MB", lambda f: f.bytes_each * many / 1e6
+            *(f"memory of {many / 1e6:g} M entries", "MB", lambda f: f.bytes_each * many / 1e6),
+            once=True,
         )
         yield from rows_of(memory, shapes, subjects, absent, once)
 
@@ -152,6 +153,7 @@ def rows_of(
                     beside=subject.name,
                     higher_is_better=table is DRAIN,
                     chart=table.title,
+                    bars=table.once,
                     note=subject.note,
                 )
 
@@ -211,13 +213,8 @@ def _java() -> tuple[str, tuple[Subject, ...]]:
 def _java_structure(path: str, structure: str, shape: Shape, entries: int, drain: bool) -> Figures:
     numbers = (*shape, entries, PER_LEDGER)
     end = "drain" if drain else "keep"
-    answer = subprocess.run(
-        ["java", *_JVM, "-cp", path, _MAIN_CLASS, structure, *map(str, numbers), end],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    figures = Measured(**json.loads(answer.stdout))
+    command = ["java", *_JVM, "-cp", path, _MAIN_CLASS, structure, *map(str, numbers), end]
+    figures = Measured(**answer_of(command))
     return Figures(figures.bytes / entries, figures.add_ns, figures.drain_per_s)
 
 
@@ -227,8 +224,8 @@ BENCHMARK: Final = Benchmark(
     about=(
         "Consecutive entries, 50,000 in a ledger, wait for their due times in the index of this "
         "package and in other structures. Each has a process of its own. Memory is measured once, "
-        "with ten million entries; adding and draining in pairs, with a million. The heaps, the "
-        "dict and the stock client have no buckets that the shape would change, so they are "
+        "with ten million entries; adding and draining in pairs, with half a million. The heaps, "
+        "the dict and the stock client have no buckets that the shape would change, so they are "
         "measured once in a round."
     ),
     seconds=240,

@@ -26,8 +26,8 @@ import psutil
 import pulsar_encore as encore
 from pulsar_encore.cli.demo.workload import Figures, Stopwatch
 
-from .processes import Runner, broker, column, fresh_topic
-from .rows import Row
+from .processes import Runner, broker, fresh_topic
+from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
 _MODULE: Final = "integration.benchmarks.workers"  # also when this is `__main__`
@@ -44,7 +44,7 @@ SUBJECTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 #: Messages of an entry, 0 for unbatched messages.
 SHAPES: Final = {"unbatched": 0, "batches of 1000": 1000}
-MESSAGES: Final = 20_000
+MESSAGES: Final = 12_000
 QUICK_MESSAGES: Final = 5_000
 
 
@@ -151,12 +151,10 @@ def run(trial: Trial) -> Iterator[Row]:
             found = trial.in_turns(shape, subjects)
         for ours, other in compared:
             for title, unit, key in (("CPU", "us/msg", "cpu_us"), ("rate", "msg/s", "per_s")):
-                yield Row(
+                yield row_of(
+                    *(found, ours, other, key),
                     what=f"{title}, {ours}, {shape}",
                     unit=unit,
-                    ours=column(found[ours], key),
-                    other=column(found[other], key),
-                    beside=other,
                     higher_is_better=key == "per_s",
                     chart=f"Worker: {title}",
                 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +78,9 @@ def test_a_run_writes_results_charts_and_a_page(
     assert f'src="{chart.name}.svg"' in text
     assert (tmp_path / f"{chart.name}.png").stat().st_size > 1000
     assert "1 of 2 bars were met" in shown.getvalue()
-    assert "<nacks>: missed by 100%" in shown.getvalue()
+    missed = "<nacks>, beside stock: 2, and the bar is at most 1 (missed by 100%)"
+    assert missed in shown.getvalue()
+    assert missed.replace("<", "&lt;").replace(">", "&gt;") in text
 
 
 def test_a_missed_bar_fails_a_strict_run_only(
@@ -94,7 +99,50 @@ def test_a_failed_benchmark_keeps_its_rows_and_does_not_stop_the_next(
     assert first.rows == second.rows == [MET]
     assert first.failure == "AssertionError: nobody listens there"
     assert "nobody listens there" in (tmp_path / page.PAGE).read_text()
-    assert "Failed: first" in shown.getvalue()
+    assert "first failed: AssertionError: nobody listens there" in shown.getvalue()
+    assert "Failed: first: AssertionError" in shown.getvalue()
+
+
+def test_a_benchmark_without_rows_has_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: io.StringIO
+) -> None:
+    assert _run(monkeypatch, tmp_path, _benchmark("empty"), _benchmark("second", MET)) == 1
+    assert "empty failed: It measured nothing." in shown.getvalue()
+
+
+def test_a_benchmark_that_hangs_is_ended_and_the_next_one_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: io.StringIO
+) -> None:
+    def hang(_trial: Trial) -> Iterator[Row]:
+        yield MET
+        time.sleep(60)
+
+    monkeypatch.setattr(suite, "limit_s", lambda *_: 0.05)
+    hanging = replace(_benchmark("first"), run=hang)
+    assert _run(monkeypatch, tmp_path, hanging, _benchmark("second", MET)) == 1
+    first, second = results.read(tmp_path).sections
+    assert first.rows == second.rows == [MET]
+    assert first.failure.startswith("BenchmarkTimeoutError: ended after")
+
+
+def test_a_benchmark_that_cannot_be_imported_fails_when_it_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: io.StringIO
+) -> None:
+    monkeypatch.setitem(sys.modules, "integration.benchmarks.latency", None)
+    (broken,) = suite.load(["latency"])
+    assert _run(monkeypatch, tmp_path, broken) == 1
+    assert "latency failed: ModuleNotFoundError" in shown.getvalue()
+
+
+def test_a_limit_is_longer_for_more_pairs() -> None:
+    made = replace(_benchmark("acks"), seconds=200.0)
+    assert suite.limit_s(made, Trial(pairs=1)) == suite.limit_s(made, Trial()) == 1000
+    assert suite.limit_s(made, Trial(pairs=14)) == 2000
+    assert suite.limit_s(made, Trial(quick=True)) == 300
+
+
+def test_the_whole_run_takes_less_than_45_minutes() -> None:
+    assert sum(each.seconds for each in suite.load([])) < 45 * 60
 
 
 def test_an_interrupted_run_reports_the_benchmarks_that_had_ended(
@@ -113,7 +161,7 @@ def test_a_benchmark_that_cannot_run_here_says_why(
     (section,) = results.read(tmp_path).sections
     assert (section.rows, section.skipped) == ([], "no Maven")
     assert "did not run: no Maven" in (tmp_path / page.PAGE).read_text()
-    assert "Did not run: java" in shown.getvalue()
+    assert "Did not run: java: no Maven" in shown.getvalue()
 
 
 def test_a_quick_run_leaves_out_what_takes_long(
@@ -141,6 +189,24 @@ def test_a_row_of_a_single_pair_has_no_chart() -> None:
     once = Row(what="once", unit="s", ours=(1.0,), other=(2.0,), beside="stock")
     section = results.Section(name="s", title="S", about="", rows=[once, MET])
     assert [chart.rows for chart in charts.charts_of(section)] == [(MET,)]
+
+
+def test_a_figure_that_is_measured_once_is_drawn_as_a_bar(tmp_path: Path) -> None:
+    def row(what: str, other: float, beside: str) -> Row:
+        once = {"unit": "MB", "ours": (2.0,), "other": (other,), "beside": beside}
+        return Row(what=what, chart="Memory", bars=True, **once)  # type: ignore[arg-type]
+
+    rows = [row("1/ms", 448.0, "stock"), row("1/ms", 90.0, "heap"), row("8/ms", 447.0, "stock")]
+    section = results.Section(name="memory", title="M", about="", rows=[*rows, MET])
+    ratios, bars = charts.charts_of(section)
+    assert (ratios.rows, bars.kind) == ((MET,), "bars")
+    assert bars.text == (
+        "1/ms: 2 MB pulsar-encore, 448 MB stock, 90 MB heap; 8/ms: 2 MB pulsar-encore, 447 MB stock"
+    )
+    charts.draw(bars, tmp_path)
+    text = (tmp_path / f"{bars.name}.svg").read_text()
+    assert text.count(">pulsar-encore<") == 2
+    assert all(f">{word}<" in text for word in ("Memory", "1/ms", "heap", "448", "MB"))
 
 
 def test_a_series_is_kept_in_the_results(tmp_path: Path) -> None:
@@ -175,8 +241,8 @@ def test_series_of_one_chart_are_drawn_as_lines(tmp_path: Path) -> None:
     ]
     section = results.Section(name="hour", title="H", about="", rows=[*growing, MET])
     ratios, lines = charts.charts_of(section)
-    assert (ratios.rows, ratios.lines) == ((MET,), False)
-    assert (lines.rows, lines.lines) == (tuple(growing), True)
+    assert (ratios.rows, ratios.kind) == ((MET,), "ratios")
+    assert (lines.rows, lines.kind) == (tuple(growing), "lines")
     charts.draw(lines, tmp_path)
     text = (tmp_path / f"{lines.name}.svg").read_text()
     assert all(f">{word}<" in text for word in ("Growth", "minutes", "one", "two"))

@@ -44,7 +44,9 @@ def test_each_line_of_the_readme_states_the_figures_of_one_comparison(results: R
     sync = throughput(results, "stock sync").other_figure
     assert sync is not None
     assert f"{sync.median:,.0f}" in lines[-1]
-    assert f"`pulsar-client` {results.described['versions']['pulsar-client']} " in section
+    versions = results.described["versions"]
+    assert f"`pulsar-client` {versions['pulsar-client']} " in section
+    assert f"{versions['python']} ({versions['python_build']})" in section
 
 
 def test_the_published_tables_are_those_of_the_results(results: Results) -> None:

@@ -6,13 +6,15 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from ..rows import Row, Spread
+from ..rows import Row, Spread, short
 from .results import Section
 
 # The colours differ in brightness too, for readers who see fewer colours.
 _GOOD, _BAD, _LINE = "#1f6feb", "#b35900", "#57606a"
+_OTHER: Final = "#8a8f98"
+_OURS: Final = "pulsar-encore"
 _WIDE: Final = 8.0  # inches
 _LINES_HIGH: Final = 3.2
 _DASHES: Final = ("-", "--", "-.", ":")
@@ -24,28 +26,29 @@ _SPAN_OF_LOG: Final = 12.0  # ratios further apart get a logarithmic axis
 class Chart(NamedTuple):
     """A chart of one section.
 
-    `name` is that of its files; `text` says in words what it shows. `lines` draws the series of
-    the rows instead of their ratios.
+    `name` is that of its files; `text` says in words what it shows. `kind` is "ratios", "lines"
+    for the series of the rows, or "bars" for their figures.
     """
 
     name: str
     title: str
     text: str
     rows: tuple[Row, ...]
-    lines: bool = False
+    kind: Literal["ratios", "lines", "bars"] = "ratios"
 
 
 def charts_of(section: Section) -> list[Chart]:
-    """Return the charts of a section: one for each `Row.chart` with ratios of several pairs, and
-    one for its series.
+    """Return the charts of a section: one for each `Row.chart` with ratios of several pairs, one
+    for its series, and one for its bars.
     """
-    return [*_charts(section), *_line_charts(section)]
+    return [*_charts(section), *_line_charts(section), *_bar_charts(section)]
 
 
 def _charts(section: Section) -> Iterator[Chart]:
     groups: dict[str, list[Row]] = {}
     for row in section.rows:
-        if row.ratio is not None and len(row.ours) > 1:  # a single pair has no quartiles
+        # A single pair has no quartiles.
+        if row.ratio is not None and len(row.ours) > 1 and not row.bars:
             groups.setdefault(row.chart or section.title, []).append(row)
     for title, rows in groups.items():
         missed = sum(not row.met for row in rows)
@@ -61,7 +64,31 @@ def _line_charts(section: Section) -> Iterator[Chart]:
     for (title, x_axis, y_axis), rows in groups.items():
         names = ", ".join(row.what for row in rows)
         name = _file_name(section.name, title, "by", x_axis)
-        yield Chart(name, title, f"{y_axis} by {x_axis}: {names}", tuple(rows), lines=True)
+        yield Chart(name, title, f"{y_axis} by {x_axis}: {names}", tuple(rows), "lines")
+
+
+def _bar_charts(section: Section) -> Iterator[Chart]:
+    groups: dict[str, list[Row]] = {}
+    for row in section.rows:
+        if row.bars:
+            groups.setdefault(row.chart, []).append(row)
+    for title, rows in groups.items():
+        figures = "; ".join(
+            f"{what}: "
+            + ", ".join(f"{short(figure)} {rows[0].unit} {name}" for name, figure in bars.items())
+            for what, bars in _bars_of(rows).items()
+        )
+        yield Chart(_file_name(section.name, title), title, figures, tuple(rows), "bars")
+
+
+def _bars_of(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Return the figure of each subject, by what was measured."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        bars = found.setdefault(row.what, {_OURS: row.figure.median})
+        if row.other_figure is not None:
+            bars[row.beside] = row.other_figure.median
+    return found
 
 
 def _file_name(*parts: str) -> str:
@@ -75,13 +102,22 @@ def draw(chart: Chart, folder: Path, kinds: Sequence[str] = ("svg", "png")) -> N
     from matplotlib.figure import Figure
 
     with rc_context(_SVG):
-        height = _LINES_HIGH if chart.lines else 1.1 + 0.42 * len(chart.rows)
+        height = _height(chart)
         figure = Figure(figsize=(_WIDE, height), layout="constrained")
         FigureCanvasAgg(figure)
-        (_lines if chart.lines else _ratios)(figure.add_subplot(), chart)
+        _DRAWN[chart.kind](figure.add_subplot(), chart)
         for kind in kinds:
             metadata = {"Date": None, "Title": chart.title} if kind == "svg" else None
             figure.savefig(folder / f"{chart.name}.{kind}", dpi=150, metadata=metadata)
+
+
+def _height(chart: Chart) -> float:
+    if chart.kind == "lines":
+        return _LINES_HIGH
+    if chart.kind == "ratios":
+        return 1.1 + 0.42 * len(chart.rows)
+    groups = _bars_of(chart.rows).values()
+    return 0.9 + 0.22 * sum(len(bars) + 1 for bars in groups)
 
 
 def _lines(axes: Any, chart: Chart) -> None:
@@ -134,6 +170,42 @@ def _ratios(axes: Any, chart: Chart) -> None:
     axes.set_title(chart.title, fontsize=10, loc="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _bars(axes: Any, chart: Chart) -> None:
+    names: list[str] = []
+    figures: list[float] = []
+    places: list[int] = []
+    place = 0
+    for what, bars in _bars_of(chart.rows).items():
+        axes.annotate(what, (0, place), va="center", fontsize=8, fontweight="bold")
+        for name, figure in bars.items():
+            place += 1
+            names.append(name)
+            figures.append(figure)
+            places.append(place)
+        place += 1
+    colours = [_GOOD if name == _OURS else _OTHER for name in names]
+    axes.barh(places, figures, height=0.75, color=colours)
+    for at, figure in zip(places, figures, strict=True):
+        axes.annotate(
+            short(figure),
+            (figure, at),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    axes.set_yticks(places, names, fontsize=8)
+    axes.set_ylim(place - 0.3, -0.7)
+    axes.set_xlim(0, max(figures) * 1.12 or 1)
+    axes.set_xlabel(chart.rows[0].unit)
+    axes.set_title(chart.title, fontsize=10, loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+_DRAWN: Final = {"ratios": _ratios, "lines": _lines, "bars": _bars}
 
 
 def _scale(axes: Any, ratios: Sequence[Spread], bars: Sequence[float]) -> None:

@@ -12,6 +12,7 @@ from .charts import Chart
 from .results import Results
 
 _FOLDER: Final = Path(__file__).resolve().parent
+_PYTHON: Final = ("python", "python_build")  # on a line of their own
 PAGE: Final = "index.html"
 
 
@@ -38,6 +39,7 @@ def _rendered(
     )
     environment.filters["facts"] = _facts
     environment.filters["cells"] = cells
+    environment.filters["missed"] = missed
     return environment.get_template(template).render(
         results=results, charts=charts, columns=COLUMNS
     )
@@ -65,17 +67,27 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
+def missed(row: Row) -> str:
+    """Return a missed bar in words."""
+    beside = f", beside {row.beside}" if row.ratio else ""
+    bar, figure = cells(row)[6], short(row.judged.median)
+    return f"{row.what}{beside}: {figure}, and the bar is {bar} ({row.verdict})"
+
+
 def _facts(results: Results) -> dict[str, Any]:
     """Return the facts about a run, by their names."""
     machine, versions = results.described["machine"], results.described["versions"]
     return {
         "Begun": results.begun,
+        "Duration": f"{sum(each.seconds for each in results.sections) / 60:.0f} minutes",
+        "Pairs": results.pairs,
         "Command": results.command,
         "Commit": results.described["commit"] or "unknown",
         "Machine": f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB",
         "System": f"{machine['system']} {machine['architecture']}",
+        "Python": ", ".join(filter(None, (versions["python"], versions["python_build"]))),
         "Load before": f"{machine['load_before']} (one busy core is 1)",
         "Versions": ", ".join(
-            f"{name.replace('_', ' ')} {value}" for name, value in versions.items() if value
+            f"{name} {value}" for name, value in versions.items() if name not in _PYTHON and value
         ),
     }
