@@ -116,7 +116,8 @@ class MessageSource(Protocol):
 
 
 def unopened(messages: Sequence[RawMessage]) -> tuple[Iterable[Any], Iterable[Any]]:
-    """Return the source and the place of each message; the messages and None without a source.
+    """Return the source and the place of each message. Without a source, return the messages and
+    None for each.
 
     The messages of a whole batch, and those of a run of plain entries, have the attributes `source`
     and `places`. To make an object for each of them would take a seventh of the time of receiving
@@ -195,7 +196,8 @@ class Message(Generic[T_co]):
         if self._place_in_source is None:
             raw: RawMessage = self._raw_source
             return raw
-        # It keeps its decoded metadata. A slot of its own, because other threads may read it.
+        # Kept, because it holds the decoded metadata. It has its own slot, so that other threads
+        # never see a new `_raw_source` with an old `_place_in_source`.
         opened: RawMessage | None = getattr(self, "_opened", None)
         if opened is None:
             opened = self._opened = self._raw_source.message(self._place_in_source)
@@ -268,7 +270,8 @@ class Message(Generic[T_co]):
         """Return the application properties.
 
         Raises:
-            UnreadableError: on the stock transport, if a property is not text.
+            UnreadableError: on the stock transport, if a property is not text; on any transport, if
+                the metadata of a batch message is broken.
         """
         return self._raw.properties()
 
@@ -278,7 +281,8 @@ class Message(Generic[T_co]):
         A key that was sent as bytes is returned as base64, as by Java's `getKey`.
 
         Raises:
-            UnreadableError: on the stock transport, if the key is not text.
+            UnreadableError: on the stock transport, if the key is not text; on any transport, if
+                the metadata of a batch message is broken.
         """
         return self._raw.partition_key()
 
@@ -288,7 +292,8 @@ class Message(Generic[T_co]):
         A text key is encoded as UTF-8.
 
         Raises:
-            UnreadableError: on the stock transport, which cannot tell binary keys from text.
+            UnreadableError: on the stock transport, which cannot tell binary keys from text; on any
+                transport, if the metadata of a batch message is broken.
         """
         return self._raw.partition_key_bytes()
 
@@ -296,7 +301,8 @@ class Message(Generic[T_co]):
         """Return the ordering key, or "" if there is none; base64 if the key is not UTF-8.
 
         Raises:
-            UnreadableError: on the stock transport, if the key is not UTF-8.
+            UnreadableError: on the stock transport, if the key is not UTF-8; on any transport, if
+                the metadata of a batch message is broken.
         """
         return self._raw.ordering_key()
 
@@ -306,7 +312,8 @@ class Message(Generic[T_co]):
         A text key is encoded as UTF-8.
 
         Raises:
-            UnreadableError: on the stock transport, if the key is not UTF-8.
+            UnreadableError: on the stock transport, if the key is not UTF-8; on any transport, if
+                the metadata of a batch message is broken.
         """
         return self._raw.ordering_key_bytes()
 
@@ -594,7 +601,10 @@ def _consumer_of(entry: Entry) -> MessageConsumer | None:
 
 
 def is_held(message: Message[Any], owner: object) -> bool | None:
-    """Return True if an owner of topic states holds a message; None if it is not its message."""
+    """Return True if `owner` still holds the message, and False if it was settled or redelivered.
+
+    None if another owner received the message.
+    """
     entry = message._entry
     if entry is None or (state := entry.topic_state).owner is not owner:
         return None
@@ -618,9 +628,10 @@ def batch_of(message: Message) -> Entry | None:
 
 
 def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
-    """Return the entry of `items[at]`, and the batch indexes of its messages from there on.
+    """Return the entry of `items[at]`, and batch indexes of messages of that entry.
 
-    `items` may have other objects. The entry is None if `items[at]` is no message with an entry.
+    The indexes are those of the items from `at` on, up to `end` or to the first item that is not a
+    message of the entry. The entry is None if `items[at]` is not a message of a consumer.
     """
     entry: Entry | None = None
     indexes: list[int] = []

@@ -82,7 +82,8 @@ class TimeBucketIndex:
         self._buckets: dict[int, BitMap64 | bytes] = {}  # by edge; b"" for an emptied one
         self._heap: list[int] = []
         self._growing: deque[tuple[int, int]] = deque()  # (edge, size at the last look)
-        # Runs name buckets by a small number. Here for bitmaps; sealed bytes have it as their tag.
+        # Runs name a bucket by its tag, a small number. Here are the tags of bitmaps; sealed bytes
+        # contain theirs.
         self._numbers: dict[int, int] = {}
         self._edges = array("Q")  # by number
         self._spare: list[int] = []  # numbers to use again
@@ -102,8 +103,8 @@ class TimeBucketIndex:
         return lane is not None and self._find(lane, position)[1] >= 0
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        # The short way, which is 60 % faster. A key or a due time that is not valid never
-        # continues a run, so the long way raises its error.
+        # The short way, which is 60 % faster. A key or a due time that is out of range
+        # never continues a run, so the long way raises its error.
         last = self._last
         ledger, position, index = key
         if ledger == last.ledger:

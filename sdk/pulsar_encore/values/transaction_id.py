@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-_FORM: Final = re.compile(r"\(([0-9]{1,20}),([0-9]{1,20})\)")
+_FORM: Final = re.compile(r"\(([0-9]{1,20}), ?([0-9]{1,20})\)")
 _MAX_U64: Final = (1 << 64) - 1
 
 
 class TxnId(NamedTuple):
-    """The id of a transaction, written as ``(most,least)`` like in Java.
+    """The id of a transaction, written as ``(most,least)`` as in Java.
 
     Ids begin again at ``(0,0)`` in a new cluster, so an id that was stored long ago may belong to
     another transaction.
@@ -37,7 +37,7 @@ class TxnId(NamedTuple):
         Raises:
             ValueError: if the text is not ``(most,least)``, or a number is over 64 bits.
         """
-        found = _FORM.fullmatch(text.replace(" ", ""))
+        found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError(f"the transaction id {text!r} must be (most,least), such as (0,48)")
         most, least = int(found[1]), int(found[2])

@@ -1,8 +1,8 @@
 """The byte layout of entry metadata, read without decoding protobuf where possible.
 
 Most messages of a topic have metadata with the same fields of the same sizes. `MetadataLayouts`
-makes a pattern of it. To match it takes a third of the time of walking over the fields, and a sixth
-if there is a key and a property.
+compiles a regular expression for such metadata. Matching it takes a third of the time of walking
+over the fields, and a sixth if there is a key and a property.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _IN_BATCH: Final = 0x58
 _PROPERTY: Final = 0x22
 _PROPERTY_KEY: Final = 0x0A
 _PROPERTY_VALUE: Final = 0x12
-# Tags of two bytes are read as little-endian numbers. Java writes the uncompressed size for
-# uncompressed messages too. Then: event time, whether the key is base64, highest sequence id.
+# Uncompressed size (Java writes it for uncompressed messages too), event time,
+# partition_key_b64_encoded, highest sequence id. Tags of two bytes are little-endian numbers.
 _NUMBERS: Final = frozenset({0x48, 0x60, 0x0188, 0x01C0})
 # Properties, partition key, schema version, ordering key.
 _TEXTS: Final = frozenset({_PROPERTY, 0x32, 0x0182, 0x0192})
@@ -36,7 +36,7 @@ class MetadataLayouts:
     """The layouts of the metadata of one topic, by the metadata's size.
 
     If the layout of a size changes, the next pattern for it is made after twice as many walks, so
-    that patterns never cost more than walks.
+    that a topic whose layouts keep changing is mostly walked.
 
     Attributes:
         plain: A pattern of plain messages for each size of metadata that has one.
@@ -45,7 +45,7 @@ class MetadataLayouts:
     def __init__(self) -> None:
         self.plain: dict[int, Match] = {}
         self._batches: dict[int, tuple[Match, int]] = {}
-        self._walks: dict[int, tuple[int, int]] = {}  # walks until the next pattern, and after it
+        self._walks: dict[int, tuple[int, int]] = {}  # left until the next pattern; from it on
 
     def messages_in(self, body: bytes, size: int) -> int:
         """Return how many messages the metadata ``body[4 : 4 + size]`` announces.

@@ -31,28 +31,13 @@ ASSIGN_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign
 _FIRST_DELAY_S: Final = 0.1
 
 
-class Answer:
-    """The body of an answer.
-
-    Attributes:
-        body: The command's message.
-        resent: True if an earlier request may have reached the coordinator. Then a refusal can be
-            the effect of that request.
-    """
-
-    __slots__ = ("body", "resent")
-
-    def __init__(self, body: Any, resent: bool) -> None:
-        self.body = body
-        self.resent = resent
-
-
 class CoordinatorRefusal(Exception):
-    """The coordinator's refusal of a request, with what `Answer.resent` says.
+    """The coordinator refused a request.
 
     Attributes:
         error: The error for the caller.
-        resent: As in `Answer`.
+        resent: True if an earlier request may have reached the coordinator. Then the refusal can be
+            the effect of that request.
     """
 
     def __init__(self, error: PulsarException, resent: bool) -> None:
@@ -75,10 +60,8 @@ class Coordinator:
         self._session: Session | None = None
         self._connecting: asyncio.Task[Session] | None = None
 
-    async def request(
-        self, make: Callable[[int], Message], purpose: str, deadline: float
-    ) -> Answer:
-        """Send a request until it is answered.
+    async def request(self, make: Callable[[int], Message], purpose: str, deadline: float) -> Any:
+        """Send a request until it is answered, and return the body of the answer.
 
         Args:
             make: Makes the command for a request id.
@@ -101,7 +84,7 @@ class Coordinator:
                     left = max(0.0, deadline - loop.time())
                     future = session.request(make, purpose, min(left, settings.operation_timeout_s))
                     reached = True
-                    return Answer(await future, sent)
+                    return await future
             except TimeoutError as error:
                 raise self._timeout(purpose, None) from error
             except TransactionCoordinatorNotFoundError as error:
@@ -117,6 +100,7 @@ class Coordinator:
                     raise CoordinatorRefusal(error, sent) from error
                 if not error.retryable:
                     raise
+                sent |= reached
                 failure = error
             delay = min(delays.next(), LONGEST_WAITED_FOR_S)
             if loop.time() + delay >= deadline:

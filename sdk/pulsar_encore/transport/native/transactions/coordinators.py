@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -16,13 +16,14 @@ from ....errors import (
     PulsarException,
     TopicNotFound,
     TransactionNotFound,
+    TransportError,
     TransportTimeout,
 )
 from ....values.transaction_id import TxnId
 from ....wire import pulsar_pb2 as pb
 from ..connection.cluster_service import ClusterService
 from ..lookup.lookup import Lookup
-from .coordinator import ASSIGN_TOPIC, Answer, Coordinator, CoordinatorRefusal
+from .coordinator import ASSIGN_TOPIC, Coordinator, CoordinatorRefusal
 
 _DISABLED: Final = (
     "the broker has no transactions: set transactionCoordinatorEnabled=true in broker.conf or "
@@ -65,8 +66,9 @@ class Coordinators:
     async def begin(self, timeout_ms: int) -> TxnId:
         """Begin a transaction (NEW_TXN).
 
-        If an answer is lost, the transaction behind it stays open until its timeout, and a second
-        one begins.
+        If an answer is lost, the transaction that the coordinator began stays open until its
+        timeout, and a second one begins. The first call also looks up the number of coordinators,
+        for at most one operation timeout more.
 
         Args:
             timeout_ms: After this time the coordinator aborts the transaction.
@@ -83,18 +85,22 @@ class Coordinators:
                 coordinator,
                 lambda request_id: pb.CommandNewTxn(
                     request_id=request_id,
-                    txn_ttl_seconds=timeout_ms,  # the name is wrong
+                    txn_ttl_seconds=timeout_ms,  # in ms despite its name, as in Java
                     tc_id=coordinator.number,
                 ),
                 "begin a transaction",
             )
         except TransportTimeout as error:
+            if isinstance(error.__cause__, TransportError) and not isinstance(
+                error.__cause__, TransportTimeout
+            ):
+                raise  # the coordinator was not reached
             # A coordinator at its limit does not answer at all.
             raise TransportTimeout(
                 f"{error}; perhaps the broker's limit of open transactions is reached "
                 "(maxActiveTransactionsPerCoordinator)"
             ) from error
-        return TxnId(answer.body.txnid_most_bits, answer.body.txnid_least_bits)
+        return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
 
     async def add_partitions(self, txn: TxnId, topics: Iterable[str]) -> None:
         """Register topics or partitions before the first message to each (ADD_PARTITION_TO_TXN).
@@ -135,7 +141,8 @@ class Coordinators:
 
         Args:
             deadline: On the clock of the event loop, in s. The coordinator may need longer than
-                usual if a broker of one of the topics is away.
+                usual if a broker of one of the topics is away. If the coordinator of the id is
+                unknown, their number is looked up first, which has a limit of its own.
 
         Raises:
             PulsarException: if there was no answer before the deadline. The request may still have
@@ -163,7 +170,7 @@ class Coordinators:
 
     async def _ask(
         self, coordinator: Coordinator, make: Callable[[int], Message], purpose: str
-    ) -> Answer:
+    ) -> Any:
         deadline = self._pool.loop.time() + self._pool.settings.operation_timeout_s
         try:
             return await coordinator.request(make, purpose, deadline)
@@ -176,7 +183,8 @@ class Coordinators:
             if txn.most >= self._number:
                 raise TransactionNotFound(
                     f"transaction {txn}: the cluster has {self._number} coordinators, numbered "
-                    f"from 0, and none is {txn.most}"
+                    f"from 0, and none is {txn.most}. The id belongs to another cluster, or is "
+                    "wrong"
                 )
         return self._of(txn.most)
 
