@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol
 
-from .errors import ConfigurationError, NotSupportedError
+from .errors import ConfigurationError, NotSupportedError, UnreadableError
 from .eventloop.awaitables import Settling, settles
 from .values.crypto_keys import ContextFields, EncryptionContext
 from .values.message_id import MessageId
@@ -613,6 +613,14 @@ def is_held(message: Message[Any], owner: object) -> bool | None:
 
 def size_of(message: Message) -> int:
     return message._raw.length()
+
+
+def key_if_readable(message: Message) -> str | None:
+    """Return the partition key; None if there is none or the transport cannot read it."""
+    try:
+        return message.partition_key() or None
+    except UnreadableError:
+        return None
 
 
 def has_siblings(message: Message) -> bool:

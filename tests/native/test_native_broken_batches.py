@@ -110,3 +110,29 @@ def test_letters_behind_it_are_delivered() -> None:
         assert rig.service.catalogue.topic(letters).subscriptions["s"].backlog == 0
 
     run(main())
+
+
+def test_pending_lists_it_without_its_key() -> None:
+    """Also keys that the stock transport cannot read."""
+
+    async def main() -> None:
+        rig = Rig()
+        handled = asyncio.Event()
+
+        async def handle(value: bytes) -> None:
+            await handled.wait()
+
+        async with rig.client() as client:
+            consumer = await client.subscribe(TOPIC, "leases", consumer_type=ConsumerType.Shared)
+            worker = Worker(client, TOPIC, "s", handle)
+            async with worker:
+                _store(rig, TOPIC, (GOOD, b"one"), (BROKEN[1], b"two"))
+                leases = [*await consumer.pop(1), *await consumer.pop(1)]
+                await asyncio.sleep(1)
+                assert [each.key for each in consumer.pending()] == [None, None]
+                assert [each.key for each in worker.pending()] == [None, None]
+                handled.set()
+            for lease in leases:
+                await lease.ack()
+
+    run(main())

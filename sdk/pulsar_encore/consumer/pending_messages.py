@@ -13,6 +13,7 @@ from ..core.topic_state import TopicState
 from ..eventloop.alarm import now_ms, wall_now_ms
 from ..letters.evidence import Evidence
 from ..letters.id_text import id_text
+from ..message import key_if_readable
 from ..values.message_id import MessageId
 from .leases.lease_record import LeaseRecord
 
@@ -92,7 +93,7 @@ def _pending(
         name = "forwarding" if found.is_forwarding else "in_flight"
         lease = leased.get((found.entry, max(found.key[2], 0)))
         if lease is not None and not found.is_forwarding:
-            name, key = "leased", lease.message.partition_key() or None
+            name, key = "leased", key_if_readable(lease.message)
             due_ms, since_ms = lease.due_ms, lease.due_ms - lease.length_ms
         elif due_ms is not None and timeout_ms is not None:
             since_ms = due_ms - timeout_ms

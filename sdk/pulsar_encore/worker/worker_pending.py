@@ -9,6 +9,7 @@ from typing import Final
 
 from ..consumer.pending_messages import PendingMessage, WallClock
 from ..letters.id_text import id_text
+from ..message import key_if_readable
 from .scheduler import BLOCKED, READY, RUNNING, SET_ASIDE, SETTLING, UNSETTLED, WAITING, Job
 
 STATE_NAMES: Final[Mapping[int, str]] = {
@@ -48,7 +49,7 @@ def worker_pending(
         found.append(
             replace(
                 each,
-                key=job.message.partition_key() or None,
+                key=key_if_readable(job.message),
                 state=STATE_NAMES.get(job.state, each.state),
                 attempt=job.attempt,
                 since=None if began_s is None else clock.at(began_s * 1000),
