@@ -86,6 +86,41 @@ async def test_acks_are_sent_when_the_group_reaches_its_maximum_size(
     assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 2]
 
 
+async def test_each_topic_has_its_own_maximum_size_of_a_group(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """Also if another topic was far from it a moment ago."""
+    one, other = f"{TOPIC}-1", f"{TOPIC}-2"
+    consumer = await subscribe(one, other, ack_group_time_ms=10_000, ack_group_max_size=4)
+    for number in range(8):
+        transport.put(one, b"%d" % number)
+    transport.put(other, b"0")
+    messages = await receive_n(consumer, 9)
+    of_one = [message for message in messages if message.topic_name() == one]
+    of_other = [message for message in messages if message.topic_name() == other]
+    for message in (*of_one[:3], *of_other, of_one[3]):
+        assert not plans(transport)
+        await consumer.acknowledge(message)
+    await settle()
+    assert sorted(len(plan.entries) for plan in plans(transport)) == [1, 4]
+    for message in of_one[4:]:
+        await consumer.acknowledge(message)
+    await settle()
+    assert sorted(len(plan.entries) for plan in plans(transport)) == [1, 4, 4]
+
+
+async def test_acks_after_a_flush_wait_no_longer_than_the_group_time(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 9)
+    consumer = await subscribe(ack_group_time_ms=100, ack_group_max_size=4)
+    for message in await receive_n(consumer, 9):
+        await consumer.acknowledge(message)
+    await asyncio.sleep(1)
+    assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 1]
+    assert acked_at(transport)[-1] == 100
+
+
 async def test_acks_are_sent_by_message_count_before_the_unacked_window_is_full(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:

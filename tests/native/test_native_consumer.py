@@ -178,12 +178,38 @@ def test_the_window_counts_queued_and_permitted_messages(
             held += batch
             permits.arrived(batch, batch, 10 * batch)
         consumed = min(consumed, held)
-        permits.consumed(consumed)
+        is_due = permits.consumed(consumed)
         held -= consumed
-        left += permits.take_due()
+        given = permits.take_due()
+        assert is_due == (given > 0)
+        left += given
         assert left == permits.open
         assert left + held <= max(queue, 1)
         assert held > 0 or left > 0, "nothing here, and nothing asked for"
+
+
+def test_permits_are_due_when_half_the_window_is_free() -> None:
+    permits = Permits(20, 100_000)
+    assert permits.take_due() == 16
+    permits.arrived(1, 1, 10)
+    assert permits.take_due() == 4, "the rest, once the size of the first message is known"
+    permits.arrived(19, 19, 190)
+    assert [permits.consumed(1) for _ in range(10)] == [False] * 9 + [True]
+    assert permits.take_due() == 10
+    assert [permits.consumed(1) for _ in range(10)] == [False] * 9 + [True]
+
+
+def test_the_window_follows_the_size_of_the_messages() -> None:
+    permits = Permits(1000, 100_000)
+    permits.take_due()
+    for size, window in ((10, 1000), (20_000, 5), (10, 1000), (50_000, 2)):
+        for _ in range(100):  # the average follows the last deliveries
+            permits.arrived(1, 1, size)
+            permits.consumed(1)
+        permits.reset()
+        assert abs(permits.window - window) <= 1
+        assert permits.take_due() == permits.window
+        assert not permits.consumed(0)
 
 
 def test_the_window_shrinks_to_the_byte_limit() -> None:

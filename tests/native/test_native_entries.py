@@ -171,6 +171,49 @@ def test_long_batches_of_similar_messages_equal_the_codecs_result(
         reader().open(body[6:], 0, len(body) - 7)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 10, 40]),
+            st.sampled_from([5, 100, 300]),
+            st.sampled_from([0, 125, 16_380]),
+            st.sampled_from(["equal", "shorter", "flag", "count"]),
+        ),
+        min_size=2,
+        max_size=8,
+    )
+)
+def test_a_batch_is_read_the_same_after_other_batches(
+    batches: list[tuple[int, int, int, str]],
+) -> None:
+    """The reader remembers the layout of the last batch. A new reader remembers nothing."""
+    used = reader()
+    for count, size, first, change in batches:
+        messages = [
+            (pb.SingleMessageMetadata(sequence_id=first + at), bytes(size)) for at in range(count)
+        ]
+        if change == "shorter":  # the sizes differ, and the batch has as many bytes as without
+            messages[0] = (messages[0][0], bytes(size - 1))
+            messages[-1] = (messages[-1][0], messages[-1][1] + b"\0")
+        elif change == "flag":
+            messages[-1] = (pb.SingleMessageMetadata(compacted_out=True), bytes(size))
+        made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+        made.num_messages_in_batch = count + (change == "count")
+        body = encode_body(made, encode_batch(messages))
+        assert read_batch(used, body) == read_batch(reader(), body)
+
+
+def read_batch(opening: EntryReader, body: bytes) -> Any:
+    """Return the messages of a batch, or the text of the error."""
+    try:
+        opened = opening.open(body, 0, len(body))
+    except EntryError as error:
+        return str(error)
+    assert isinstance(opened, BatchEntry)
+    messages = [(each.metadata, each.data()) for each in opened.messages]
+    return opened.batch_size, opened.indexes, messages
+
+
 @pytest.mark.parametrize("count", [1, 30, 37, 38, 60, 600])
 @pytest.mark.parametrize("byte", [b"\xff", b"\0", b"\x18"])
 def test_a_batch_of_one_repeated_byte_is_an_entry_error(count: int, byte: bytes) -> None:

@@ -25,15 +25,21 @@ class Unsent(NamedTuple):
 
 
 class Acks:
-    """Acks of one topic that have not been sent; `window` learns of every flush."""
+    """Acks of one topic that have not been sent; `window` learns of every flush.
 
-    __slots__ = ("_parts", "_whole", "_window", "cumulative")
+    Attributes:
+        next_look: Number of added acks of the consumer at which this topic may reach a limit;
+            written by `AckSender`.
+    """
+
+    __slots__ = ("_parts", "_whole", "_window", "cumulative", "next_look")
 
     def __init__(self, window: DuplicateWindow) -> None:
         self._window = window
         self.cumulative: CumulativeAck = CumulativeAck(window)
         self._whole: dict[EntryKey, None] = {}
         self._parts: dict[Entry, None] = {}
+        self.next_look: int = 0
 
     def __len__(self) -> int:
         return len(self._whole) + len(self._parts) + self.cumulative.due

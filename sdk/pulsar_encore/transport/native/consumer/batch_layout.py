@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -20,15 +21,56 @@ _MANY: Final = 32
 _STREAK: Final = 6
 
 
-def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]:
-    """Return where each message of the batch ``buffer[at:]`` starts, and if one was compacted out.
+class BatchLayout:
+    """Finds the messages of batches, and remembers the last batch whose messages had equal sizes.
 
-    Raises:
-        BatchError: if `count` messages take fewer or more bytes.
+    Most batches of a topic differ from it only in their number of messages. To compare the bytes
+    that decide the sizes takes a fifth of the time of walking over ten messages.
+    """
+
+    def __init__(self) -> None:
+        # One attribute, because compressed batches are read in another thread: the bytes of a
+        # message that decide its size, and the size with its metadata.
+        self._last: tuple[bytes, int] = b"", 0
+
+    def message_starts(self, buffer: bytes, at: int, count: int) -> tuple[Sequence[int], bool]:
+        """Return where each message of the batch ``buffer[at:]`` starts, and if one was compacted
+        out.
+
+        Raises:
+            BatchError: if `count` messages take fewer or more bytes.
+        """
+        end = len(buffer)
+        if count < 1 or count > min(end - at, MAX_BATCH_SIZE):
+            raise BatchError(f"a batch of {count} messages in {end - at} bytes")
+        head, stride = self._last
+        if count * stride == end - at and _all_begin_with(buffer, at, head, stride, count):
+            return range(at, end, stride), False
+        starts, removed, head, stride = _walk(buffer, at, count)
+        if count * stride == end - at:
+            self._last = head, stride
+        return starts, removed
+
+
+def _all_begin_with(buffer: bytes, at: int, head: bytes, stride: int, count: int) -> bool:
+    """Return True if each of `count` messages, `stride` bytes apart from `at`, begins with `head`.
+
+    Messages are compared column by column.
+    """
+    for offset in range(len(head)):
+        if buffer[at + offset :: stride] != head[offset : offset + 1] * count:
+            return False
+    return True
+
+
+def _walk(buffer: bytes, at: int, count: int) -> tuple[list[int], bool, bytes, int]:
+    """Walk over a batch.
+
+    Returns:
+        As `BatchLayout.message_starts`; then, of the last message whose first bytes decide its
+        size, these bytes and the size.
     """
     end = len(buffer)
-    if count < 1 or count > min(end - at, MAX_BATCH_SIZE):
-        raise BatchError(f"a batch of {count} messages in {end - at} bytes")
     starts: list[int] = []
     add = starts.append
     removed = False
@@ -64,7 +106,7 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
         at = stop + length
     if at != end:
         raise BatchError(f"{end - at} bytes are left after the {count} messages of the batch")
-    return starts, removed
+    return starts, removed, head, stride
 
 
 def _count_equal_starts(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:

@@ -7,6 +7,7 @@ by `wire`, with the same result (`tests/native`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -20,7 +21,7 @@ from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
 from ..connection.fast_path import MessageTemplate
-from .batch_layout import message_starts
+from .batch_layout import BatchLayout
 from .decryption import Decryption
 from .entry_contents import (
     BatchEntry,
@@ -70,6 +71,7 @@ class EntryReader:
         self.grown: int = 0
         self._left = _AT_ONCE_PER_READ
         self._layouts = MetadataLayouts()
+        self._batch_layout = BatchLayout()
 
     def take_grown(self) -> int:
         grown, self.grown = self.grown, 0
@@ -262,7 +264,7 @@ class EntryReader:
         return self._batch(batch, metadata.num_messages_in_batch, 0)
 
     def _batch(self, batch: Batch, count: int, at: int) -> BatchEntry:
-        starts, removed = message_starts(batch.buffer, at, count)
+        starts, removed = self._batch_layout.message_starts(batch.buffer, at, count)
         if removed:
             return _without_removed(batch, count, starts)
         return BatchEntry(count, BatchMessages(batch, starts))
@@ -283,7 +285,7 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
             raise BatchError(f"a batch of {count} messages in {most} bytes")
 
 
-def _without_removed(batch: Batch, count: int, starts: list[int]) -> BatchEntry:
+def _without_removed(batch: Batch, count: int, starts: Sequence[int]) -> BatchEntry:
     """Return the messages that compaction left; removed messages keep their index."""
     messages = BatchMessages(batch, starts)
     indexes = [at for at, each in enumerate(messages) if not each.metadata.compacted_out]

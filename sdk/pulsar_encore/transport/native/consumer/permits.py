@@ -25,6 +25,7 @@ class Permits:
         open: Messages that the broker may still send. Below 0 after a batch with more messages than
             permits.
         held: Messages that have arrived and were not consumed.
+        window: Most messages that may be open and held together.
         stopped: No more permits may be given.
         taken: Messages that the application has taken, in all.
     """
@@ -39,15 +40,20 @@ class Permits:
         self.held: int = 0
         self.stopped: bool = False
         self.taken: int = 0
+        self._set_window()
 
-    @property
-    def window(self) -> int:
-        """Most messages that may be open and held together."""
+    def _set_window(self) -> None:
+        """Follow a change of the queue, of the average size, or of `_is_first`."""
         if not self._queue:
-            return self._wanted
-        if not self._average:
-            return min(self._queue, _FIRST)
-        return max(1, min(self._queue, int(self._most_bytes / self._average)))
+            window = self._wanted
+        elif not self._average:
+            window = min(self._queue, _FIRST)
+        else:
+            window = max(1, min(self._queue, int(self._most_bytes / self._average)))
+        self.window: int = window
+        # Permits are due once half the window is free, so that few FLOW commands are sent. Kept,
+        # because `consumed` compares it for every delivery.
+        self._due_at = window - (1 if self._is_first else max(1, window // 2))
 
     def reset(self, *, keeps: bool = False) -> None:
         """Start with no permits on a new connection. With `keeps`, keep the held messages."""
@@ -65,7 +71,8 @@ class Permits:
         """
         self.open -= charged
         self.held += delivered
-        self._wanted = max(0, self._wanted - delivered)
+        if self._wanted:
+            self.want(max(0, self._wanted - delivered))
         self._learn(charged, size)
 
     def kept_chunk(self) -> None:
@@ -83,34 +90,40 @@ class Permits:
         self.open += charged
         self.held -= charged
 
-    def consumed(self, messages: int) -> None:
-        self.held = max(0, self.held - messages)
+    def consumed(self, messages: int) -> bool:
+        """Count messages that the application took; return True if `take_due` may give permits."""
+        self.held = held = max(0, self.held - messages)
         self.taken += messages
+        return self.open + held <= self._due_at
 
     def withdrawn(self, messages: int) -> None:
         """Count messages that arrived and were dropped before delivery."""
         self.held = max(0, self.held - messages)
 
     def _learn(self, charged: int, size: int) -> None:
-        mean = size / max(1, charged)
-        self._average += (mean - self._average) / _SMOOTHING if self._average else mean
+        mean, average = size / max(1, charged), self._average
+        if mean != average:
+            self._average = average + (mean - average) / _SMOOTHING if average else mean
+            self._set_window()
 
     def want(self, messages: int) -> None:
         """Set the number of messages that the application waits for, for a queue of 0."""
         self._wanted = messages
+        self._set_window()
 
     def take_due(self) -> int:
         """Return the permits to give now, and count them as given.
 
         Return 0 until half the window is free, so that few FLOW commands are sent.
         """
-        if self.stopped:
+        used = self.open + self.held
+        if self.stopped or used > self._due_at:
             return 0
-        window = self.window
-        free = window - self.open - self.held
-        if free < (1 if self._is_first else max(1, window // 2)):
-            return 0
+        free = self.window - used
         # Once the size of the first message is known, give the rest of the window without delay.
-        self._is_first = not self._average
+        is_first = not self._average
+        if is_first is not self._is_first:
+            self._is_first = is_first
+            self._set_window()
         self.open += free
         return free

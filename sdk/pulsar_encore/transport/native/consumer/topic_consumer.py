@@ -295,10 +295,11 @@ class TopicConsumer:
         self._flow()
 
     def consumed(self, messages: int) -> None:
-        self.permits.consumed(messages)
+        is_due = self.permits.consumed(messages)
         if self._incoming.queue.held:
             self._incoming.queue.taken(self.permits.taken)
-        self._flow()
+        if is_due:
+            self._flow()
 
     def request_messages(self, messages: int) -> None:
         self.permits.want(messages)
