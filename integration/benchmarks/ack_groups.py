@@ -140,7 +140,7 @@ BENCHMARK: Final = Benchmark(
         "commands that the broker received, for 1000 acks. CPU is that of the process until the "
         "consumer is closed. The stock client groups its acks, and has no option against it."
     ),
-    seconds=75,
+    seconds=55,
     quick_s=None,
     run=run,
 )

@@ -105,7 +105,7 @@ BENCHMARK: Final = Benchmark(
         "The rows of make demo: pulsar-client with asyncio beside the native transport, each "
         "measured once. Redelivery should take the time that was asked for."
     ),
-    seconds=60,
+    seconds=35,
     quick_s=None,
     run=run,
 )

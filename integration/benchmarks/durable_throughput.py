@@ -131,7 +131,7 @@ BENCHMARK: Final = Benchmark(
         '"lazy" keeps new records in memory for 10 s, so that those of messages acked sooner are '
         'never written. "before" writes each delivery before the application receives it.'
     ),
-    seconds=200,
+    seconds=95,
     quick_s=None,
     run=run,
 )

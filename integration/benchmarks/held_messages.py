@@ -166,7 +166,7 @@ BENCHMARK: Final = Benchmark(
         "client. Where it keeps none, our figure is what we record of each message, for nacks, "
         "partial acks and attempts; the stock client records nothing. Measured once."
     ),
-    seconds=240,
+    seconds=105,
     quick_s=None,
     run=run,
 )

@@ -137,7 +137,7 @@ BENCHMARK: Final = Benchmark(
         f"resident memory beyond one consumer, CPU over {OVER_S:g} s, and threads; native "
         "transport, beside the stock asyncio client."
     ),
-    seconds=170,
+    seconds=95,
     quick_s=None,
     run=run,
 )

@@ -59,7 +59,7 @@ BENCHMARK: Final = Benchmark(
     name="import_time",
     title="The import",
     about="CPU time of a process that imports the package, beside one that imports asyncio.",
-    seconds=15,
+    seconds=10,
     quick_s=6,
     run=run,
 )

@@ -29,7 +29,7 @@ from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
 _WITHIN_S: Final = 120
-_WARM_S: Final = 5
+_WARM_S: Final = 3
 _MIN_WARM_RUNS: Final = 3
 
 
@@ -91,7 +91,7 @@ BENCHMARK: Final = Benchmark(
         "4.2.4 on the same topics. CPU is the time of the whole process for each message. Java's "
         "process has been warmed up for some seconds."
     ),
-    seconds=200,
+    seconds=120,
     quick_s=None,
     run=run,
     available=missing_java,

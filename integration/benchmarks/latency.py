@@ -27,7 +27,7 @@ from .rows import Row, percentile, row_of
 from .trial import Benchmark, Trial
 
 PER_S: Final = 1000
-COUNT: Final = 3000
+COUNT: Final = 2500
 WARM_UP: Final = 1000
 #: The bars: the ratio to stock asyncio. Our consumer over the stock client needs a thread's turn.
 BARS: Final = {"native": 1.0, "encore": None}
@@ -124,7 +124,7 @@ BENCHMARK: Final = Benchmark(
         "Time from send to receive. The sender is a process of its own with the stock client. "
         "The stock synchronous client is not compared: it has a thread of its own to wait in."
     ),
-    seconds=130,
+    seconds=95,
     quick_s=None,
     run=run,
 )

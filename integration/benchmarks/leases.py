@@ -230,7 +230,7 @@ BENCHMARK: Final = Benchmark(
         "Extends are of 10,000 leases at random; with state in RocksDB, the handle of each lease "
         "was read before."
     ),
-    seconds=90,
+    seconds=55,
     quick_s=None,
     run=run,
 )

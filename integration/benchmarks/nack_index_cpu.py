@@ -136,7 +136,7 @@ BENCHMARK = Benchmark(
         "Adding to the index of pending nacks, beside the plain layout of PIP-393 in Python, and "
         "draining it, beside releasing the messages and encoding the command that requests them."
     ),
-    seconds=25,
+    seconds=20,
     quick_s=6,
     run=run,
 )

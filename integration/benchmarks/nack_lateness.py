@@ -209,7 +209,7 @@ BENCHMARK = Benchmark(
         "Lateness is counted from the due time, rounded up to its bucket, until the application "
         "has the message again. Request and application are our parts of it."
     ),
-    seconds=250,
+    seconds=105,
     quick_s=None,
     run=run,
 )

@@ -222,7 +222,7 @@ BENCHMARK: Final = Benchmark(
         "CPU time of a message with an observer, beside the same work without observers. The cost "
         "of OpenTelemetry is that of its SDK."
     ),
-    seconds=150,
+    seconds=70,
     quick_s=16,
     run=run,
 )

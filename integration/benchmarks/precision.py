@@ -162,7 +162,7 @@ BENCHMARK: Final = Benchmark(
         "whether a message is nacked. The index of this package can: scattered due times cost it "
         "memory for that."
     ),
-    seconds=120,
+    seconds=55,
     quick_s=12,
     run=run,
 )

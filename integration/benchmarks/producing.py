@@ -182,7 +182,7 @@ BENCHMARK: Final = Benchmark(
         "Messages of 100 bytes, in batches of 1000 and unbatched: 5,000 concurrent sends beside "
         "stock asyncio, and send_async with a callback beside the stock synchronous client."
     ),
-    seconds=120,
+    seconds=75,
     quick_s=25,
     run=run,
 )

@@ -118,7 +118,7 @@ BENCHMARK: Final = Benchmark(
         "CPU time of the process for each message of 100 bytes, native transport, beside "
         "the stock synchronous client."
     ),
-    seconds=110,
+    seconds=60,
     quick_s=35,
     run=run,
 )

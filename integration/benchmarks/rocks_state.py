@@ -515,7 +515,7 @@ BENCHMARK: Final = Benchmark(
         "messages acked by then are never written. A changed lease is changed after 1 s and acked "
         "after 2 s. CPU, bytes and writes are those of the whole process."
     ),
-    seconds=220,
+    seconds=130,
     quick_s=12,
     run=run,
 )

@@ -206,7 +206,7 @@ BENCHMARK: Final = Benchmark(
         "Rows with a value of 100 bytes, a key and an event time, written by two tasks, beside "
         "writers that send each row, with this package and with the stock client."
     ),
-    seconds=120,
+    seconds=95,
     quick_s=None,
     run=run,
     available=partial(missing_java, build=False),

@@ -266,7 +266,7 @@ def run(trial: Trial) -> Iterator[Row]:
         JavaProgramError: if the connector cannot be compiled or failed.
     """
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
-    count = trial.sized(150_000, 50_000)
+    count = trial.sized(100_000, 50_000)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(broker(trial.url))
@@ -393,7 +393,7 @@ BENCHMARK: Final = Benchmark(
         "(NoClassDefFoundError: scala/Serializable), so it runs in Spark 3.5.9, in turns with "
         "ours. A consumer loop in Python receives and acks one by one."
     ),
-    seconds=300,
+    seconds=160,
     quick_s=None,
     run=run,
     available=partial(missing_java, build=False),

@@ -17,7 +17,7 @@ from .rows import Row
 from .trial import PAIRS, Benchmark, Trial
 
 _LIMIT: Final = 5  # times the expected duration
-_LEAST_LIMIT_S: Final = 300.0
+_LEAST_LIMIT_S: Final = 600.0
 _LIMIT_AGAIN_S: Final = 30.0  # the error is raised again if a benchmark has swallowed it
 
 NAMES: Final = (

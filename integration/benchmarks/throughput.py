@@ -191,7 +191,7 @@ BENCHMARK: Final = Benchmark(
         "client under our consumer (over stock), and pulsar-client with asyncio and without. "
         "Lists are received with batch_receive and acked together."
     ),
-    seconds=330,
+    seconds=205,
     quick_s=30,
     run=run,
 )

@@ -182,7 +182,7 @@ BENCHMARK: Final = Benchmark(
         "32 slots, a timeout and a breaker. The plain loop handles one message after the other "
         "and has none of these. The other loop starts a task for each message, 32 at a time."
     ),
-    seconds=230,
+    seconds=90,
     quick_s=16,
     run=run,
 )

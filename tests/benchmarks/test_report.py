@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from integration.benchmarks import __main__ as command
 from integration.benchmarks import suite
-from integration.benchmarks.report import charts, page, results
+from integration.benchmarks.report import charts, machine, page, results
 from integration.benchmarks.report.progress import Progress, remaining_s
 from integration.benchmarks.rows import Row
 from integration.benchmarks.trial import Benchmark, Trial
@@ -138,7 +140,27 @@ def test_a_limit_is_longer_for_more_pairs() -> None:
     made = replace(_benchmark("acks"), seconds=200.0)
     assert suite.limit_s(made, Trial(pairs=1)) == suite.limit_s(made, Trial()) == 1000
     assert suite.limit_s(made, Trial(pairs=14)) == 2000
-    assert suite.limit_s(made, Trial(quick=True)) == 300
+    assert suite.limit_s(made, Trial(quick=True)) == 600
+
+
+@pytest.mark.parametrize(
+    ("options", "shared", "build"),
+    [
+        ("'--enable-shared' '--prefix=/opt'", 1, "without PGO, shared libpython"),
+        ("'--enable-optimizations' '--with-lto'", 0, "with PGO, with LTO, static libpython"),
+        (None, 0, ""),
+    ],
+)
+def test_the_report_names_the_build_of_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str | None, shared: int, build: str
+) -> None:
+    variables = {"CONFIG_ARGS": options, "Py_ENABLE_SHARED": shared}
+    monkeypatch.setattr(sysconfig, "get_config_var", variables.get)
+    described = machine.described(tmp_path)
+    assert described["versions"]["python_build"] == build
+    run = results.Results(command="", begun="", pairs=7, described=described)
+    python = f"CPython {platform.python_version()}"
+    assert f"- Python: {python}{', ' if build else ''}{build}\n" in page.markdown(run, {})
 
 
 def test_the_whole_run_takes_less_than_45_minutes() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from integration.benchmarks.rows import Row, Spread, spread, spread_text
+from integration.benchmarks.own_process import OwnProcessError, in_own_process
+from integration.benchmarks.rows import Row, Spread, row_of, spread, spread_text
+from integration.benchmarks.spark_source import query_rows
 from integration.benchmarks.trial import Trial
 
 
@@ -76,3 +78,28 @@ def test_pairs_alternate_and_name_their_steps() -> None:
     assert order == ["ours", "other", "other", "ours", "ours", "other"]
     assert pairs == ((1.0, 4.0, 5.0), (2.0, 3.0, 6.0))
     assert steps == ["acks, pair 1 of 3", "acks, pair 2 of 3", "acks, pair 3 of 3"]
+
+
+def test_a_row_of_two_subjects_is_named_after_the_other_one() -> None:
+    found = {"ours": [{"cpu": 1.0}, {"cpu": None}], "stock": [{"cpu": 2.0}, {"cpu": 4.0}]}
+    row = row_of(found, "ours", "stock", "cpu", what="acks", unit="us")
+    assert (row.ours, row.other, row.beside) == ((1.0, 0.0), (2.0, 4.0), "stock")
+    assert row_of(found, "ours", "stock", "cpu", what="a", unit="us", beside="C++").beside == "C++"
+
+
+def test_each_row_of_the_spark_source_has_a_name_of_its_own() -> None:
+    names = ("one task", "two tasks", "tuples", "loop", "Parquet", "loop to Parquet")
+    subjects = (*names, "connector", "connector to Parquet")
+    results = {name: [{"per_s": 1.0, "cpu_us": 1.0}] for name in subjects}
+    rows = list(query_rows(results, ""))
+    assert len(rows) == 9
+    assert len({row.what for row in rows}) == 9
+    without = {name: results[name] for name in names}
+    assert [
+        row.note for row in query_rows(without, "no Maven") if row.what == "rate, one task"
+    ] == ["no Maven"]
+
+
+def test_a_measurement_that_failed_names_its_command_and_its_error() -> None:
+    with pytest.raises(OwnProcessError, match=r"leases --case none (?s:.*)invalid choice"):
+        in_own_process("leases", "--case", "none", "--count", 1)
