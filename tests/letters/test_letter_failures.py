@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
 from itertools import pairwise
 
 import pytest
@@ -25,7 +24,7 @@ import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.interface import ProducerListener, TransportProducer
+from pulsar_encore.transport.interface import OnPosted, ProducerListener, TransportProducer
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 
@@ -90,17 +89,16 @@ async def test_one_dead_letter_that_always_fails_slows_down_although_others_succ
         options: ProducerOptions, listener: ProducerListener | None = None
     ) -> TransportProducer:
         transport_producer = await made(options, listener)
-        publish = transport_producer.publish
+        post = transport_producer.post
 
-        def picky(message: OutgoingMessage) -> Awaitable[encore.MessageId]:
+        def picky(message: OutgoingMessage, on_done: OnPosted) -> None:
             if message.payload == b"bad":
                 tries.append(asyncio.get_running_loop().time())
-                failed = asyncio.get_running_loop().create_future()
-                failed.set_exception(encore.TransportError("no", result="InvalidMessage"))
-                return failed
-            return publish(message)
+                on_done(encore.TransportError("no", result="InvalidMessage"))
+            else:
+                post(message, on_done)
 
-        transport_producer.publish = picky  # type: ignore[method-assign]
+        transport_producer.post = picky  # type: ignore[method-assign]
         return transport_producer
 
     tries: list[float] = []

@@ -10,7 +10,7 @@ from pulsar_encore.consumer.event_publisher import EventDispatcher, ProducerEven
 from pulsar_encore.consumer.forwarding.letter_producer import LetterProducer
 from pulsar_encore.exceptions import AuthorizationError
 from pulsar_encore.testing import run
-from pulsar_encore.transport.interface import TransportProducer
+from pulsar_encore.transport.interface import OnPosted, TransportProducer
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
@@ -45,8 +45,8 @@ def test_a_producer_that_works_again_does_not_keep_the_frames_of_an_old_error() 
         """Stands for a message or consumer in a frame of a traceback."""
 
     class Working:
-        async def publish(self, letter: OutgoingMessage) -> None:
-            return None
+        def post(self, letter: OutgoingMessage, on_done: OnPosted) -> None:
+            on_done(None)
 
         async def close(self) -> None:
             return None

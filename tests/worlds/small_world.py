@@ -25,7 +25,7 @@ from pulsar_encore.core.message_key import DueBatch, MessageKey
 from pulsar_encore.core.message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.errors import MessageNotHeldError
-from pulsar_encore.message import Message
+from pulsar_encore.message import Message, held
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.options.enums import ConsumerType
 from pulsar_encore.transport.interface import AckPlan, Capabilities
@@ -694,7 +694,9 @@ class World:
 
     def _copy_failed(self, app: App, spot: Spot, number: int) -> None:
         received = app.find(spot, number)
-        app.settlement.not_forwarded(received.message, 60_000, None)
+        of_message = held(received.message)
+        assert of_message is not None
+        app.settlement.not_forwarded(of_message, 60_000, None)
         received.leaving, received.nacked = False, True
 
     def _release(self, app: App, spot: Spot, number: int) -> None:

@@ -11,9 +11,11 @@ messages in the reader's queue stay valid.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Container, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -397,6 +399,10 @@ class TransportConsumer(Protocol):
         """Close the consumer. Idempotent."""
 
 
+OnPosted: TypeAlias = Callable[[Exception | None], None]
+"""Called once with the outcome of a posted message: None when it is stored, else the error."""
+
+
 class TransportProducer(Protocol):
     """One producer. After a cancelled `publish` the message may or may not be stored."""
 
@@ -410,8 +416,26 @@ class TransportProducer(Protocol):
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         """Send a message, in the order of the calls. Done when the broker has stored it."""
 
+    def post(self, message: OutgoingMessage, on_done: OnPosted) -> None:
+        """Send a message as `publish` does, but report its outcome to `on_done`.
+
+        `on_done` is called once, perhaps before this method returns. If this method raises an
+        error, `on_done` is not called.
+        """
+        sending = asyncio.ensure_future(self.publish(message))
+        sending.add_done_callback(partial(_report_posted, on_done))
+
     async def flush(self) -> None: ...
     async def close(self) -> None: ...
+
+
+def _report_posted(on_done: OnPosted, sending: asyncio.Future[MessageId]) -> None:
+    if sending.cancelled():
+        on_done(ClosedError("the producer was shut down before the message was sent"))
+        return
+    error = sending.exception()
+    if error is None or isinstance(error, Exception):
+        on_done(error)
 
 
 class Transport(Protocol):

@@ -59,16 +59,18 @@ class _Forwarding:
 
     Attributes:
         message: The original, in state FORWARDING.
+        held: Settles the original.
         kind: A retry letter, a dead letter, or the dead letter of a rejected message.
         cumulative: True if the ack of the original is cumulative.
         keep: True if the original stays held when the letter fails.
         failed_before: How often letters of this message failed before.
         due: For an overflowed nack, the due time in ms since the epoch.
         outcome: Awaited by a caller; None without one.
-        properties: Properties of the letter.
+        properties: Properties of the letter, from `_send` on.
     """
 
     message: Message
+    held: Held
     topic: str
     kind: _Kind
     form: LetterForm = PLAIN
@@ -77,7 +79,7 @@ class _Forwarding:
     failed_before: int = 0
     due: int | None = None
     outcome: asyncio.Future[None] | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(init=False)
 
 
 class Forwarder:
@@ -188,8 +190,7 @@ class Forwarder:
                 found=found,
             )
             topic, kind = self._topics.retry(), _Kind.RETRY
-        forwarding = _Forwarding(message, topic, kind, form=form, cumulative=cumulative)
-        return self._send_awaited(forwarding, letter)
+        return self._send_awaited(letter, message, topic, kind, form, cumulative=cumulative)
 
     async def reconsume_each(
         self,
@@ -237,8 +238,7 @@ class Forwarder:
             first_failed=_first_failed(held, _failures(held)),
             from_retry_topic=self._from_retry_topic(message),
         )
-        forwarding = _Forwarding(message, topic, _Kind.REJECTED, form=form, keep=keep)
-        return self._send_awaited(forwarding, letter)
+        return self._send_awaited(letter, message, topic, _Kind.REJECTED, form, keep=keep)
 
     def send_to_retry_topic(
         self,
@@ -265,8 +265,7 @@ class Forwarder:
             first_failed=_first_failed(held, _failures(held)),
             from_retry_topic=self._from_retry_topic(message),
         )
-        forwarding = _Forwarding(message, topic, _Kind.RETRY, form=form, keep=keep)
-        return self._send_awaited(forwarding, letter)
+        return self._send_awaited(letter, message, topic, _Kind.RETRY, form, keep=keep)
 
     def dead_letter(
         self, message: Message, held: Held, evidence: Evidence | None, reason: str
@@ -281,7 +280,7 @@ class Forwarder:
         # Every failed letter costs a redelivery, so the excess over the limit counts earlier
         # failures.
         failed_before = held.failed - self.max_redeliver_count
-        forwarding = _Forwarding(message, topic, _Kind.DEAD, failed_before=failed_before)
+        forwarding = _Forwarding(message, held, topic, _Kind.DEAD, failed_before=failed_before)
 
         def write() -> OutgoingMessage:
             failures = _failures(held)
@@ -306,7 +305,7 @@ class Forwarder:
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
-        forwarding = _Forwarding(message, self._topics.retry(), _Kind.RETRY, due=due)
+        forwarding = _Forwarding(message, held, self._topics.retry(), _Kind.RETRY, due=due)
 
         def write() -> OutgoingMessage:
             failures = _failures(held)
@@ -329,11 +328,22 @@ class Forwarder:
     # Copy, then ack
 
     def _send_awaited(
-        self, forwarding: _Forwarding, letter: OutgoingMessage
+        self,
+        letter: OutgoingMessage,
+        message: Message,
+        topic: str,
+        kind: _Kind,
+        form: LetterForm,
+        *,
+        cumulative: bool = False,
+        keep: bool = False,
     ) -> asyncio.Future[None]:
         """Send a letter for a caller; raise if its message is not held."""
-        forwarding.outcome = outcome = self._loop.create_future()
-        self._settlement.begin_forwarding(forwarding.message, cumulative=forwarding.cumulative)
+        held = self._settlement.begin_forwarding(message, cumulative=cumulative)
+        outcome: asyncio.Future[None] = self._loop.create_future()
+        forwarding = _Forwarding(
+            message, held, topic, kind, form, cumulative=cumulative, keep=keep, outcome=outcome
+        )
         self._send(forwarding, letter)
         return outcome
 
@@ -364,7 +374,7 @@ class Forwarder:
             return
         not_acked: MessageNotHeldError | None = None
         try:
-            self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
+            self._settlement.forwarded(forwarding.held, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
             not_acked = failure
         if forwarding.outcome is not None and not forwarding.outcome.done():
@@ -416,16 +426,14 @@ class Forwarder:
         outcome = forwarding.outcome
         # After a cancelled call nobody knows that the message would be held again.
         if forwarding.keep and outcome is not None and not outcome.cancelled():
-            self._settlement.keep_held(forwarding.message)
+            self._settlement.keep_held(forwarding.held)
         # The attempt of an overflowed nack was counted, and its delay stays.
         elif forwarding.due is not None:
-            self._settlement.not_forwarded(
-                forwarding.message, max(0, forwarding.due - wall_now), None
-            )
+            self._settlement.not_forwarded(forwarding.held, max(0, forwarding.due - wall_now), None)
         else:
             producer = self._topics.producer(forwarding.topic, forwarding.form)
             delay_ms = producer.retry_delay_ms(forwarding.failed_before)
-            self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
+            self._settlement.not_forwarded(forwarding.held, delay_ms, wall_now)
         if outcome is not None and not outcome.done():
             outcome.set_exception(error)
 

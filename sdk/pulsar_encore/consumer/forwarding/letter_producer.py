@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final
 
 from ...errors import (
     ClosedError,
@@ -23,9 +23,8 @@ from ...errors import (
     UnknownError,
     exception_of_result,
 )
-from ...transport.interface import MESSAGE_RESULTS, RetryNotice, TransportProducer
+from ...transport.interface import MESSAGE_RESULTS, OnPosted, RetryNotice, TransportProducer
 from ...values.backoff import Backoff, FailureReports
-from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from ..event_publisher import ProducerEventPublisher
 
@@ -34,9 +33,6 @@ _SEND_LIMIT: Final = 200  # waiting letters sent in one iteration of the loop: a
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
 # A new producer fails in the same way.
 _FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
-
-OnSent: TypeAlias = Callable[[Exception | None], None]
-"""Called once: with None when the letter is stored, else with the error."""
 
 
 class LetterProducer:
@@ -54,7 +50,7 @@ class LetterProducer:
         self._loop = asyncio.get_running_loop()
         self._transport_producer: TransportProducer | None = None
         self._creating: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[OutgoingMessage, OnSent]] = []
+        self._waiting: list[tuple[OutgoingMessage, OnPosted]] = []
         self._failures = 0
         self._not_before = 0.0
         # Result and text of the last error. The frames of its traceback hold messages and consumers
@@ -65,7 +61,7 @@ class LetterProducer:
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
-    def post(self, letter: OutgoingMessage, on_sent: OnSent) -> None:
+    def post(self, letter: OutgoingMessage, on_sent: OnPosted) -> None:
         """Send a letter. `on_sent` may be called before this method returns."""
         if self._transport_producer is not None and self._creating is None:
             self._publish(self._transport_producer, letter, on_sent)
@@ -80,32 +76,25 @@ class LetterProducer:
             self._creating = self._loop.create_task(self._make())
 
     def _publish(
-        self, transport_producer: TransportProducer, letter: OutgoingMessage, on_sent: OnSent
+        self, transport_producer: TransportProducer, letter: OutgoingMessage, on_sent: OnPosted
     ) -> None:
+        on_done = partial(self._published, transport_producer, on_sent)
         try:
-            sending = asyncio.ensure_future(transport_producer.publish(letter))
+            transport_producer.post(letter, on_done)
         except Exception as error:
-            self._failed(error, transport_producer)
-            on_sent(error)
-            return
-        sending.add_done_callback(partial(self._published, transport_producer, on_sent))
+            on_done(error)
 
     def _published(
         self,
         transport_producer: TransportProducer,
-        on_sent: OnSent,
-        sending: asyncio.Future[MessageId],
+        on_sent: OnPosted,
+        error: Exception | None,
     ) -> None:
-        if sending.cancelled():
-            on_sent(ClosedError("the producer was shut down before the letter was sent"))
-            return
-        error = sending.exception()
         if error is None:
             self._failures = 0
-            on_sent(None)
-        elif isinstance(error, Exception):
+        else:
             self._failed(error, transport_producer)
-            on_sent(error)
+        on_sent(error)
 
     def retry_delay_ms(self, failed_before: int = 0) -> int:
         """Return the delay before a failed letter is sent again, in ms.

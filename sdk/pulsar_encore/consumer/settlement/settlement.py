@@ -12,7 +12,6 @@ from ...core.entry import Entry, EntryKey
 from ...core.topic_state import TopicState
 from ...errors import MessageNotHeldError
 from ...message import Held, Message, of_one_entry
-from ...message import held as held_of
 from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId
 from .ack_sender import AckSender
@@ -48,13 +47,7 @@ class Settlement:
     def ack(self, item: Settleable) -> TopicState:
         """Ack one message; return the state of its topic."""
         if type(item) is Message:
-            entry, index, *_ = self._ownership.held(item)
-            state: TopicState = entry.topic_state
-            if entry.live:
-                self._acks.added(state, state.ack(entry, index))
-            else:
-                self._ack_late(state, entry, index)
-            return state
+            return self._ack_held(self._ownership.held(item))
         state, key, entry_here, message_id = self._ownership.named(item)
         index = message_id.batch_index()
         if entry_here is not None and entry_here.batched and index >= 0:
@@ -93,6 +86,15 @@ class Settlement:
             at += len(indexes)
         self._acks.added(topic_state, added)
         return topic_state, at
+
+    def _ack_held(self, held: Held) -> TopicState:
+        entry, index, *_ = held
+        state: TopicState = entry.topic_state
+        if entry.live:
+            self._acks.added(state, state.ack(entry, index))
+        else:
+            self._ack_late(state, entry, index)
+        return state
 
     def _ack_late(self, state: TopicState, entry: Entry, index: int) -> None:
         """Ack a message without a live record: settled, in redelivery, or from before a seek."""
@@ -138,18 +140,22 @@ class Settlement:
     def ack_cumulative(self, item: Settleable) -> TopicState:
         """Ack a message and all before it in its topic; return the topic's state."""
         if type(item) is Message:
-            entry, index, *_ = self._ownership.cumulative(item)
-            state: TopicState = entry.topic_state
-            key, size = entry.key, entry.size
-        else:
-            state, key, entry_here, message_id = self._ownership.named(item)
-            index, size = message_id.batch_index(), message_id.batch_size
-            if entry_here is not None and index >= 0:
-                index, size = check_index(entry_here, message_id), entry_here.size
-            if index >= size:  # an index of -1 stands for the whole entry and needs no size
-                raise MessageNotHeldError(
-                    f"batch index {index} needs the batch's size: use an id from a received message"
-                )
+            return self._ack_cumulative_held(self._ownership.cumulative(item))
+        state, key, entry_here, message_id = self._ownership.named(item)
+        index, size = message_id.batch_index(), message_id.batch_size
+        if entry_here is not None and index >= 0:
+            index, size = check_index(entry_here, message_id), entry_here.size
+        if index >= size:  # an index of -1 stands for the whole entry and needs no size
+            raise MessageNotHeldError(
+                f"batch index {index} needs the batch's size: use an id from a received message"
+            )
+        return self._ack_up_to(state, key, index, size)
+
+    def _ack_cumulative_held(self, held: Held) -> TopicState:
+        entry = held.entry
+        return self._ack_up_to(entry.topic_state, entry.key, held.batch_index, entry.size)
+
+    def _ack_up_to(self, state: TopicState, key: EntryKey, index: int, size: int) -> TopicState:
         settled = state.ack_cumulative(key, index, size)
         if len(state.acks):  # also if none of the messages are held
             self._acks.added(state, max(settled, 1))
@@ -157,10 +163,14 @@ class Settlement:
 
     # Forwarding
 
-    def begin_forwarding(self, message: Message, *, cumulative: bool) -> None:
-        """Mark a held message as being forwarded, so that no other call settles it."""
+    def begin_forwarding(self, message: Message, *, cumulative: bool) -> Held:
+        """Mark a held message as being forwarded, so that no other call settles it.
+
+        The result names the message in the calls that end the forwarding.
+        """
         own = self._ownership
-        entry, index, _, number = own.cumulative(message) if cumulative else own.held(message)
+        held = own.cumulative(message) if cumulative else own.held(message)
+        entry, index, _, number = held
         state: TopicState = entry.topic_state
         if not (
             state.is_latest_delivery(entry, index, number) and state.begin_forwarding(entry, index)
@@ -169,14 +179,14 @@ class Settlement:
                 f"{message.message_id()!r} was settled, is being forwarded, or was redelivered "
                 "since; only a held message can be forwarded"
             )
+        return held
 
-    def not_forwarded(self, message: Message, delay_ms: int, wall_now: int | None) -> None:
+    def not_forwarded(self, held: Held, delay_ms: int, wall_now: int | None) -> None:
         """Redeliver a message after its forwarding failed.
 
         Args:
             wall_now: End of this attempt; None if the attempt was counted before.
         """
-        held: Held = self._ownership.held(message)
         entry, index = held.entry, held.batch_index
         if entry.forward_failed(index):
             if wall_now is not None:  # not every broker counts the attempt
@@ -184,22 +194,20 @@ class Settlement:
             self._redelivery.schedule(entry, index, delay_ms)
         self.forwarding_ended(entry, index)
 
-    def keep_held(self, message: Message) -> None:
+    def keep_held(self, held: Held) -> None:
         """Leave a message to the application after its forwarding failed."""
-        held: Held = self._ownership.held(message)
         held.entry.forward_failed(held.batch_index)
         self.forwarding_ended(held.entry, held.batch_index)
 
-    def forwarded(self, message: Message, *, cumulative: bool) -> None:
+    def forwarded(self, held: Held, *, cumulative: bool) -> None:
+        """Ack a message whose letter is stored."""
         try:
             if cumulative:
-                self.ack_cumulative(message)
+                self._ack_cumulative_held(held)
             else:
-                self.ack(message)
+                self._ack_held(held)
         finally:
-            held = held_of(message)
-            if held is not None:
-                self.forwarding_ended(held.entry, held.batch_index)
+            self.forwarding_ended(held.entry, held.batch_index)
 
 
 def _nobody(entry: Entry, index: int) -> None:

@@ -22,6 +22,7 @@ from ...eventloop.mailbox import Mailbox
 from ...options import ProducerOptions
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
+from ..interface import TransportProducer
 from .cpp_calls import CppCalls, in_thread
 from .cpp_ids import StockMessageId, from_native
 from .producer_config import RouterGuard, pending_limit
@@ -30,8 +31,8 @@ from .result_errors import failure, raised
 _CHUNK_BYTES: Final = 5 * 1024 * 1024  # the broker's default maxMessageSize
 
 
-class StockProducer:
-    """One producer (`TransportProducer`). It moves to the loop of each call."""
+class StockProducer(TransportProducer):
+    """One producer. It moves to the loop of each call."""
 
     def __init__(self, native: Any, options: ProducerOptions, router: RouterGuard | None) -> None:
         self._native = native

@@ -134,9 +134,7 @@ class PlainMessage(_Body, _View):
         self._metadata = metadata
         self._payload = payload
 
-    @property
-    def metadata(self) -> pb.MessageMetadata:
-        return self.entry_metadata
+    metadata = _Body.entry_metadata  # without the call of a property that returns this one
 
     def data(self) -> bytes:
         if self._payload is not None:

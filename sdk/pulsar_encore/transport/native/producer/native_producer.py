@@ -20,7 +20,7 @@ from ....values.message_id import MessageId
 from ....values.outgoing_message import OutgoingMessage
 from ....values.topic_names import full_name
 from ....wire.compression import compress
-from ...interface import ProducerListener
+from ...interface import OnPosted, ProducerListener
 from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
@@ -32,7 +32,7 @@ from .registration import Registration
 from .send_encoder import Encrypt
 from .send_encryption import encryptor_of
 from .send_queue import SendQueue
-from .send_results import set_failed
+from .send_results import PostedSend, set_failed
 from .unconfirmed_frames import SendFrame, Waiter
 
 LOG_NAME: Final = "pulsar_encore.producer"
@@ -334,6 +334,14 @@ class NativeProducer:
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         self._ensure_open()
         waiter: Waiter = self._loop.create_future()
+        self._send(message, waiter)
+        return waiter
+
+    def post(self, message: OutgoingMessage, on_done: OnPosted) -> None:
+        self._ensure_open()
+        self._send(message, PostedSend(self._loop, on_done))
+
+    def _send(self, message: OutgoingMessage, waiter: Waiter) -> None:
         parts = self.parts
         if len(parts) == 1:
             part = parts[0]
@@ -342,13 +350,12 @@ class NativeProducer:
                 at = self._choice.partition(message, len(parts), now_ms(self._loop))
             except ConfigurationError as error:
                 waiter.set_exception(error)
-                return waiter
+                return
             part = parts[at]
         if part.error is not None:
             set_failed((waiter,), part.error)
         else:
             self._queue.put(part, message, waiter)
-        return waiter
 
     async def flush(self) -> None:
         self._ensure_open()

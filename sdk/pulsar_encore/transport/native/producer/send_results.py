@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Iterable
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from ....errors import ClosedError
 from ....values.message_id import MessageId
 from ....wire import pulsar_pb2 as pb
+from ...interface import OnPosted
 from .unconfirmed_frames import SendFrame, Waiter
 
 #: Sends that fail in one step of the loop: about 2 ms.
@@ -49,6 +51,37 @@ def set_failed(waiters: Iterable[Waiter], error: Exception) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(copy.copy(error))
+
+
+class PostedSend(asyncio.Future[MessageId]):
+    """The waiter of a posted message. It reports its outcome at once.
+
+    A done callback would run in a later iteration of the loop, and cost a handle for each message.
+    """
+
+    __slots__ = ("_on_done",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_done: OnPosted) -> None:
+        super().__init__(loop=loop)
+        self._on_done = on_done
+
+    def set_result(self, result: MessageId) -> None:
+        super().set_result(result)
+        self._report(None)
+
+    def set_exception(self, exception: type[BaseException] | BaseException) -> None:
+        super().set_exception(exception)
+        self._report(self.exception())  # asking marks it as retrieved
+
+    def _report(self, error: BaseException | None) -> None:
+        # The producer has more to do for this entry, so an error of the callback may not reach it.
+        try:
+            if error is None or isinstance(error, Exception):
+                self._on_done(error)
+        except Exception as failure:
+            self.get_loop().call_exception_handler(
+                {"message": "the outcome of a posted message was not handled", "exception": failure}
+            )
 
 
 def closed_error() -> ClosedError:
