@@ -55,6 +55,24 @@ def test_the_rest_of_the_message_can_be_read_and_it_can_be_settled(broken: bytes
     run(main())
 
 
+def test_compaction_of_its_siblings_changes_nothing() -> None:
+    """An error that escapes would end the connection, and the broker would resend the batch."""
+
+    async def main() -> None:
+        rig = Rig()
+        removed = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+        async with rig.client() as client:
+            consumer = await client.subscribe(TOPIC, "s")
+            _store(rig, TOPIC, (removed, b""), (BROKEN[0], b"two"), (GOOD, b"ten"))
+            for payload in (b"two", b"ten"):
+                message = await consumer.receive(1_000)
+                assert message.data() == payload
+                await message.ack()
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 0
+
+    run(main())
+
+
 @pytest.mark.parametrize("size", [127, 128, 16_383, 16_384, 2**21 - 1])
 def test_the_payload_is_read_without_the_broken_fields(size: int) -> None:
     """Also behind a message that begins with the same bytes, which is not decoded."""

@@ -78,7 +78,7 @@ def _messages(log: TopicLog) -> Iterator[tuple[MessageId, RawMessage]]:
     reader = entry_reader(log.name)
     chunks: dict[str, list[tuple[MessageId, ChunkEntry]]] = {}
     for entry in log.entries:
-        reader.begin_read()
+        reader.begin_step()
         content: EntryContent = reader.open(entry.body, 0, len(entry.body))
         first = None
         if isinstance(content, ChunkEntry):

@@ -16,6 +16,7 @@ from .message_views import payload_size
 _U32: Final = Struct(">I")
 _PAYLOAD_SIZE: Final = 0x18
 _COMPACTED_OUT: Final = 0x20
+# Fewer remaining messages are compared one by one.
 _MANY: Final = 32
 # Messages in a row that begin with equal bytes, before many are compared at once.
 _STREAK: Final = 6
@@ -104,7 +105,9 @@ def _walk(buffer: bytes, at: int, count: int) -> tuple[list[int], bool, bytes, i
             head, stride, streak = buffer[at : start + width], stop + length - at, 0
         add(at)
         at = stop + length
-    if at != end:
+    if at > end:
+        raise BatchError(f"payload of message {count - 1} reaches beyond the batch")
+    if at < end:
         raise BatchError(f"{end - at} bytes are left after the {count} messages of the batch")
     return starts, removed, head, stride
 

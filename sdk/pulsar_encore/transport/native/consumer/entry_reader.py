@@ -14,7 +14,7 @@ from typing import Final
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
 
-from ....errors import EncoreError
+from ....errors import EncoreError, UnreadableError
 from ....options import ConsumerCryptoFailureAction
 from ....values.message_id import MAX_BATCH_SIZE
 from ....wire import pulsar_pb2 as pb
@@ -33,6 +33,7 @@ from .entry_contents import (
 )
 from .message_views import (
     Batch,
+    BatchMessage,
     BatchMessages,
     EncryptedMessage,
     PlainMessage,
@@ -43,9 +44,10 @@ from .metadata_layout import MetadataLayouts
 
 # A larger payload is decompressed later, in a thread. 1 MiB takes 0.05 ms (LZ4) to 2 ms (ZLIB).
 _AT_ONCE: Final = 1024 * 1024
-# Bytes that may be decompressed at once for one read of the socket; later payloads wait. Reads of
-# LZ4 batches stay below it up to a ratio of 16.
-_AT_ONCE_PER_READ: Final = 4 * 1024 * 1024
+# Bytes that may be decompressed on the loop between two calls of `begin_step`, one for each time
+# that the session hands deliveries over. Later payloads wait. LZ4 batches stay below it up to a
+# ratio of 16.
+_AT_ONCE_PER_STEP: Final = 4 * 1024 * 1024
 
 _U32: Final = Struct(">I")
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
@@ -69,7 +71,7 @@ class EntryReader:
         self._max_size = max_size
         #: Bytes by which decompression enlarged payloads since `take_grown`.
         self.grown: int = 0
-        self._left = _AT_ONCE_PER_READ
+        self._left = _AT_ONCE_PER_STEP
         self._layouts = MetadataLayouts()
         self._batch_layout = BatchLayout()
 
@@ -77,12 +79,12 @@ class EntryReader:
         grown, self.grown = self.grown, 0
         return grown
 
-    def begin_read(self) -> None:
-        """Reset the number of bytes that may be decompressed on the loop, for a new read."""
-        self._left = _AT_ONCE_PER_READ
+    def begin_step(self) -> None:
+        """Reset the number of bytes that may be decompressed on the loop."""
+        self._left = _AT_ONCE_PER_STEP
 
     def defer_decompression(self) -> None:
-        """Leave all payloads compressed until `begin_read`, because earlier entries still wait."""
+        """Leave all payloads compressed until `begin_step`, because earlier entries still wait."""
         self._left = 0
 
     def open(self, data: bytes, at: int, end: int) -> EntryContent:
@@ -100,8 +102,8 @@ class EntryReader:
             raise EntryError(f"metadata of {stop - 4} bytes, {len(body) - 4} are left")
         try:
             return self._read_body(body, stop)
-        except (IndexError, DecodeError) as error:  # a varint that does not end
-            raise EntryError(f"undecodable metadata: {error}") from error
+        except IndexError as error:  # a number that does not end, or no metadata at all
+            raise EntryError("undecodable metadata: it ends inside a field") from error
 
     def _read_body(self, body: bytes, stop: int) -> EntryContent:
         """Read a body with the metadata ``body[4:stop]``."""
@@ -253,8 +255,9 @@ class EntryReader:
             # Another installation may be able to read it: the application decides.
             _check_count(metadata, len(payload))
             return UnreadableMessage(self._topic, body, metadata, error)
+        opened = self._read_clear(metadata, bytes(clear))
         self.grown += max(0, len(clear) - len(payload))
-        return self._read_clear(metadata, bytes(clear))
+        return opened
 
     def _read_clear(self, metadata: pb.MessageMetadata, clear: bytes) -> PlainMessage | BatchEntry:
         """Read the messages of a decompressed payload. The entry's bytes are not kept."""
@@ -288,5 +291,16 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
 def _without_removed(batch: Batch, count: int, starts: Sequence[int]) -> BatchEntry:
     """Return the messages that compaction left; removed messages keep their index."""
     messages = BatchMessages(batch, starts)
-    indexes = [at for at, each in enumerate(messages) if not each.metadata.compacted_out]
+    indexes = [at for at, each in enumerate(messages) if not _is_removed(each)]
     return BatchEntry(count, [messages[at] for at in indexes], indexes)
+
+
+def _is_removed(message: BatchMessage) -> bool:
+    """Return True if compaction removed a message.
+
+    Broken metadata is reported when the application reads it.
+    """
+    try:
+        return message.metadata.compacted_out
+    except UnreadableError:
+        return False

@@ -1,8 +1,8 @@
 """Entries of one topic, from a MESSAGE command to a delivery.
 
 Plain entries take a short path: `on_run` for many at once and the first branch of `on_entry` for
-one. All others go through `_open`. Deliveries are collected until the session has handled all that
-it read.
+one. All others go through `_open`. Deliveries are collected until the session calls
+`on_entries_end`.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class IncomingEntries:
 
     def _after_queue(self) -> None:
         if not self.queue.waiting:
-            self._reader.begin_read()
+            self._reader.begin_step()
         self._pass_on()
         self._flow()
 
@@ -394,6 +394,6 @@ class IncomingEntries:
         return self.clear_queue()
 
     def clear_queue(self) -> list[QueuedEntry]:
-        self._reader.begin_read()
+        self._reader.begin_step()
         self._permits.withdrawn(self.queue.charged)
         return self.queue.clear()
