@@ -35,6 +35,7 @@ NAMES: Final = (
     "rocks_state",
     "durable_throughput",
     "held_messages",
+    "loop_steps",
     "idle_consumers",
     "idle_cpu",
     "hour",
