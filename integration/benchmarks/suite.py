@@ -43,6 +43,7 @@ NAMES: Final = (
     "rocks_state",
     "durable_throughput",
     "held_messages",
+    "loop_steps",
     "idle_consumers",
     "idle_cpu",
     "hour",

@@ -26,6 +26,8 @@ from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.leases import lease_table as leases_module
 from pulsar_encore.consumer.leases.lease_table import LeaseTable
 from pulsar_encore.consumer.settlement.settlement import ROW, Settlement
+from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.eventloop.fair_yield import SLICE_S
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_encore.testing import MemoryTransport, run
@@ -102,6 +104,61 @@ async def test_close_seek_and_unsubscribe_let_an_ack_of_a_list_finish_in_parts(
     if end is not unsubscribe:
         assert transport.backlog(TOPIC, "s") == 0
     await consumer.close()
+
+
+# A redelivery of everything
+
+
+@pytest.mark.parametrize("batch", [1, 2, 10])
+@pytest.mark.parametrize("meanwhile", ["nothing", "ack", "nack", "lose", "again", "close"])
+async def test_a_redelivery_of_everything_takes_several_steps_and_loses_nothing(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int,
+    meanwhile: str,
+) -> None:
+    released, complete = Burst(), TopicState.complete_release
+
+    def noted(self: TopicState, entry: Entry) -> None:
+        released.done()
+        complete(self, entry)
+
+    monkeypatch.setattr(TopicState, "complete_release", noted)
+    put_numbers(transport, COUNT, batch=batch)
+    consumer = await subscribe(receiver_queue_size=COUNT)
+    messages = [await consumer.receive() for _ in range(COUNT)]
+    consumer.redeliver_unacknowledged_messages()
+    assert released.total == 0 and consumer.statistics().unacked == 0
+    await asyncio.sleep(0)
+    acked = 0
+    if meanwhile == "ack":  # of a first and a last message: one is completed, the other is not
+        await consumer.acknowledge(messages[0])
+        await consumer.acknowledge(messages[-1])
+        acked = 2
+    elif meanwhile == "nack":  # of deliveries that have ended
+        await consumer.negative_acknowledge(messages[0])
+        await consumer.negative_acknowledge(messages[-1])
+    elif meanwhile == "lose":
+        transport.disconnect()
+        await asyncio.sleep(1)
+        transport.reconnect()
+    elif meanwhile == "again":
+        consumer.redeliver_unacknowledged_messages()
+    elif meanwhile == "close":
+        await consumer.close()
+        consumer = await subscribe(receiver_queue_size=COUNT)
+    got = [await consumer.receive() for _ in range(COUNT - acked)]
+    expected = [b"%d" % each for each in range(COUNT)]
+    if acked:
+        expected = expected[1:-1]
+    assert sorted(payloads(got), key=int) == expected
+    if meanwhile in ("nothing", "ack", "nack"):
+        assert released.total == COUNT // batch and released.longest <= 2 * 500
+    parts_of(consumer).topic_states.by_number[0]._check()
+    await consumer.acknowledge(got)
+    assert await receive_all(consumer) == []
+    await close_without_backlog(transport, consumer)
 
 
 # Leases

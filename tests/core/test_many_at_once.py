@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from core_kit import make_topic_state
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pulsar_encore.core import entry_records as module
+from pulsar_encore.core import topic_release as release_module
 from pulsar_encore.core.entry import Entry, ack_singles, drop_queued_singles, release_singles
 from pulsar_encore.core.message_states import (
     ACKED,
@@ -37,13 +39,25 @@ STEPS = st.lists(
             st.integers(0, COUNT - 1),
         ),
         st.tuples(st.sampled_from(["cumulative"]), st.integers(0, COUNT + 5)),
-        st.tuples(st.sampled_from(["release", "lose", "seek", "come_again", "batch"]), st.just(0)),
+        st.tuples(
+            st.sampled_from(["release", "part", "lose", "reconnect", "seek", "batch"]),
+            st.just(0),
+        ),
+        st.tuples(st.just("come_again"), st.sampled_from([0, COUNT // 2])),
     ),
     max_size=12,
 )
 
 
-def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[Any]:
+def play(
+    shared: bool,
+    order: list[int],
+    steps: list[tuple[str, int]],
+    size: int = 0,
+    *,
+    look: bool = True,
+) -> list[Any]:
+    """Play a history; without `look` only the end is observed, as a look completes a release."""
     topic_state = make_topic_state(shared=shared)
     messages: list[tuple[Entry, int]] = []
     seen: list[Any] = []
@@ -56,21 +70,27 @@ def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[A
             messages.extend((entry, position) for position in positions)
 
     for number in order:
-        arrive(number)
+        arrive(number, size)
     for step, at in steps:
         result: Any = None
+        if at < len(messages) and step not in ("cumulative", "deliver"):
+            topic_state.find(messages[at][0].key)
         if step == "cumulative":
             if not shared:
                 result = topic_state.ack_cumulative((1, at), -1, 1)
         elif step == "release":
             topic_state.release_all()
+        elif step == "part":
+            topic_state.complete_releases()
         elif step == "lose":
             topic_state.disconnected()
+        elif step == "reconnect":
+            topic_state.reconnected()
         elif step == "seek":
             topic_state.reset()
         elif step == "come_again":
-            for number in order:
-                arrive(number)
+            for number in order[at:]:
+                arrive(number, size)
         elif step == "batch":
             arrive(COUNT + 1, 3)
         elif at < len(messages):
@@ -86,10 +106,9 @@ def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[A
             elif entry.live:
                 result = topic_state.ack(entry, index)
         topic_state._check()
-        seen.append(
-            (step, result, observed(topic_state), [bool(each.live) for each, _ in messages])
-        )
-    return seen
+        now = (observed(topic_state), [bool(e.live) for e, _ in messages]) if look else None
+        seen.append((step, result, topic_state.unacked, now))
+    return [*seen, observed(topic_state), [bool(each.live) for each, _ in messages]]
 
 
 def observed(topic_state: TopicState) -> Any:
@@ -100,6 +119,7 @@ def observed(topic_state: TopicState) -> Any:
         len(topic_state.nacks),
         len(topic_state.acks),
         dict(topic_state.window.unattempted),
+        {key: each.requests for key, each in topic_state.attempts.batches.items()},
         None if rewind is None else rewind._owed.items(),
     )
 
@@ -119,6 +139,33 @@ def test_ending_many_entries_together_equals_ending_each(
     finally:
         module._MANY = before  # type: ignore[misc]
     assert together == one_by_one
+
+
+@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("shared", [True, False])
+@settings(max_examples=8)
+@given(before_release=STEPS, steps=STEPS, part=st.integers(1, 1_000))
+@example(before_release=[], steps=[("part", 0), ("come_again", 0), ("part", 0)], part=300)
+@example(before_release=[], steps=[("ack", 0), ("ack", 79), ("reconnect", 0)], part=300)
+@example(before_release=[], steps=[("come_again", COUNT // 2), ("release", 0)], part=300)
+@example(before_release=[("ack", 0)], steps=[("part", 0), ("release", 0)], part=300)
+@example(before_release=[("begin_forwarding", 1)], steps=[("come_again", 0)], part=300)
+def test_a_release_in_parts_equals_a_release_at_once(
+    shared: bool,
+    size: int,
+    before_release: list[tuple[str, int]],
+    steps: list[tuple[str, int]],
+    part: int,
+) -> None:
+    steps = [*before_release, ("release", 0), *steps]
+    begin = [("deliver", at) for at in range(COUNT // 2)]
+    order = list(range(COUNT))
+    with mock.patch.object(release_module, "_RELEASED", part):
+        with mock.patch.object(module, "_MANY", 10**9):
+            at_once = play(shared, order, [*begin, *steps], size, look=False)
+        with mock.patch.object(module, "_MANY", 64):
+            in_parts = play(shared, order, [*begin, *steps], size, look=False)
+    assert in_parts == at_once
 
 
 def alone(state: int) -> Entry:
@@ -189,6 +236,39 @@ def test_no_bulk_step_makes_a_call_for_each_entry(end: str, state: int) -> None:
     }
     assert calls(work[end]) < 2_000
     topic_state._check()
+
+
+@pytest.mark.parametrize("state", [QUEUED, HELD])
+@pytest.mark.parametrize("size", [0, 2, 10, 1_000])
+def test_a_release_of_everything_completes_a_bounded_number_of_messages_in_a_step(
+    size: int, state: int
+) -> None:
+    topic_state = make_topic_state(shared=True)
+    entries = 20_000 // max(1, size)
+    for number in range(entries):
+        entry, _ = topic_state.arrive((1, number), size, 0, range(size or 1))
+        if state == HELD and entry is not None:
+            entry.deliver_all(range(entry.size))
+    assert calls(topic_state.release_all) < 100
+    assert topic_state.unacked == 0
+    steps, left = 0, entries
+    while topic_state.complete_releases():
+        before, left = left, len(topic_state.table.releasing)
+        assert 0 < before - left <= 500
+        assert (before - left) * max(1, size) <= 10_000
+        steps += 1
+    assert steps >= entries // 500 - 1
+    topic_state._check()
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_count_of_messages_makes_no_call_for_each_entry(size: int) -> None:
+    topic_state = make_topic_state(shared=True)
+    for number in range(5_000):
+        topic_state.arrive((1, number), size, 0, range(size or 1))
+    assert topic_state.count(QUEUED) == 5_000 * (size or 1)
+    assert topic_state.count(HELD) == 0
+    assert calls(lambda: topic_state.count(QUEUED)) < 100
 
 
 def test_unused_containers_are_passed_to_the_disposal() -> None:

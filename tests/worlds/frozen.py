@@ -47,7 +47,14 @@ _CONSTANT = {
         "_entered",
     },
     # How records are ended and freed if there are many.
-    EntryTable: {"_dispose", "all_single", "away", "live_singles"},
+    EntryTable: {
+        "_dispose",
+        "_release_order",
+        "_topic_state",
+        "all_single",
+        "away",
+        "live_records",
+    },
     Entry: {
         "topic_state",
         "size",

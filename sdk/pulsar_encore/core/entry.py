@@ -41,8 +41,8 @@ class Entry:
         delivery_numbers: Ended deliveries to the application, by index, if not 0. They tell one
             delivery from the next. The broker's count cannot, because it also changes while a
             message is held here.
-        live: False if the record is out of use; its messages are then found by key. Single-message
-            records share `EntryTable.live_singles`, a list that is emptied to end all of them at
+        live: False if the record is out of use; its messages are then found by key. The records
+            of a topic share `EntryTable.live_records`, a list that is emptied to end all of them at
             once, because an empty list is false.
         era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.

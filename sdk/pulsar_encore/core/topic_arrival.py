@@ -63,7 +63,7 @@ class TopicArrival(TopicTracking):
                 self._replaced(key)
         table = self.table
         entry = table.entries.get(key)
-        if entry is None and len(table.packed):
+        if entry is None and (table.releasing or len(table.packed)):
             entry = table.find(key)
         new = entry is None
         if entry is None and self._absorb_copy(key, batch_size, now_ms):
@@ -131,12 +131,13 @@ class TopicArrival(TopicTracking):
             or (rewind is not None and not rewind.idle)
             or window.unattempted
             or window.all_requested
+            or table.releasing
             or len(table.packed)
             or len(self.nacks)
         ):
             return []
         arrived: list[Entry] = []
-        entries, causes, era, live = table.entries, window.causes, self.era, table.live_singles
+        entries, causes, era, live = table.entries, window.causes, self.era, table.live_records
         # Read once for all: None also if no message of the topic can have a record.
         durable = self.durable
         if durable is not None and not (durable or durable.is_shared):
@@ -184,8 +185,6 @@ class TopicArrival(TopicTracking):
             if attempts.failures:
                 count = max(count, attempts.remembered((*key, -1)))
         entry = Entry(self, key, size, batch_size > 0, count, first_chunk, self.era)
-        if size == 1:
-            entry.live = table.live_singles
         entry.causes = window.causes
         # If a redelivery was requested, this copy may be a reconnect's, with the requested one to
         # come.
@@ -308,12 +307,12 @@ class TopicArrival(TopicTracking):
 
         The topic was created again, and another message has its id now.
         """
+        entry = self.table.find(key)
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         self._done(key)
         self.attempts.forget((*key, -1))
         self._entered -= waiting
-        entry = self.table.find(key)
         if entry is not None:
             self._entered += entry.state.count(NACKED) - entry.active
             self.acks.drop_part(entry)

@@ -155,6 +155,7 @@ class TopicState(TopicRelease):
         if not self.acks.cumulative.advance(key, size, mask):
             return 0
         table = self.table
+        table.complete_releases()
         table.unpack_all()
         # The last entry that is acked whole.
         through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)

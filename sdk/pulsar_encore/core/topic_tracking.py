@@ -157,6 +157,7 @@ class TopicTracking:
     # Tests
 
     def snapshot(self) -> dict[str, Any]:
+        self.table.complete_releases()
         return {
             "entries": {key: bytes(entry.state) for key, entry in self.table.entries.items()},
             "away": list(self.table.away),

@@ -114,7 +114,7 @@ class QueuedRun(QueuedDelivery):
     def is_over(self) -> bool:
         """True if the topic's records were ended together.
 
-        The first and the last entry then share `EntryTable.live_singles`, and so do those between.
+        The first and the last entry then share `EntryTable.live_records`, and so do those between.
         """
         live = self.entries[0].live
         return live is not False and not live and self.entries[-1].live is live

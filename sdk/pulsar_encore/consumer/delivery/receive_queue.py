@@ -669,7 +669,7 @@ class ReceiveQueue:
         attempts: Attempts = run.entry.topic_state.attempts
         if attempts.failures:
             return None
-        on_delivery, live = self._on_delivery, run.entry.topic_state.table.live_singles
+        on_delivery, live = self._on_delivery, run.entry.topic_state.table.live_records
         for at, entry in enumerate(run.entries):
             state = entry.state
             if (

@@ -45,6 +45,7 @@ class Rewinds:
         self._queue_size = queue_size
         self._progress: dict[int, _Progress] = {}  # by topic number
         self._timer: asyncio.TimerHandle | None = None
+        self._completing: asyncio.Handle | None = None
 
     def begin_if_unshared(self, state: TopicState) -> bool:
         """Rewind the whole topic on Exclusive and Failover, where nothing less can be requested.
@@ -75,6 +76,20 @@ class Rewinds:
         self._request(state)
         # This comes last: the permits that it returns must not bring messages before the rewind.
         self._queue.drop(rewound)
+        if self._completing is None:
+            self._completing = self._loop.call_soon(self._complete_releases)
+
+    def _complete_releases(self) -> None:
+        """Complete a release in steps, with a pass of the event loop after each.
+
+        Nothing depends on when this ends, or if the consumer is closed before: an entry that
+        arrives or is settled earlier completes its own release.
+        """
+        self._completing = None
+        for each in self._topic_states:
+            if each.complete_releases():
+                self._completing = self._loop.call_soon(self._complete_releases)
+                return
 
     def repeat(self, state: TopicState) -> None:
         """Repeat a rewind. Messages that arrived are kept."""
@@ -128,8 +143,9 @@ class Rewinds:
         return 2 * self._queue_size * len(self._topic_states)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for each in (self._timer, self._completing):
+            if each is not None:
+                each.cancel()
 
 
 class _Progress:
