@@ -200,7 +200,7 @@ class Settlement:
         self.forwarding_ended(held.entry, held.batch_index)
 
     def forwarded(self, held: Held, *, cumulative: bool) -> None:
-        """Ack a message whose letter is stored."""
+        """Ack a message after its letter was stored."""
         try:
             if cumulative:
                 self._ack_cumulative_held(held)
