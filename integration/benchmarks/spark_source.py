@@ -55,6 +55,7 @@ SIZE: Final = 200
 BATCH: Final = 1000
 CORES: Final = 2
 _NOOP: Final = "noop"
+_POLL_S: Final = 0.1  # the time of the first row is taken in Spark's callback
 _BLOCK: Final = 10_000  # rows that the loop writes to Parquet at once
 _CONNECTOR: Final = "JVM connector"
 #: Spark 3.5 on Java 17 needs these; its own scripts set them.
@@ -228,7 +229,12 @@ def read(
 
 
 def first_row(stream: Any, folder: Path) -> float:
-    """Return the seconds from `start()` to the first row."""
+    """Return the seconds from `start()` to the first row.
+
+    Raises:
+        StreamingQueryException: if the query failed.
+        RuntimeError: if it ended without a row.
+    """
     found: list[float] = []
 
     def keep(frame: Any, batch: int) -> None:
@@ -241,9 +247,12 @@ def first_row(stream: Any, folder: Path) -> float:
         .option("checkpointLocation", str(folder / uuid.uuid4().hex))
         .start()
     )
-    while not found:
-        time.sleep(0.001)
+    # It raises the error of a query that failed.
+    while not found and not query.awaitTermination(_POLL_S):
+        pass
     query.stop()
+    if not found:
+        raise RuntimeError("the stream ended without a row")
     return found[0] - began
 
 
