@@ -25,21 +25,15 @@ class Unsent(NamedTuple):
 
 
 class Acks:
-    """Acks of one topic that have not been sent; `window` learns of every flush.
+    """Acks of one topic that have not been sent; `window` learns of every flush."""
 
-    Attributes:
-        next_look: Number of added acks of the consumer at which this topic may reach a limit;
-            written by `AckSender`.
-    """
-
-    __slots__ = ("_parts", "_whole", "_window", "cumulative", "next_look")
+    __slots__ = ("_parts", "_whole", "_window", "cumulative")
 
     def __init__(self, window: DuplicateWindow) -> None:
         self._window = window
         self.cumulative: CumulativeAck = CumulativeAck(window)
         self._whole: dict[EntryKey, None] = {}
         self._parts: dict[Entry, None] = {}
-        self.next_look: int = 0
 
     def __len__(self) -> int:
         return len(self._whole) + len(self._parts) + self.cumulative.due

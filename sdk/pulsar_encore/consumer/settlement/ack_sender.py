@@ -49,16 +49,16 @@ class AckSender:
         self._group_s = options.ack_group_time_ms / 1000
         self._most_entries = options.ack_group_max_size
         self._most_messages = max(1, options.max_unacked_messages // _WINDOW_SHARE)
+        self._min_due = min(self._most_messages, self._most_entries) if self._group_s else 0
         self._queue = queue
         self.receipts: AckReceipts = AckReceipts(loop, self._not_confirmed)
         self._queue_depth = _MOST_QUEUED + 2 * options.receiver_queue_size
         self._arrived_ms = 0
         self._taken = 0  # messages taken when duplicate windows last advanced
+        self._unsent = 0
         # Topics whose last flush was rejected. `added` does not flush them; `flush`, a reconnect
         # and the retry timer do.
         self._rejected_topics: set[int] = set()
-        self._added = 0  # acked messages since the start
-        self._flushed = 0  # `_added` at the last flush
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
@@ -68,27 +68,16 @@ class AckSender:
         """Note that `state` has this many more unsent acks, and flush if a limit is reached."""
         if not messages:
             return
-        self._added = added = self._added + messages
-        if added >= state.acks.next_look:
-            self._look(state)
-        elif self._timer is None:
-            self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
-
-    def _look(self, state: TopicState) -> None:
-        """Flush if a limit is reached; otherwise wait for the timer or the topic's next look.
-
-        A topic gets no more unsent entries than messages are added, so it reaches no limit before
-        its next look. To count its entries takes as long as the rest of `added`.
-        """
-        left = 0
-        if self._group_s:
-            unsent = self._added - self._flushed
-            left = min(self._most_messages - unsent, self._most_entries - len(state.acks))
-        if left <= 0 and state.number not in self._rejected_topics:
+        self._unsent = unsent = self._unsent + messages
+        # There are no more entries than messages, so the messages alone rule out most flushes.
+        due = unsent >= self._min_due and (
+            unsent >= self._most_messages
+            or len(state.acks) >= self._most_entries
+            or self._group_s == 0
+        )
+        if due and state.number not in self._rejected_topics:
             self._flush_ready(_SLICE)
-            return
-        state.acks.next_look = self._added + left
-        if self._timer is None:
+        elif self._timer is None:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
 
     def note_arrival(self, now: int) -> None:
@@ -122,7 +111,7 @@ class AckSender:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._flushed = self._added
+        self._unsent = 0
         left = 0
         for state in self._topic_states:
             waiting = len(state.acks)
