@@ -28,10 +28,15 @@ def answer_of(command: Sequence[str]) -> Any:
     """Run a command. Return what it prints as JSON.
 
     Raises:
-        OwnProcessError: if it failed.
+        OwnProcessError: if it failed, or printed something else.
     """
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         errors = "\n".join(ran.stderr.splitlines()[-_SHOWN:])
         raise OwnProcessError(f"{' '.join(command[1:])} (exit {ran.returncode}):\n{errors}")
-    return json.loads(ran.stdout)
+    try:
+        return json.loads(ran.stdout)
+    except ValueError as error:
+        raise OwnProcessError(
+            f"{' '.join(command[1:])} printed no JSON: {ran.stdout[-200:]!r}"
+        ) from error

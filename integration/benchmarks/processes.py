@@ -37,20 +37,35 @@ def fresh_topic() -> str:
 class Runner:
     """Runs measurements against one broker, each in a process of its own.
 
-    The stock client sometimes aborts its process, mostly at exit. A measurement whose process died
-    is repeated up to three times.
+    The stock client sometimes aborts its process, mostly at exit. A measurement whose process was
+    killed by a signal or took too long is repeated up to three times.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     async def __call__(
-        self, side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
+        self,
+        side: str,
+        name: str,
+        *,
+        within_s: float,
+        topic: str = "",
+        new_subscription: bool = False,
+        **parameters: Any,
     ) -> Figures:
-        """See `pulsar_encore.cli.demo.measurement.measure`. `side` may be any full module name."""
+        """See `pulsar_encore.cli.demo.measurement.measure`.
+
+        Args:
+            side: May be any full module name.
+            new_subscription: Give the measurement the parameter `subscription`, with another name
+                at each attempt: a process that died may have acked the messages.
+        """
         remaining = _ATTEMPTS
         while True:
             used_topic = topic or fresh_topic()
+            if new_subscription:
+                parameters["subscription"] = uuid.uuid4().hex
             remaining -= 1
             try:
                 return await measure(
@@ -67,6 +82,7 @@ class Runner:
 
         The transport of this package's clients is native, unless `parameters` name another.
         """
-        subscription = uuid.uuid4().hex
-        chosen = {"transport": "native", "count": count, "subscription": subscription, **parameters}
-        return asyncio.run(self(side, name, within_s=within_s, topic=topic, **chosen))
+        chosen = {"transport": "native", "count": count, **parameters}
+        return asyncio.run(
+            self(side, name, within_s=within_s, topic=topic, new_subscription=True, **chosen)
+        )

@@ -26,13 +26,14 @@ def tables(published: results.Results) -> str:
 def publish(run: results.Results) -> None:
     """Write results, tables and charts, and remove charts that the results no longer have."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    drawn = [chart for section in run.sections for chart in charts.charts_of(section)]
+    for chart in drawn:
+        charts.draw(chart, FOLDER, kinds=("svg",))
     for old in FOLDER.glob("*.svg"):
-        old.unlink()
+        if old.stem not in {chart.name for chart in drawn}:
+            old.unlink()
     run.write(FOLDER)
     (FOLDER / TABLES).write_text(tables(run), "utf-8")
-    for section in run.sections:
-        for chart in charts.charts_of(section):
-            charts.draw(chart, FOLDER, kinds=("svg",))
 
 
 def main() -> None:

@@ -60,6 +60,11 @@ class Row:
     def __post_init__(self) -> None:
         if not self.ours or (self.other and len(self.other) != len(self.ours)):
             raise ValueError(f"{self.what}: {len(self.ours)} and {len(self.other)} figures")
+        if self.bar is not None and self.other and not all(self.other):
+            raise ValueError(
+                f"{self.what}: a bar for a ratio, but a figure of {self.beside} is 0: repeat the "
+                "benchmark"
+            )
         if self.bars and not self.chart:
             raise ValueError(f"{self.what}: bars need the title of their chart")
         if bool(self.series) != bool(self.x_axis and self.y_axis):
@@ -97,7 +102,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """ "met", "" without a bar, or by how much the bar was missed."""
+        """The word "met", or by how much the bar was missed; empty without a bar."""
         if self.bar is None or self.met:
             return "" if self.bar is None else "met"
         if not self.bar:
@@ -132,7 +137,7 @@ def row_of(
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return median and quartiles; three times the value if it is the only one."""
+    """Return median and quartiles. A single value is returned as all three."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0])
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))

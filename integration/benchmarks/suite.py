@@ -109,7 +109,7 @@ def run(
         except (Exception, SystemExit) as error:
             section.failure = f"{type(error).__name__}: {error}"
         finally:
-            section.seconds = progress.end()
+            section.seconds = progress.end(ran=not (section.skipped or section.failure))
         on_section(section)
 
 
@@ -140,5 +140,5 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def expected_s(benchmark: Benchmark, *, quick: bool) -> float:
-    """Return the expected duration of a benchmark. Some have no other one in a quick run."""
+    """Return the expected duration in s. Without `quick_s`, a quick run takes as long."""
     return benchmark.quick_s if quick and benchmark.quick_s is not None else benchmark.seconds

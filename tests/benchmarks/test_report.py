@@ -146,16 +146,25 @@ def test_a_limit_is_longer_for_more_pairs() -> None:
 @pytest.mark.parametrize(
     ("options", "shared", "build"),
     [
-        ("'--enable-shared' '--prefix=/opt'", 1, "without PGO, shared libpython"),
-        ("'--enable-optimizations' '--with-lto'", 0, "with PGO, with LTO, static libpython"),
+        (
+            "'--enable-shared' '--prefix=/opt'",
+            1,
+            "without --enable-optimizations, shared libpython",
+        ),
+        (
+            "'--enable-optimizations' '--with-lto'",
+            0,
+            "with --enable-optimizations, with LTO, static libpython",
+        ),
         (None, 0, ""),
     ],
 )
 def test_the_report_names_the_build_of_python(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str | None, shared: int, build: str
 ) -> None:
-    variables = {"CONFIG_ARGS": options, "Py_ENABLE_SHARED": shared}
-    monkeypatch.setattr(sysconfig, "get_config_var", variables.get)
+    build = build.format("--enable-optimizations")
+    monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": options}.get)
+    monkeypatch.setattr(machine, "_is_shared", lambda: bool(shared))
     described = machine.described(tmp_path)
     assert described["versions"]["python_build"] == build
     run = results.Results(command="", begun="", pairs=7, described=described)

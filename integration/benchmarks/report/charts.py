@@ -51,8 +51,11 @@ def _charts(section: Section) -> Iterator[Chart]:
         if row.ratio is not None and len(row.ours) > 1 and not row.bars:
             groups.setdefault(row.chart or section.title, []).append(row)
     for title, rows in groups.items():
+        promised = sum(row.bar is not None for row in rows)
         missed = sum(not row.met for row in rows)
-        text = f"Ratios of {len(rows)} rows of the table below, {missed} of them missed their bar"
+        text = f"Ratios of {len(rows)} rows of the table below"
+        if promised:
+            text += f"; {missed} of {promised} bars were missed"
         yield Chart(_file_name(section.name, title), title, text, tuple(rows))
 
 
@@ -96,7 +99,7 @@ def _file_name(*parts: str) -> str:
 
 
 def draw(chart: Chart, folder: Path, kinds: Sequence[str] = ("svg", "png")) -> None:
-    """Write `NAME.svg` and `NAME.png`."""
+    """Write the chart as one file for each of `kinds`."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

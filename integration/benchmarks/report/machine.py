@@ -51,14 +51,22 @@ def _build() -> str:
     options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     if not options:
         return ""  # Windows does not tell
-    shared = sysconfig.get_config_var("Py_ENABLE_SHARED")
+    optimized = "with" if "--enable-optimizations" in options else "without"
     return ", ".join(
         [
-            "with PGO" if "--enable-optimizations" in options else "without PGO",
+            f"{optimized} --enable-optimizations",
             *(["with LTO"] if "--with-lto" in options else []),
-            "shared libpython" if shared else "static libpython",
+            "shared libpython" if _is_shared() else "static libpython",
         ]
     )
+
+
+def _is_shared() -> bool:
+    """Return True if the interpreter is in a shared library, which makes calls slower."""
+    try:
+        return "libpython" in Path("/proc/self/maps").read_text("utf-8")
+    except OSError:
+        return bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
 
 
 def _version(package: str) -> str:
@@ -72,7 +80,8 @@ def _java() -> str:
     if shutil.which("java") is None:
         return ""
     ran = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
-    return ran.stderr.splitlines()[0] if ran.stderr else ""
+    # JAVA_TOOL_OPTIONS add lines, with paths of this machine.
+    return next((line for line in ran.stderr.splitlines() if " version " in line), "")
 
 
 def _commit(root: Path) -> str:

@@ -32,7 +32,8 @@ def remaining_s(
 class Progress:
     """Shows the running benchmark, its part and the remaining time.
 
-    A terminal has one line that changes; a file gets a line in 15 seconds.
+    A terminal has one line that changes; a file gets a line at most every 15 seconds, and one for
+    each benchmark.
 
     Args:
         expected: Expected duration of each benchmark in s, in order.
@@ -66,10 +67,15 @@ class Progress:
         if self._status is not None or self._now() - self._shown_s >= _LINE_EVERY_S:
             self._show(text)
 
-    def end(self) -> float:
-        """The benchmark has ended. Return its duration in s."""
+    def end(self, *, ran: bool = True) -> float:
+        """The benchmark has ended. Return its duration in s.
+
+        Args:
+            ran: False if it was skipped or failed, so that its duration tells nothing.
+        """
         took_s = self._now() - self._begun_s
-        self._ended.append((self._expected[len(self._ended)], took_s))
+        expected_s = self._expected[len(self._ended)]
+        self._ended.append((expected_s, took_s) if ran else (0.0, 0.0))
         self.close()
         return took_s
 
