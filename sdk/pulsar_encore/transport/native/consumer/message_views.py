@@ -134,7 +134,9 @@ class PlainMessage(_Body, _View):
         self._metadata = metadata
         self._payload = payload
 
-    metadata = _Body.entry_metadata  # without the call of a property that returns this one
+    @property
+    def metadata(self) -> pb.MessageMetadata:
+        return self.entry_metadata
 
     def data(self) -> bytes:
         if self._payload is not None:
