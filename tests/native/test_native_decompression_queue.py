@@ -632,7 +632,7 @@ def test_a_read_that_would_decompress_much_defers_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One read can hold 6,000 entries of 40 bytes, and each may have 1 MiB uncompressed."""
-    monkeypatch.setattr(entries_module, "_AT_ONCE_PER_READ", 3_000)
+    monkeypatch.setattr(entries_module, "_AT_ONCE_PER_STEP", 3_000)
 
     async def main() -> None:
         rig, codecs = held_rig()

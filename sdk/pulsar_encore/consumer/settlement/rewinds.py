@@ -76,7 +76,7 @@ class Rewinds:
         self._request(state)
         # This comes last: the permits that it returns must not bring messages before the rewind.
         self._queue.drop(rewound)
-        if self._completing is None:
+        if self._completing is None and any(each.table.releasing for each in rewound):
             self._completing = self._loop.call_soon(self._complete_releases)
 
     def _complete_releases(self) -> None:
