@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from pulsar_encore.errors import OperationNotSupported, TransactionNotFound
+from pulsar_encore.errors import InvalidTxnStatusError, OperationNotSupported, TransactionNotFound
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.cluster_service import ClusterService
 from pulsar_encore.transport.native.connection.pool import ConnectionPool
@@ -95,6 +95,8 @@ async def has_ended(coordinators: Coordinators, txn: TxnId, within_s: float = 30
             await coordinators.add_partitions(txn, ["persistent://public/default/any"])
         except TransactionNotFound:
             return True
+        except InvalidTxnStatusError:
+            pass  # it is being aborted
         await asyncio.sleep(0.2)
     return False
 
