@@ -31,6 +31,9 @@ class Cluster:
 
     Attributes:
         partitions: The number of coordinators.
+        connects: Answers to TC_CLIENT_CONNECT_REQUEST, in order: an error number, 0 for success.
+            Success when they are used up.
+        complete_after: The number of coordinators is 0 until so many were answered.
         ends: Answers to END_TXN, in order: an error number, 0 for success, or None, which ends the
             connection without an answer. Success when they are used up.
         silent: True if NEW_TXN gets no answer.
@@ -38,6 +41,8 @@ class Cluster:
 
     def __init__(self, partitions: int = 1) -> None:
         self.partitions = partitions
+        self.connects: list[int] = []
+        self.complete_after = 0
         self.ends: list[int | None] = []
         self.silent = False
         self.began = 0
@@ -58,7 +63,7 @@ class Cluster:
             return [
                 pb.CommandPartitionedTopicMetadataResponse(
                     request_id=body.request_id,
-                    partitions=self.partitions,
+                    partitions=0 if self.complete_after else self.partitions,
                     response=pb.CommandPartitionedTopicMetadataResponse.Success,
                 )
             ]
@@ -66,7 +71,13 @@ class Cluster:
             return [lookup_answer(command, brokerServiceUrl="pulsar://a:6650", authoritative=True)]
         if command.type == kind.TC_CLIENT_CONNECT_REQUEST:
             body = command.tcClientConnectRequest
-            return [pb.CommandTcClientConnectResponse(request_id=body.request_id)]
+            self.complete_after = max(0, self.complete_after - 1)
+            error = self.connects.pop(0) if self.connects else 0
+            return [
+                pb.CommandTcClientConnectResponse(
+                    request_id=body.request_id, error=pb.ServerError.Name(error) if error else None
+                )
+            ]
         if command.type == kind.NEW_TXN:
             body = command.newTxn
             self.began += 1
@@ -191,9 +202,30 @@ def test_a_coordinator_that_was_added_later_is_found() -> None:
 
 def test_a_broker_without_transactions_is_named_with_its_setting() -> None:
     async def main() -> None:
-        coordinators = Cluster(partitions=0).coordinators()
+        cluster = Cluster(partitions=0)
+        cluster.connects = [pb.NotAllowedError]
         with pytest.raises(OperationNotSupported, match="transactionCoordinatorEnabled=true"):
-            await coordinators.begin(60_000)
+            await cluster.coordinators().begin(60_000)
+
+    run(main())
+
+
+def test_a_begin_waits_for_the_coordinators_of_a_cluster_that_starts() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.connects = [MOVED] * 3
+        cluster.complete_after = 3
+        assert await cluster.coordinators().begin(60_000) == TxnId(0, 0)
+
+    run(main())
+
+
+def test_a_cluster_without_coordinators_is_named_with_the_command_that_makes_them() -> None:
+    async def main() -> None:
+        cluster = Cluster(partitions=0)
+        cluster.connects = [MOVED] * 1000
+        with pytest.raises(OperationNotSupported, match="initialize-transaction-coordinator"):
+            await cluster.coordinators().begin(60_000)
 
     run(main())
 

@@ -76,8 +76,7 @@ class Lookup:
     async def _ask_schema(self, topic: str, version: int | None, purpose: str) -> pb.Schema:
         # Over the binary protocol even if lookups use HTTP: the web service rewrites schemas of
         # key-value pairs, and such a schema, when a copy registers it, would be another version.
-        service = self.pool.service
-        session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
+        session = await self.any_broker(topic)
         number = None if version is None else version.to_bytes(8, "big")
         answer: pb.CommandGetSchemaResponse = await session.request(
             lambda request_id: pb.CommandGetSchema(
@@ -91,6 +90,12 @@ class Lookup:
     async def owner(self, topic: str) -> Session:
         """Return a connection to the broker of a topic or partition, without retries."""
         return await self._shared(("owner", topic), lambda: self._method().owner(topic))
+
+    async def any_broker(self, topic: str) -> Session:
+        """Return a connection to a broker for questions that each broker can answer, without
+        retries. A service with a web URL gives brokers' addresses for topics only: there it is the
+        broker of `topic`."""
+        return await (self.owner(topic) if self.pool.service.web else self.pool.any_broker())
 
     def _method(self) -> LookupMethod:
         return self._web if self.pool.service.web else self._binary

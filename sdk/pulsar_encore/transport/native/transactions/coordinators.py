@@ -15,6 +15,7 @@ from ....errors import (
     OperationNotSupported,
     PulsarException,
     TopicNotFound,
+    TransactionCoordinatorNotFoundError,
     TransactionNotFound,
     TransportError,
     TransportTimeout,
@@ -22,12 +23,17 @@ from ....errors import (
 from ....values.transaction_id import TxnId
 from ....wire import pulsar_pb2 as pb
 from ..connection.cluster_service import ClusterService
+from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
 from ..lookup.lookup import Lookup
 from .coordinator import ASSIGN_TOPIC, Coordinator, CoordinatorRefusal
 
 _DISABLED: Final = (
     "the broker has no transactions: set transactionCoordinatorEnabled=true in broker.conf or "
     "standalone.conf, and restart it"
+)
+_NOT_INITIALIZED: Final = (
+    "the cluster has no transaction coordinators, although its brokers have transactions: run "
+    "bin/pulsar initialize-transaction-coordinator-metadata, once for each cluster"
 )
 
 
@@ -68,7 +74,7 @@ class Coordinators:
 
         If an answer is lost, the transaction that the coordinator began stays open until its
         timeout, and a second one begins. The first call also looks up the number of coordinators,
-        for at most one operation timeout more.
+        which has a limit of its own.
 
         Args:
             timeout_ms: After this time the coordinator aborts the transaction.
@@ -196,13 +202,47 @@ class Coordinators:
         return coordinator
 
     async def _count(self) -> None:
-        self._pool.check_cluster(self.service)
+        """Ask for the number of coordinators.
+
+        It is the number of partitions of a system topic. A broker without transactions has no such
+        topic, and neither has a new cluster until its first broker has started completely.
+        """
+        loop, settings = self._pool.loop, self._pool.settings
+        deadline = loop.time() + settings.operation_timeout_s
+        delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, self._pool.rng)
+        while True:
+            self._pool.check_cluster(self.service)
+            self._number = await self._partitions()
+            if self._number:
+                return
+            await self._check_enabled()
+            delay = min(delays.next(), LONGEST_WAITED_FOR_S)
+            if loop.time() + delay >= deadline:
+                raise OperationNotSupported(_NOT_INITIALIZED)
+            await self._pool.rest(delay)
+
+    async def _partitions(self) -> int:
         try:
-            self._number = await self._lookup.partitions(ASSIGN_TOPIC, create=False)
-        except TopicNotFound as error:
-            raise OperationNotSupported(_DISABLED) from error
-        if not self._number:
-            raise OperationNotSupported(_DISABLED)
+            return await self._lookup.partitions(ASSIGN_TOPIC, create=False)
+        except TopicNotFound:
+            return 0
+
+    async def _check_enabled(self) -> None:
+        """Raise `OperationNotSupported` if a broker says that it has no transactions."""
+        try:
+            session = await self._lookup.any_broker(f"{ASSIGN_TOPIC}-partition-0")
+            await session.request(
+                lambda request_id: pb.CommandTcClientConnectRequest(request_id=request_id, tc_id=0),
+                "ask for transactions",
+                self._pool.settings.operation_timeout_s,
+            )
+        except NotAllowedError as error:
+            raise _explained(error) from error
+        except (TopicNotFound, TransactionCoordinatorNotFoundError):
+            pass  # it has transactions, and not yet a coordinator
+        except PulsarException as error:
+            if not error.retryable:
+                raise
 
 
 def _explained(error: PulsarException) -> PulsarException:
