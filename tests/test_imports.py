@@ -86,6 +86,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("transport/native/lookup/pattern_watch.py", "transport/native/clusters.py"),
     ("transport/native/wire_schema.py",),
     ("transport/native/consumer/", "transport/native/producer/"),
+    ("transport/native/transaction_outcome.py",),
     ("transport/native/native_transport.py", "transport/native/service_options.py"),
     ("transport/transport_choice.py",),
     # The web service of the brokers
@@ -118,6 +119,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("consumer/consumer.py",),
     ("consumer/consumer_factory.py", "consumer/__init__.py"),
     ("reader/read_queue.py",),
+    ("transaction.py",),
     ("producer.py", "reader/", "schema.py", "message_batch.py"),
     ("client.py",),
     # The development broker

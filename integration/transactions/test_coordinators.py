@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
 
-from pulsar_encore.errors import InvalidTxnStatusError, OperationNotSupported, TransactionNotFound
+from pulsar_encore.errors import (
+    InvalidTxnStatusError,
+    TransactionNotEnabledError,
+    TransactionNotFound,
+)
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.cluster_service import ClusterService
 from pulsar_encore.transport.native.connection.pool import ConnectionPool
@@ -19,17 +23,10 @@ from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.transactions.coordinators import Coordinators, EndAnswer
 from pulsar_encore.values.transaction_id import TxnId
 from pulsar_encore.wire import pulsar_pb2 as pb
-from tests.harness.pulsar_server import Broker, Server, own_broker
+from tests.harness.pulsar_server import Broker, Server
 
 COMMIT, ABORT = pb.TxnAction.COMMIT, pb.TxnAction.ABORT
 MINUTE_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def transactional() -> Iterator[Broker]:
-    """A broker with transactions. Only this module uses it, so tests may restart it."""
-    with own_broker("standalone", transactionCoordinatorEnabled="true") as broker:
-        yield broker
 
 
 @contextlib.asynccontextmanager
@@ -114,5 +111,5 @@ async def test_an_open_transaction_survives_a_killed_broker(
 
 async def test_a_broker_without_transactions_is_named(pulsar: Server) -> None:
     async with coordinators_at(pulsar.service_url) as without:
-        with pytest.raises(OperationNotSupported, match="transactionCoordinatorEnabled=true"):
+        with pytest.raises(TransactionNotEnabledError, match="transactionCoordinatorEnabled=true"):
             await without.begin(MINUTE_MS)

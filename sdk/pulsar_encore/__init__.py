@@ -70,9 +70,13 @@ from .errors import (
     TooManyLookupRequestException,
     TopicNotFound,
     TopicTerminated,
+    TransactionAbortedError,
     TransactionConflict,
     TransactionCoordinatorNotFoundError,
+    TransactionNotEnabledError,
     TransactionNotFound,
+    TransactionOutcomeUnknown,
+    TransactionStateError,
     TransportError,
     TransportTimeout,
     UnknownError,
@@ -108,6 +112,8 @@ from .values.backoff import Backoff, BackoffTable
 from .values.crypto_keys import CryptoKeyReader, EncryptionContext, EncryptionKey
 from .values.message_id import MessageId
 from .values.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .values.transaction_id import TxnId
+from .values.transaction_state import TxnState
 from .version import VERSION
 
 __version__ = VERSION
@@ -158,6 +164,7 @@ if TYPE_CHECKING:
     from .schema import BytesSchema
     from .state import MetricSample
     from .state.rocks import StoreStatistics
+    from .transaction import Transaction
     from .worker.batch_failure import BatchFailure
     from .worker.batch_worker import BatchWorker
     from .worker.breaker import Breaker
@@ -205,6 +212,7 @@ _LAZY_NAMES: Final = {
     "SchemaInfo": "codecs.codec",
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
+    "Transaction": "transaction",
     "current_message": "worker.handler_call",
     "Health": "worker.health",
     "LongHandler": "worker.health",
@@ -414,11 +422,18 @@ __all__ = [
     "TopicNotFound",
     "TopicRemoved",
     "TopicTerminated",
+    "Transaction",
+    "TransactionAbortedError",
     "TransactionConflict",
     "TransactionCoordinatorNotFoundError",
+    "TransactionNotEnabledError",
     "TransactionNotFound",
+    "TransactionOutcomeUnknown",
+    "TransactionStateError",
     "TransportError",
     "TransportTimeout",
+    "TxnId",
+    "TxnState",
     "UnknownError",
     "UnreadableError",
     "UnsupportedVersionError",

@@ -36,13 +36,14 @@ from .options import (
     SpillingNackIndex,
     parse_topics,
 )
-from .options.checks import boolean, topic_name
+from .options.checks import boolean, seconds, topic_name
 from .options.client_logs import ClientLogs
 from .options.client_options import DEFAULT_RECREATE_AFTER_S
 from .transport.interface import Transport, TransportConsumer, TransportProducer
 from .transport.transport_choice import make_transport
 from .values.backoff import BackoffLike
 from .values.message_id import MessageId
+from .values.transaction_id import TxnId
 from .values.type_variables import T
 
 # Modules of producers, readers and consumers are imported when a client creates the first one, so
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from .observability.observer_list import EventRelay, ObserverList
     from .producer import Producer
     from .reader.reader import Reader
+    from .transaction import Transaction
 
 #: Longest wait for a close on the event loop of another thread, in s.
 _OTHER_LOOP_CLOSE_TIMEOUT_S: Final = 10.0
@@ -214,7 +216,9 @@ class Client:
             raise
         # Each refers to the client through `_forget` until it is closed, so the client and its
         # connections live as long as one of them is open.
-        self._open: dict[Producer | Consumer | Reader, finalize[[str, int], object]] = {}
+        self._open: dict[
+            Producer | Consumer | Reader | Transaction, finalize[[str, int], object]
+        ] = {}
         self._closed = False
         self._close_once = CloseOnce(self._close)
         self._pid = os.getpid()
@@ -633,6 +637,64 @@ class Client:
         self._check_open()
         return await self._transport.topic_partitions(topic_name(topic, "topic"))
 
+    @opening
+    async def transaction(self, timeout: float | timedelta = 60.0) -> Transaction:
+        """Begin a transaction (PIP-31, NEW_TXN): `await` the call, or use `async with`.
+
+        The native transport is needed, and a cluster with
+        ``transactionCoordinatorEnabled=true``. Several transactions can be open at a time.
+
+        Args:
+            timeout: The cluster aborts the transaction after this time, from 1 s, in s or as a
+                timedelta. While it is open, and for this time after a crash, readers of its topics
+                see nothing behind its first message.
+
+        Raises:
+            ConfigurationError: if `timeout` is wrong.
+            NotSupportedError: on the stock transport; `TransactionNotEnabledError` if the cluster
+                has no transactions.
+            ClosedError: if the client is closed.
+            TransportError: if no coordinator could be reached.
+        """
+        self._check_open()
+        timeout_s = seconds(timeout, "timeout", low=1.0)
+        from .transaction import Transaction  # lazy: see above
+
+        transport_transaction = await self._transport.begin_transaction(timeout_s)
+        if self._closed:
+            transport_transaction.abandon()
+            raise ClosedError("the client was closed meanwhile: create another")
+        txn = Transaction(transport_transaction, on_ended=self._forget, logger_of=self._logs.named)
+        self._open[txn] = warn_unless_closed(txn, f"transaction {txn.id}")
+        return txn
+
+    async def commit_transaction(self, txn_id: TxnId) -> None:
+        """Commit a transaction by its id, which perhaps another process has begun (END_TXN).
+
+        Its owner does not learn of it. A message that the owner sends afterwards hides all later
+        messages of its topic from every reader until the coordinator removes it.
+
+        Raises:
+            TransactionNotFound: if it has ended before, or belongs to another role.
+            InvalidTxnStatusError: if it is being aborted.
+            TransactionOutcomeUnknown: if an answer was lost, and it has ended by then.
+            TransportError: if the coordinator did not answer.
+        """
+        self._check_open()
+        await self._transport.end_transaction(_checked_txn_id(txn_id), commit=True)
+
+    async def abort_transaction(self, txn_id: TxnId) -> None:
+        """Abort a transaction by its id, such as one whose process has died (END_TXN).
+
+        Raises:
+            TransactionNotFound: if it has ended before, or belongs to another role.
+            InvalidTxnStatusError: if it is being committed.
+            TransactionOutcomeUnknown: if an answer was lost, and it has ended by then.
+            TransportError: if the coordinator did not answer.
+        """
+        self._check_open()
+        await self._transport.end_transaction(_checked_txn_id(txn_id), commit=False)
+
     def shutdown(self) -> None:
         """Close everything at once, without waiting for answers and without flushing.
 
@@ -648,9 +710,10 @@ class Client:
     async def close(self) -> None:
         """Close all producers, consumers and readers, then the connections.
 
-        A second call does nothing. Consumers send their acks first. Cancelling the call does not
-        stop the close. Objects of another event loop are closed on that loop. If that loop no
-        longer runs, messages acked in its last `ack_group_time_ms` may be redelivered.
+        A second call does nothing. Consumers send their acks first. Open transactions are aborted.
+        Cancelling the call does not stop the close. Objects of another event loop are closed on
+        that loop. If that loop no longer runs, messages acked in its last `ack_group_time_ms` may
+        be redelivered.
 
         Raises:
             TransportTimeout: if another event loop did not close its objects within 10 s.
@@ -672,18 +735,18 @@ class Client:
 
     def _on_closed(
         self, observe: Callable[..., None] | None
-    ) -> Callable[[Producer | Consumer | Reader], None]:
+    ) -> Callable[[Producer | Consumer | Reader | Transaction], None]:
         """Return the function that a producer or consumer calls once, when it has closed."""
         if observe is None:
             return self._forget
 
-        def forget(closed: Producer | Consumer | Reader) -> None:
+        def forget(closed: Producer | Consumer | Reader | Transaction) -> None:
             self._forget(closed)
             observe(closed)
 
         return forget
 
-    def _forget(self, closed: Producer | Consumer | Reader) -> None:
+    def _forget(self, closed: Producer | Consumer | Reader | Transaction) -> None:
         unclosed = self._open.pop(closed, None)
         if unclosed is not None:
             unclosed.detach()
@@ -721,6 +784,14 @@ def _checked_transport(given: Any, options: ClientOptions, logs: ClientLogs) -> 
     return transport
 
 
+def _checked_txn_id(given: Any) -> TxnId:
+    if isinstance(given, TxnId):
+        return given
+    raise ConfigurationError(
+        f"txn_id must be a TxnId, got {type(given).__name__}: TxnId.parse reads its text form"
+    )
+
+
 def transport_of(client: Client) -> Transport:
     return client._transport
 
@@ -735,7 +806,7 @@ def logger_of(client: Client) -> Callable[[str], logging.Logger]:
     return client._logs.named
 
 
-def _abandon_on_its_loop(each: Producer | Consumer | Reader) -> None:
+def _abandon_on_its_loop(each: Producer | Consumer | Reader | Transaction) -> None:
     loop = each.affinity.loop
     if loop.is_running() and loop is not running_loop():
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
@@ -744,7 +815,7 @@ def _abandon_on_its_loop(each: Producer | Consumer | Reader) -> None:
         each.abandon()
 
 
-async def _close_on_its_loop(each: Producer | Consumer | Reader) -> None:
+async def _close_on_its_loop(each: Producer | Consumer | Reader | Transaction) -> None:
     """Close an object on its own event loop.
 
     If that loop does not run, the object is only marked as closed, and the transport closes the

@@ -17,6 +17,7 @@ from .eventloop.alarm import wall_due_in_ms
 from .eventloop.close_once import CloseOnce
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
+from .transaction import Transaction, transport_transaction_of
 from .transport.interface import TransportProducer
 from .values.message_id import MessageId
 from .values.outgoing_message import OutgoingMessage
@@ -92,6 +93,8 @@ class Producer(Generic[T_contra]):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> MessageId:
         """Send a message and wait until the broker has stored it.
 
@@ -111,13 +114,21 @@ class Producer(Generic[T_contra]):
             event_timestamp: Time of the event, set by the application, in ms since the epoch.
             deliver_at: Earliest delivery on Shared and Key_Shared, in ms since the epoch.
             deliver_after: The same, relative to now by the clock of the event loop.
+            txn: The transaction that the message belongs to (native transport). It becomes visible
+                at the commit. After a lost connection, it is sent again only on topics that
+                deduplicate; else it fails, and the transaction is aborted. A cancelled send also
+                makes the commit abort.
 
         Returns:
             The id of the stored message.
 
         Raises:
             ConfigurationError: if an argument is wrong. Nothing was sent.
-            NotSupportedError: if a key is bytes on the stock transport. Nothing was sent.
+            NotSupportedError: if a key is bytes, or `txn` is given, on the stock transport. Nothing
+                was sent.
+            TransactionStateError: if `txn` is not open, or belongs to another client. Nothing was
+                sent.
+            TransactionAbortedError: if `txn` timed out or was aborted before the message was sent.
             ClosedError: if the producer is closed.
             TransportError: if the broker refused the message or did not answer within
                 `send_timeout_millis`.
@@ -133,6 +144,7 @@ class Producer(Generic[T_contra]):
             event_timestamp,
             deliver_at,
             deliver_after,
+            txn,
         )
         meter = self._meter
         if meter is None:
@@ -160,6 +172,8 @@ class Producer(Generic[T_contra]):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> None:
         """Send a message without waiting, as in the synchronous `pulsar-client`.
 
@@ -184,6 +198,7 @@ class Producer(Generic[T_contra]):
             event_timestamp,
             deliver_at,
             deliver_after,
+            txn,
         )
         meter = self._meter
         sending = asyncio.ensure_future(self._transport_producer.publish(message))
@@ -222,6 +237,7 @@ class Producer(Generic[T_contra]):
         event_timestamp: int | None,
         deliver_at: int | None,
         deliver_after: timedelta | None,
+        txn: Transaction | None,
     ) -> OutgoingMessage:
         self._check_open()
         if self._encode_with_key is None or content is None:
@@ -239,6 +255,7 @@ class Producer(Generic[T_contra]):
             and boolean(disable_replication, "disable_replication"),
             event_timestamp=_optional_integer(event_timestamp, "event_timestamp"),
             deliver_at=_deliver_at_ms(self.affinity.loop, deliver_at, deliver_after),
+            txn=None if txn is None else transport_transaction_of(txn),
         )
 
     def _encode(self, content: Any) -> bytes | None:

@@ -12,7 +12,7 @@ from native_kit import run
 
 from pulsar_encore.errors import (
     NotConnected,
-    OperationNotSupported,
+    TransactionNotEnabledError,
     TransactionNotFound,
     TransportTimeout,
 )
@@ -204,7 +204,7 @@ def test_a_broker_without_transactions_is_named_with_its_setting() -> None:
     async def main() -> None:
         cluster = Cluster(partitions=0)
         cluster.connects = [pb.NotAllowedError]
-        with pytest.raises(OperationNotSupported, match="transactionCoordinatorEnabled=true"):
+        with pytest.raises(TransactionNotEnabledError, match="transactionCoordinatorEnabled=true"):
             await cluster.coordinators().begin(60_000)
 
     run(main())
@@ -224,7 +224,7 @@ def test_a_cluster_without_coordinators_is_named_with_the_command_that_makes_the
     async def main() -> None:
         cluster = Cluster(partitions=0)
         cluster.connects = [MOVED] * 1000
-        with pytest.raises(OperationNotSupported, match="initialize-transaction-coordinator"):
+        with pytest.raises(TransactionNotEnabledError, match="initialize-transaction-coordinator"):
             await cluster.coordinators().begin(60_000)
 
     run(main())

@@ -18,6 +18,7 @@ from .rules.faults import FaultPlan
 from .rules.refusal import Refusal
 from .rules.subscriptions import Subscription
 from .rules.topic_log import LogEntry
+from .rules.transactions import TransactionCoordinator, TransactionId
 from .scheduler import DispatchScheduler
 
 
@@ -54,6 +55,7 @@ class BrokerService:
         self.records: RecordedCommands | None = self.recorder
         self.faults: FaultPlan | None = None
         self.sessions: set[Peer] = set()
+        self.coordinator: TransactionCoordinator = TransactionCoordinator()
         self.looked_up: set[str] = set()
         self.on_created: Callable[[str], None] | None = None
         self.producer_names: itertools.count[int] = itertools.count()
@@ -70,9 +72,30 @@ class BrokerService:
         """Return ms since the broker's start."""
         return self.clock.now_ms() - self._started_ms
 
-    def publish(self, state: BrokerTopic, entry: LogEntry) -> LogEntry:
+    def begin_transaction(self, timeout_ms: int) -> TransactionId:
+        """Begin a transaction that is aborted after `timeout_ms`."""
+        txn = self.coordinator.begin()
+        self.clock.call_later(timeout_ms / 1000, lambda: self._time_out(txn))
+        return txn
+
+    def _time_out(self, txn: TransactionId) -> None:
+        if self.coordinator.is_open(txn):
+            self.end_transaction(txn, commit=False)
+
+    def end_transaction(self, txn: TransactionId, *, commit: bool) -> None:
+        """Show or hide the messages of a transaction in the topics that it has registered."""
+        topics = self.coordinator.end(txn).topics
+        for topic in sorted(topics):
+            state = self.catalogue.topics.get(topic)
+            if state is not None:
+                state.log.end_transaction(txn, commit, self.coordinator.low_water)
+                self.scheduler.wake_all(state)
+
+    def publish(
+        self, state: BrokerTopic, entry: LogEntry, txn: TransactionId | None = None
+    ) -> LogEntry:
         """Store an entry, and wake the subscriptions of the topic."""
-        state.log.append(entry)
+        state.log.append(entry, txn)
         state.body_bytes += len(entry.body)
         self.scheduler.wake_all(state)
         return entry

@@ -57,6 +57,8 @@ class BrokerSettings(BrokerRules):
         credentials: Accepted credentials. Without credentials and token, authentication is off.
         auth_refresh_check_s: Interval at which connections are checked for expired credentials.
         topic_watchers: Serve WATCH_TOPIC_LIST (`enableBrokerTopicListWatcher`).
+        transactions: Have a transaction coordinator (`transactionCoordinatorEnabled`). Messages can
+            be sent in a transaction; acks cannot.
         namespaces: Existing namespaces; None accepts any.
         auto_create: Create missing topics on request.
         auto_create_partitions: Partitions of such topics; 0 for none.
@@ -106,6 +108,7 @@ class BrokerSettings(BrokerRules):
     credentials: tuple[Credential, ...] = ()
     auth_refresh_check_s: float = 60.0
     topic_watchers: bool = True
+    transactions: bool = True
     auto_create_subscriptions: bool = True
     require_lookup: bool = False
     first_ledger: int = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
@@ -30,12 +30,7 @@ from .rules.topic_watchers import Watcher
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 _NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
-_UNSUPPORTED = frozenset(
-    name
-    for name in pb.BaseCommand.Type.keys()
-    if "TXN" in name or name.startswith("TC_CLIENT")
-    if not name.endswith("_RESPONSE")
-)
+_UNSUPPORTED: Final = ("ADD_SUBSCRIPTION_TO_TXN",)
 
 
 class ByteTransport(Protocol):

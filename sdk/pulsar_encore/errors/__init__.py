@@ -5,8 +5,12 @@
         MessageNotHeldError *
         NotSupportedError *
           UnreadableError
+          TransactionNotEnabledError *
         WrongLoopError *
         ForkedError *
+      TransactionStateError *
+      TransactionAbortedError
+      TransactionOutcomeUnknown
       LeaseLostError
       DecodeError
       PulsarException           errors with a `Result`

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from .. import stock
+from ..values.transaction_id import TxnId
 from .result import Result
 
 __all__ = [
@@ -27,6 +28,10 @@ __all__ = [
     "StateMismatchError",
     "StoreError",
     "Timeout",
+    "TransactionAbortedError",
+    "TransactionNotEnabledError",
+    "TransactionOutcomeUnknown",
+    "TransactionStateError",
     "TransportError",
     "TransportTimeout",
     "UnreadableError",
@@ -59,6 +64,45 @@ class UnreadableError(NotSupportedError):
 
     The rest of the message can be read, and the message can be settled.
     """
+
+
+class TransactionNotEnabledError(NotSupportedError):
+    """The cluster has no transactions. The text names the broker's setting or command."""
+
+
+class TransactionStateError(EncoreError):
+    """The transaction is not open, has timed out, or belongs to another client or event loop.
+
+    Nothing was sent.
+    """
+
+
+class TransactionAbortedError(EncoreError):
+    """The transaction was aborted: none of its messages will ever be visible.
+
+    The cause is the error of the send that failed, if one did.
+
+    Attributes:
+        txn_id: The id of the transaction, a `TxnId`.
+    """
+
+    def __init__(self, message: str = "", *, txn_id: TxnId | None = None) -> None:
+        super().__init__(message)
+        self.txn_id: TxnId | None = txn_id
+
+
+class TransactionOutcomeUnknown(EncoreError):
+    """The transaction was committed or aborted, and the client could not find out which.
+
+    This is neither success nor failure. The messages are visible together, or never.
+
+    Attributes:
+        txn_id: The id of the transaction, a `TxnId`.
+    """
+
+    def __init__(self, message: str = "", *, txn_id: TxnId | None = None) -> None:
+        super().__init__(message)
+        self.txn_id: TxnId | None = txn_id
 
 
 class LeaseLostError(EncoreError):

@@ -26,10 +26,12 @@ from ..transport.interface import (
     ProducerListener,
     TransportConsumer,
     TransportProducer,
+    TransportTransaction,
 )
 from ..transport.native.client_settings import ClientSettings
 from ..transport.native.native_transport import NativeTransport
 from ..values.message_id import MessageId
+from ..values.transaction_id import TxnId
 from .broker_clock import BrokerClock
 from .command_log import Command, CommandLog
 from .dialer import BrokerDialer
@@ -319,6 +321,12 @@ class MemoryTransport:
 
     async def latest_schema(self, topic: str) -> Any | None:
         return await self._native_transport().latest_schema(topic)
+
+    async def begin_transaction(self, timeout_s: float) -> TransportTransaction:
+        return await self._native_transport().begin_transaction(timeout_s)
+
+    async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
+        await self._native_transport().end_transaction(txn_id, commit=commit)
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
         return await self._native_transport().topic_partitions(topic, create=create)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..options import ProducerOptions, Subscription
     from ..values.message_id import MessageId
     from ..values.outgoing_message import OutgoingMessage
+    from ..values.transaction_id import TxnId
+    from ..values.transaction_state import TxnState
 
 #: Results of a send that concern one message. After another error the producer may have ended.
 MESSAGE_RESULTS: Final = frozenset(
@@ -438,6 +440,28 @@ def _report_posted(on_done: OnPosted, sending: asyncio.Future[MessageId]) -> Non
         on_done(error)
 
 
+class TransportTransaction(Protocol):
+    """One open transaction. It belongs to the event loop that began it.
+
+    `commit` and `abort` run to their end also if their callers are cancelled, and raise
+    `TransactionAbortedError`, `TransactionOutcomeUnknown` or `TransactionStateError`.
+    """
+
+    @property
+    def id(self) -> TxnId: ...
+    @property
+    def state(self) -> TxnState: ...
+    @property
+    def timed_out(self) -> bool: ...
+    async def commit(self) -> None: ...
+    async def abort(self) -> None: ...
+    def abandon(self) -> None:
+        """Abort it in the background, if it is open."""
+
+    async def ended(self) -> None:
+        """Wait for the end of a commit or abort that has begun."""
+
+
 class Transport(Protocol):
     """One client's connection to a cluster."""
 
@@ -481,6 +505,23 @@ class Transport(Protocol):
 
         Raises:
             NotSupportedError: if the transport cannot ask for it.
+        """
+
+    async def begin_transaction(self, timeout_s: float) -> TransportTransaction:
+        """Begin a transaction, which the cluster aborts after `timeout_s`.
+
+        Raises:
+            NotSupportedError: if the transport has no transactions; `TransactionNotEnabledError` if
+                the cluster has none.
+        """
+
+    async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
+        """Commit or abort a transaction that perhaps another process has begun.
+
+        Raises:
+            TransactionNotFound: if it has ended before, or belongs to another role.
+            InvalidTxnStatusError: if it is ending the other way.
+            TransactionOutcomeUnknown: if an answer was lost, and it has ended by then.
         """
 
     def shutdown(self) -> None:

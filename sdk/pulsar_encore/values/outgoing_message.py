@@ -7,6 +7,16 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass
+from typing import Protocol
+
+from .transaction_id import TxnId
+
+
+class MessageTransaction(Protocol):
+    """The transaction that a message belongs to."""
+
+    @property
+    def id(self) -> TxnId: ...
 
 
 # Not frozen: the nine guarded assignments would be most of its cost for each message.
@@ -23,6 +33,7 @@ class OutgoingMessage:
     disable_replication: bool = False
     event_timestamp: int | None = None
     deliver_at: int | None = None
+    txn: MessageTransaction | None = None
 
 
 def key_bytes(key: str | bytes) -> bytes:

@@ -13,9 +13,11 @@ from ..broker_service import BrokerService
 from . import consumer_commands as consuming
 from . import producer_commands as producing
 from . import topic_commands as discovery
+from . import transaction_commands as transactions
 
 HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
     **discovery.HANDLERS,
     **producing.HANDLERS,
     **consuming.HANDLERS,
+    **transactions.HANDLERS,
 }

@@ -231,8 +231,8 @@ def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> N
     log = attached.state.log
     if not log.persistent:
         raise Refusal("UnknownError", f"{log.name} keeps no messages, and has no last one")
-    if log.end > log.base:
-        last = log.at(log.end - 1)
+    last = log.last_readable()
+    if last is not None:
         last_id, index = (last.ledger, last.entry), last.batch - 1
     else:
         last_id, index = (-1, -1), -1

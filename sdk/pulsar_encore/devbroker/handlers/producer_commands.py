@@ -80,7 +80,12 @@ def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
     if publisher.fenced or not publisher.ready:
         raise ProtocolError(f"SEND of producer {publisher.name!r}, which is fenced or not ready")
     state = attached.state
-    entry = service.publish(state, read_entry(frame.body or b""))
+    # Both fields, or the message is a plain one.
+    in_transaction = send.HasField("txnid_most_bits") and send.HasField("txnid_least_bits")
+    txn = (send.txnid_most_bits, send.txnid_least_bits) if in_transaction else None
+    if txn is not None and not state.log.persistent:
+        raise ProtocolError(f"SEND in transaction {txn} to {state.name}, which is not persistent")
+    entry = service.publish(state, read_entry(frame.body or b""), txn)
     highest = send.highest_sequence_id if send.HasField("highest_sequence_id") else None
     session.send_raw("SEND_RECEIPT", attached.encoder.encode(send.sequence_id, highest, entry))
 
@@ -106,6 +111,9 @@ def read_entry(body: bytes) -> LogEntry:
         max(metadata.deliver_at_time, 0),
         _key(metadata),
         text(metadata.uuid) if metadata.num_chunks_from_msg > 1 else "",
+        txn=(metadata.txnid_most_bits, metadata.txnid_least_bits)
+        if metadata.HasField("txnid_most_bits")
+        else None,
     )
 
 

@@ -11,13 +11,17 @@ from ...wire.frames import Frame
 from ..attached import Peer
 from ..broker_service import BrokerService
 from ..rules.refusal import Refusal
+from ..rules.transactions import ASSIGN_TOPIC
 from ..rules.topic_watchers import MAX_PATTERN, TopicPattern, Watcher
 
 
 def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Answer the number of partitions. Create the topic unless the client forbids it."""
     request = frame.command.partitionMetadata
-    count = service.catalogue.partitions(request.topic, request.metadata_auto_creation_enabled)
+    if request.topic == ASSIGN_TOPIC:
+        count = 1 if service.settings.transactions else 0
+    else:
+        count = service.catalogue.partitions(request.topic, request.metadata_auto_creation_enabled)
     session.send(
         pb.CommandPartitionedTopicMetadataResponse(
             request_id=request.request_id,
@@ -30,7 +34,9 @@ def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame)
 def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
     request = frame.command.lookupTopic
     settings = service.settings
-    topic = service.catalogue.name(request.topic).full
+    topic = request.topic
+    if not topic.startswith(ASSIGN_TOPIC):
+        topic = service.catalogue.name(topic).full
     tls = session.url.startswith("pulsar+ssl:")
     response = pb.CommandLookupTopicResponse.Connect
     url = (settings.advertised_url_tls if tls else settings.advertised_url) or session.url

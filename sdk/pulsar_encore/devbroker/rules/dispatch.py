@@ -182,12 +182,16 @@ class SharedDispatch:
         log = self._log
         if self._read < cursor.mark:
             self._read = cursor.mark
-        while self._read < log.end:
+        while self._read < log.readable_end:
             seq = self._read
             self._read = seq + 1
             if cursor.is_acked(seq):
                 continue
-            due = log.entries[seq - log.base].deliver_at_ms
+            entry = log.entries[seq - log.base]
+            if entry.hidden:
+                cursor.ack(seq)
+                continue
+            due = entry.deliver_at_ms
             if due and self._delays and self._delayed.add(seq, due, wall_now_ms):
                 continue
             return seq

@@ -139,9 +139,12 @@ class SingleActive:
         most = min(most, self.active.permits)
         seq = max(self._read, cursor.mark)
         entries: list[LogEntry] = []
-        while len(entries) < most and seq < log.end:
-            if not cursor.is_acked(seq):
-                entries.append(log.entries[seq - log.base])
+        while len(entries) < most and seq < log.readable_end:
+            entry = log.entries[seq - log.base]
+            if entry.hidden:
+                cursor.ack(seq)
+            elif not cursor.is_acked(seq):
+                entries.append(entry)
             seq += 1
         return _Block(entries, seq)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...wire.key_hashes import murmur3
 from .refusal import Refusal
+from .transactions import TransactionId
 
 EARLIEST = (2**64 - 1, 2**64 - 1)  # -1:-1 in the unsigned fields of the wire
 LATEST = (2**63 - 1, 2**63 - 1)
@@ -28,6 +29,8 @@ class LogEntry:
         deliver_at_ms: Earliest delivery on Shared and Key_Shared, in wall ms; 0 for none.
         key: The key that Key_Shared hashes.
         chunked: An id that all chunks of a message share; empty for other entries.
+        txn: The transaction in the metadata, or None.
+        hidden: It is never delivered: its transaction was aborted, or it is the broker's own.
     """
 
     body: bytes
@@ -36,6 +39,8 @@ class LogEntry:
     deliver_at_ms: int = 0
     key: bytes = b""
     chunked: str = ""
+    txn: TransactionId | None = None
+    hidden: bool = False
     messages: int = 1
     seq: int = -1
     ledger: int = -1
@@ -70,6 +75,9 @@ class TopicLog:
         self.entries: list[LogEntry] = []
         self.base: int = 0
         self.end: int = 0
+        self.readable_end: int = 0  # before the first message of the oldest open transaction
+        self._open: dict[TransactionId, int] = {}  # the first message of each, by seq
+        self._aborted: set[TransactionId] = set()
         self.terminated = False
         self._next_ledger = next_ledger
         self._per_ledger = entries_per_ledger
@@ -88,8 +96,12 @@ class TopicLog:
         if self.terminated:
             raise Refusal("TopicTerminatedError", f"{self.name} was terminated")
 
-    def append(self, entry: LogEntry) -> LogEntry:
-        """Store an entry and set its id."""
+    def append(self, entry: LogEntry, txn: TransactionId | None = None) -> LogEntry:
+        """Store an entry and set its id. `txn` is the transaction that SEND names.
+
+        Nothing is checked, as on Pulsar: a message that comes after the end of its transaction
+        hides everything behind it, unless the transaction was aborted here.
+        """
         self.check_open()
         if self.end - self._ledger_starts[-1] >= self._per_ledger:
             self.roll_ledger()
@@ -98,7 +110,41 @@ class TopicLog:
         entry.entry = self.end - self._ledger_starts[-1]
         self.entries.append(entry)
         self.end += 1
+        if txn is not None:
+            if txn in self._aborted:
+                entry.hidden = entry.txn == txn
+            else:
+                self._open.setdefault(txn, entry.seq)
+        if not self._open:
+            self.readable_end = self.end
         return entry
+
+    def end_transaction(self, txn: TransactionId, commit: bool, low_water: int) -> None:
+        """Show or hide the messages of a transaction, and of late ones of its coordinator.
+
+        Args:
+            low_water: All transactions of this coordinator up to this counter have ended. Messages
+                that came late for one of these are hidden.
+        """
+        late = [each for each in self._open if each != txn and each[1] <= low_water]
+        for each, visible in [(txn, commit), *((each, False) for each in late)]:
+            first = self._open.pop(each, None)
+            if first is None:
+                continue
+            if not visible:
+                self._aborted.add(each)
+                for entry in self.entries[max(first, self.base) - self.base :]:
+                    entry.hidden = entry.hidden or entry.txn == each
+            if not self.terminated:
+                self.append(LogEntry(b"", hidden=True))  # the marker
+        self.readable_end = min(self._open.values(), default=self.end)
+
+    def last_readable(self) -> LogEntry | None:
+        """Return the last entry that a reader can get."""
+        for seq in range(self.readable_end - 1, self.base - 1, -1):
+            if not self.at(seq).hidden:
+                return self.at(seq)
+        return None
 
     def at(self, seq: int) -> LogEntry:
         return self.entries[seq - self.base]

@@ -17,6 +17,7 @@ from ...eventloop.affinity import LoopEnd, end_all, running_loop
 from ...eventloop.close_once import seen
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...values.topic_names import full_name
+from ...values.transaction_id import TxnId
 from ...wire import pulsar_pb2 as pb
 from ..interface import ProducerListener, TransportConsumer, TransportProducer
 from ..versioned.known_schema import KnownSchema
@@ -35,6 +36,9 @@ from .lookup.lookup import Lookup
 from .lookup.lookup_interface import NamePattern
 from .lookup.refresh_schedule import RefreshSchedule, TimedSchedule
 from .producer.native_producer import NativeProducer, open_producer
+from .transaction_outcome import is_visible
+from .transactions.coordinators import Coordinators
+from .transactions.native_transaction import NativeTransaction, begin_transaction, end_by_id
 from .wire_schema import known_info
 
 _NAME_DIGITS: Final = 5  # as many as in Java
@@ -44,6 +48,7 @@ _CLOSE_S: Final = 1.0  # how long `close` waits for the broker's answers to the 
 class _LoopScope:
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
+        self.coordinators = Coordinators(lookup)
         self.end: LoopEnd | None = None  # called when the loop ends
         # In the order of creation.
         self.handles: dict[NativeConsumer | VersionedConsumer | NativeProducer, None] = {}
@@ -180,6 +185,21 @@ class NativeTransport:
             return await self.schema_of(topic, None)
         except TopicNotFound:
             return None
+
+    async def begin_transaction(self, timeout_s: float) -> NativeTransaction:
+        scope = self._scope()
+        pool = scope.lookup.pool
+        visible = partial(is_visible, self.subscribe)
+        return await begin_transaction(self._coordinators(scope), pool, timeout_s, visible)
+
+    async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
+        scope = self._scope()
+        await end_by_id(self._coordinators(scope), scope.lookup.pool, txn_id, commit=commit)
+
+    def _coordinators(self, scope: _LoopScope) -> Coordinators:
+        if scope.coordinators.service is not scope.lookup.pool.service:
+            scope.coordinators = Coordinators(scope.lookup)  # the client went to another cluster
+        return scope.coordinators
 
     @property
     def consumers(self) -> list[TransportConsumer]:

@@ -16,6 +16,10 @@ from ...errors import (
 )
 from ..error_advice import ADVICE
 
+NO_TRANSACTIONS: Final = (
+    "the C++ client has no transactions: use transport='native', or leave txn out"
+)
+
 _UNKNOWN: Final = "the engine gives no reason; its log may"
 # Begins the detail if the client's own part of the authentication failed.
 _OWN_AUTHENTICATION: Final = "Failed to create Connect command"

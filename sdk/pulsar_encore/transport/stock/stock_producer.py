@@ -26,7 +26,7 @@ from ..interface import TransportProducer
 from .cpp_calls import CppCalls, in_thread
 from .cpp_ids import StockMessageId, from_native
 from .producer_config import RouterGuard, pending_limit
-from .result_errors import failure, raised
+from .result_errors import NO_TRANSACTIONS, failure, raised
 
 _CHUNK_BYTES: Final = 5 * 1024 * 1024  # the broker's default maxMessageSize
 
@@ -67,6 +67,8 @@ class StockProducer(TransportProducer):
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
+        if message.txn is not None:
+            raise NotSupportedError(NO_TRANSACTIONS)
         self._mailbox.move(asyncio.get_running_loop())
         native = build(message)
         chunks = chunks_of(message) if self._chunked else 1

@@ -23,7 +23,13 @@ from ...errors import (
 from ...eventloop.close_once import CloseOnce
 from ...options import ClientOptions, ProducerOptions, Subscription
 from ...values.topic_names import full_name
-from ..interface import ProducerListener, TransportConsumer, TransportProducer
+from ...values.transaction_id import TxnId
+from ..interface import (
+    ProducerListener,
+    TransportConsumer,
+    TransportProducer,
+    TransportTransaction,
+)
 from ..versioned.known_schema import KnownSchema
 from ..versioned.versioned_consumer import VersionedConsumer
 from ..versioned.versioned_messages import SchemaVersions, has_versions
@@ -37,6 +43,7 @@ from .cpp_log import engine_log
 from .creations import Creations
 from .dual_exceptions import use_dual_exceptions
 from .producer_config import producer_configuration
+from .result_errors import NO_TRANSACTIONS
 from .stock_consumer import STOCK, StockConsumer
 from .stock_producer import StockProducer
 from .stock_reader import StockReader
@@ -149,6 +156,12 @@ class StockTransport:
             "the stock library does not ask for the latest schema of a topic: use the native "
             "transport"
         )
+
+    async def begin_transaction(self, timeout_s: float) -> TransportTransaction:
+        raise NotSupportedError(NO_TRANSACTIONS)
+
+    async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
+        raise NotSupportedError(NO_TRANSACTIONS)
 
     async def _create(self, start: Start, action: str) -> Any:
         return keep_in_child(await self._creations.make(self._calls, start, action))

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
-from ....errors import ClosedError, ConfigurationError, EncoreError, NotConnected
+from ....errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    NotConnected,
+    TransactionStateError,
+)
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
 from ....eventloop.close_once import CloseOnce
@@ -25,6 +31,7 @@ from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
 from ..lookup.topic_shape import TopicShape
+from ..transactions.native_transaction import NativeTransaction
 from .frame_rewrite import key_of
 from .message_router import MessageRouter
 from .partition_producer import PartitionProducer
@@ -32,7 +39,8 @@ from .registration import Registration
 from .send_encoder import Encrypt
 from .send_encryption import encryptor_of
 from .send_queue import SendQueue
-from .send_results import PostedSend, set_failed
+from .send_results import PostedSend, TransactionalSend, closed_error, deleted_error, set_failed
+from .transaction_sends import TransactionSends
 from .unconfirmed_frames import SendFrame, Waiter
 
 LOG_NAME: Final = "pulsar_encore.producer"
@@ -94,6 +102,7 @@ class NativeProducer:
         self._choice = MessageRouter(options, self._lookup.pool.rng)
         self.parts: list[PartitionProducer] = []
         self._queue = SendQueue(options, self.topic)
+        self._transaction_sends = TransactionSends(self._queue)
         self._partitioned = False
         self._shape = self._shape_of(0)
         self._recovery_task: asyncio.Task[None] | None = None
@@ -254,6 +263,10 @@ class NativeProducer:
         moved: dict[SendFrame, PartitionProducer] = {}
         for old, frame in frames:
             first = frame.first_chunk
+            if frame.txn is not None:  # the other partition is not registered in it
+                set_failed(frame.waiters, deleted_error(old.topic))
+                self._queue.release(frame.slots)
+                continue
             if first is not None and first not in moved:
                 error = NotConnected(
                     f"{old.topic} was deleted while it held some chunks of this message; send the "
@@ -268,7 +281,11 @@ class NativeProducer:
             part.begin()
         self._queue.move(gone, self._choose_part)
         for message, waiter, slots in early:
-            self._choose_part(message).publish(message, waiter, slots)
+            if message.txn is not None:
+                set_failed((waiter,), deleted_error(self.topic))
+                self._queue.release(slots)
+            else:
+                self._choose_part(message).publish(message, waiter, slots)
 
     def _choose_part(self, message: OutgoingMessage) -> PartitionProducer:
         """Choose another part for a message of a deleted partition.
@@ -301,6 +318,7 @@ class NativeProducer:
             part.replace(old)
             self.parts.append(part)
         self._queue.reset()
+        self._transaction_sends = TransactionSends(self._queue)
         self._parts_lock = asyncio.Lock()
         self._recovery_task = self._growth_task = None
         self._shape = self._shape_of(self._shape.partitions)
@@ -333,9 +351,30 @@ class NativeProducer:
 
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         self._ensure_open()
-        waiter: Waiter = self._loop.create_future()
+        waiter: Waiter
+        if message.txn is None:
+            waiter = self._loop.create_future()
+        else:
+            waiter = TransactionalSend(self._loop, self._checked_transaction(message))
         self._send(message, waiter)
         return waiter
+
+    def _checked_transaction(self, message: OutgoingMessage) -> NativeTransaction:
+        """Return the transaction of a message, which can be sent in it."""
+        txn = message.txn
+        if not isinstance(txn, NativeTransaction) or txn.pool is not self._lookup.pool:
+            raise TransactionStateError(
+                "the transaction belongs to another client or event loop than the producer: begin "
+                "it with the producer's client, on its event loop"
+            )
+        if not self.topic.startswith("persistent://"):
+            raise ConfigurationError(
+                f"{self.topic} is not persistent, so its messages cannot be in a transaction: "
+                "leave txn out"
+            )
+        txn.check_open()
+        txn.add_sender(self)
+        return txn
 
     def post(self, message: OutgoingMessage, on_done: OnPosted) -> None:
         self._ensure_open()
@@ -354,12 +393,25 @@ class NativeProducer:
             part = parts[at]
         if part.error is not None:
             set_failed((waiter,), part.error)
-        else:
+        elif message.txn is None:
             self._queue.put(part, message, waiter)
+        else:
+            txn = cast(NativeTransaction, message.txn)
+            self._transaction_sends.put(part, message, waiter, txn)
+
+    def discard(self, txn: NativeTransaction, error: Exception) -> None:
+        """Fail each message of a transaction that is not on its way to the broker."""
+        self._transaction_sends.discard(txn, error)
+        self._queue.discard(txn, error)
+        for part in self.parts:
+            part.discard(txn, error)
 
     async def flush(self) -> None:
         self._ensure_open()
-        pending: list[asyncio.Future[Any]] = [*self._queue.waiters]
+        pending: list[asyncio.Future[Any]] = [
+            *self._transaction_sends.waiters,
+            *self._queue.waiters,
+        ]
         for part in self.parts:
             pending += part.flush()
         if not pending:
@@ -380,12 +432,14 @@ class NativeProducer:
         self._end()
         if self._loop.is_closed():
             return
+        self._transaction_sends.fail_all(closed_error())
         await self._queue.close()
         await asyncio.gather(*(part.close() for part in self.parts))
 
     def abandon(self) -> None:
         self._end()
         if not self._loop.is_closed():
+            self._transaction_sends.fail_all(closed_error())
             self._queue.abandon()
             for part in self.parts:
                 part.abandon()

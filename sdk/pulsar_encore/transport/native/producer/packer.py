@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from ....errors import EncoreError
 from ....eventloop.alarm import wall_now_ms
 from ....options import BatchingType, ProducerOptions
-from ....values.outgoing_message import OutgoingMessage
+from ....values.outgoing_message import MessageTransaction, OutgoingMessage
 from .send_batches import SendBatch, SendBatches
 from .send_encoder import SendEncoder, goes_alone
 from .unconfirmed_frames import SendFrame, Waiter
@@ -51,6 +51,7 @@ class Packer:
         self._batch_begun_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._next_id = 0
+        self._batch_txn: MessageTransaction | None = None
         self.highest_id: int = -1
 
     def set_encoder(self, encoder: SendEncoder) -> None:
@@ -77,6 +78,9 @@ class Packer:
         if encoder is None:
             self.early.append((message, waiter, slots))
             return
+        if message.txn is not self._batch_txn:
+            self.flush()  # an abort would delete the other messages of a batch too
+            self._batch_txn = message.txn
         given = message.sequence_id
         sequence_id = self._next_id if given is None else given
         batching = self._batching
@@ -126,7 +130,14 @@ class Packer:
         packed: list[SendFrame] = []
         for frame in frames[:-1]:
             chunk = SendFrame(
-                frame, sequence_id, [], since=now, last=sequence_id, slots=0, first_chunk=first
+                frame,
+                sequence_id,
+                [],
+                since=now,
+                last=sequence_id,
+                slots=0,
+                first_chunk=first,
+                txn=message.txn,
             )
             first = first or chunk
             packed.append(chunk)
@@ -139,6 +150,7 @@ class Packer:
                 last=sequence_id,
                 slots=slots,
                 first_chunk=first,
+                txn=message.txn,
             )
         )
         self._on_packed(packed)
@@ -177,13 +189,27 @@ class Packer:
         count = len(batch.waiters)
         if count == 1:  # a plain entry, as in Java
             frame = encoder.single(batch.message, batch.first, wall_ms)
-            return SendFrame(frame, batch.first, batch.waiters, since=now, last=batch.first)
+            return SendFrame(
+                frame,
+                batch.first,
+                batch.waiters,
+                since=now,
+                last=batch.first,
+                txn=batch.message.txn,
+            )
         # The ids of a batch by key have gaps that other batches fill: only its last id names it.
         first = batch.last if self._by_key else batch.first
         last = None if self._by_key else batch.last
         frame = encoder.batch(batch.message, batch.parts, count, first, last, wall_ms)
         return SendFrame(
-            frame, first, batch.waiters, since=now, last=batch.last, slots=count, batched=True
+            frame,
+            first,
+            batch.waiters,
+            since=now,
+            last=batch.last,
+            slots=count,
+            batched=True,
+            txn=batch.message.txn,
         )
 
     def take_back(self) -> tuple[list[Waiter], int]:
@@ -193,6 +219,17 @@ class Packer:
         waiters = [waiter for batch in batches for waiter in batch.waiters]
         slots = len(waiters) + sum(slots for _, _, slots in early)
         return [*waiters, *(waiter for _, waiter, _ in early)], slots
+
+    def take_back_of(self, txn: MessageTransaction) -> tuple[list[Waiter], int]:
+        """Do as `take_back` for the messages of one transaction."""
+        mine = [each for each in self.early if each[0].txn is txn]
+        self.early = [each for each in self.early if each[0].txn is not txn]
+        waiters, slots = [each[1] for each in mine], sum(each[2] for each in mine)
+        if self._batching is not None and self._batch_txn is txn:
+            batched = [waiter for batch in self._batching.take() for waiter in batch.waiters]
+            waiters += batched
+            slots += len(batched)
+        return waiters, slots
 
     def take_early(self) -> list[tuple[OutgoingMessage, Waiter, int]]:
         early, self.early = self.early, []

@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from ....errors import (
     BrokerMetadataError,
@@ -34,12 +34,13 @@ from ..connection.requests import refusal
 from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
+from ..transactions.native_transaction import NativeTransaction
 from .flushes import Flushes
 from .frame_rewrite import rewrite
 from .packer import Packer
 from .registration import Registration
 from .send_encoder import Encrypt, SendEncoder
-from .send_results import FAILURES_PER_STEP, closed_error, set_failed, set_stored
+from .send_results import FAILURES_PER_STEP, U63, closed_error, set_failed, set_stored
 from .unconfirmed_frames import OutOfStepError, SendFrame, UnconfirmedFrames, Waiter
 
 LOG_NAME: Final = "pulsar_encore.producer"
@@ -224,6 +225,7 @@ class PartitionProducer:
                 self.last_sequence_id = self._highest_id = last
             adopted, self._adopted = self._adopted, []
             highest = self._rewrite(adopted, self._highest_id)
+        self._fail_uncertain(deduplicates=answer.last_sequence_id >= 0)
         self._write()
         if is_again and self._listener is not None:
             self._listener.on_connected(self.topic)
@@ -315,10 +317,49 @@ class PartitionProducer:
         if self._attached:  # else `_attach` raises
             self._attached = False
             self._unconfirmed.disconnected()
+            self._fail_uncertain(deduplicates=True)
             self._attachment.again(address)
             # If the pool is closed, the producer continues on the next event loop.
             if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
+
+    def _fail_uncertain(self, *, deduplicates: bool) -> None:
+        """Fail messages of transactions that may be stored and must not be sent again.
+
+        Without deduplication the transaction would have them twice; and nothing may leave after its
+        deadline. `deduplicates` is False if the topic may store them again.
+        """
+        uncertain = [
+            each
+            for each in self._unconfirmed.all()
+            if each.may_be_stored
+            and each.txn is not None
+            and not (deduplicates and cast(NativeTransaction, each.txn).may_send)
+        ]
+        if uncertain:
+            error = NotConnected(
+                f"send to {self.topic}: the connection was lost before the receipt came. A message "
+                "of a transaction is sent again only on topics that deduplicate"
+            )
+            self._fail_frames_of(uncertain, error)
+
+    def discard(self, txn: NativeTransaction, error: Exception) -> None:
+        """Fail each message of a transaction that is not on its way to the broker."""
+        waiters, slots = self._packer.take_back_of(txn)
+        frames = self._unconfirmed.unwritten_of(txn)
+        if waiters:
+            self._on_not_sent(waiters, slots, error)
+        if frames:
+            self._fail_frames_of(frames, error)
+
+    def _fail_frames_of(self, frames: Sequence[SendFrame], error: Exception) -> None:
+        """Fail frames of transactions, each with all chunks of its message."""
+        firsts = {each.first_chunk or each for each in frames}
+        whole = [
+            each for each in self._unconfirmed.all() if each in firsts or each.first_chunk in firsts
+        ]
+        self._unconfirmed.drop(whole)
+        self._fail(whole, error)
 
     def _attach_again(self) -> None:
         """Close the producer at the broker, which drops everything in flight, and attach again."""
@@ -404,6 +445,9 @@ class PartitionProducer:
             return 0
         if frame is self._corrupted:
             self._corrupted = None
+        if frame.txn is not None and receipt.message_id.ledgerId >= U63 and not frame.may_be_stored:
+            self._fail((frame,), _dropped(frame, self.topic))
+            return len(frame.waiters)
         set_stored(frame, receipt.message_id, self.topic, self.partition)
         if frame.waiters:
             self.last_sequence_id = frame.last
@@ -568,3 +612,11 @@ class PartitionProducer:
         self._attached = False
         self._fail_all(error)
         return session
+
+
+def _dropped(frame: SendFrame, topic: str) -> NotAllowedError:
+    return NotAllowedError(
+        f"send to {topic}: the topic deduplicates, and dropped the sequence id "
+        f"{frame.sequence_id}, which was used before. An aborted transaction has used its ids too: "
+        "give each message a new one, or leave sequence_id out"
+    )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from ....errors import ConfigurationError
-from ....values.outgoing_message import OutgoingMessage, key_bytes, key_text
+from ....values.outgoing_message import MessageTransaction, OutgoingMessage, key_bytes, key_text
 from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import Data, crc32c
 from ....wire.compression import compress
@@ -155,6 +155,13 @@ def _set_key(
         metadata.ordering_key = key_bytes(message.ordering_key)
 
 
+def _set_txn(metadata: pb.MessageMetadata, message: OutgoingMessage) -> None:
+    """Set the transaction, which the broker also needs here: with the one in SEND alone, the
+    message would be visible after an abort."""
+    if message.txn is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = message.txn.id
+
+
 #: Encrypts one payload, and sets the encryption fields of the metadata.
 Encrypt: TypeAlias = Callable[[Data, pb.MessageMetadata], bytes]
 
@@ -230,11 +237,12 @@ class SendEncoder:
         """
         rest = pb.MessageMetadata(num_messages_in_batch=count)
         _set_key(rest, message)
+        _set_txn(rest, message)
         if last is not None:
             rest.highest_sequence_id = last
         payload = self._encode_payload(b"".join(parts), rest)
         metadata = self._metadata(first, now_ms, rest)
-        return self._frame(first, metadata, payload, count=count, highest=last)
+        return self._frame(first, metadata, payload, count=count, highest=last, txn=message.txn)
 
     def single(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> bytes:
         """Return the frame of a message that is its own entry.
@@ -243,14 +251,14 @@ class SendEncoder:
             MessageTooBig: if the broker would refuse it, or close the connection.
         """
         payload: Data = message.payload or b""
-        in_clear = self._codec == pb.NONE and self._encrypt is None
+        in_clear = self._codec == pb.NONE and self._encrypt is None and message.txn is None
         if in_clear and is_plain(message) and not goes_alone(message):
             head = self._name + varint(sequence_id) + b"\x18" + varint(now_ms)
-            return self._checked(sequence_id, head + self._schema_field, payload)
+            return self._checked(sequence_id, head + self._schema_field, payload, None)
         rest, properties = _metadata_of(message), _properties(message, _PROPERTY)
         payload = self._encode_payload(payload, rest)
         metadata = self._metadata(sequence_id, now_ms, rest, properties)
-        return self._checked(sequence_id, metadata, payload)
+        return self._checked(sequence_id, metadata, payload, message.txn)
 
     def chunks(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> list[bytes]:
         """Return the frames of a message, cut into as many entries as necessary.
@@ -277,7 +285,7 @@ class SendEncoder:
             if self._encrypt is not None:
                 payload = self._encrypt(payload, rest)
                 metadata = self._metadata(sequence_id, now_ms, rest, properties)
-            return [self._frame(sequence_id, metadata, payload)]
+            return [self._frame(sequence_id, metadata, payload, txn=message.txn)]
         starts = range(0, size, most)
         chunk_metadata.num_chunks_from_msg = len(starts)
         frames, view = [], memoryview(payload)
@@ -285,7 +293,7 @@ class SendEncoder:
             chunk_metadata.chunk_id = number
             each = self._encrypted(view[at : at + most], chunk_metadata)
             metadata = self._metadata(sequence_id, now_ms, chunk_metadata, properties)
-            frames.append(self._frame(sequence_id, metadata, each, is_chunk=True))
+            frames.append(self._frame(sequence_id, metadata, each, is_chunk=True, txn=message.txn))
         return frames
 
     def _encode_payload(self, payload: Data, rest: pb.MessageMetadata) -> Data:
@@ -314,11 +322,13 @@ class SendEncoder:
             (self._name, varint(sequence_id), b"\x18", varint(now_ms), properties, others)
         )
 
-    def _checked(self, sequence_id: int, metadata: bytes, payload: Data) -> bytes:
+    def _checked(
+        self, sequence_id: int, metadata: bytes, payload: Data, txn: MessageTransaction | None
+    ) -> bytes:
         limit = self._limit
         if len(payload) > limit.payload:
             raise limit.payload_error(len(payload))
-        frame = self._frame(sequence_id, metadata, payload)
+        frame = self._frame(sequence_id, metadata, payload, txn=txn)
         if len(frame) > limit.frame:
             raise limit.frame_error(len(payload), len(metadata))
         return frame
@@ -332,12 +342,15 @@ class SendEncoder:
         count: int = 1,
         highest: int | None = None,
         is_chunk: bool = False,
+        txn: MessageTransaction | None = None,
     ) -> bytes:
         send = self._producer_id + varint(sequence_id)
         if count > 1:
             send += b"\x18" + varint(count)
         if highest is not None:
             send += b"\x30" + varint(highest)
+        if txn is not None:  # both fields, also if one is 0
+            send += b"\x20" + varint(txn.id.least) + b"\x28" + varint(txn.id.most)
         if is_chunk:
             send += b"\x38\x01"
         command = b"\x08\x06\x32" + varint(len(send)) + send
@@ -360,6 +373,7 @@ def _metadata_of(message: OutgoingMessage) -> pb.MessageMetadata:
     """Return the metadata of an entry with one message, without its properties."""
     metadata = pb.MessageMetadata()
     _describe(metadata, message)
+    _set_txn(metadata, message)
     if message.disable_replication:
         metadata.replicate_to.append(_LOCAL_CLUSTER_ONLY)
     elif message.replication_clusters is not None:

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 from ....errors import ProducerQueueIsFull
 from ....options import ProducerOptions
-from ....values.outgoing_message import OutgoingMessage
+from ....values.outgoing_message import MessageTransaction, OutgoingMessage
 from ...error_advice import ADVICE
 from .partition_producer import PartitionProducer
-from .send_results import FAILURES_PER_STEP, closed_error, set_failed
+from .send_results import FAILURES_PER_STEP, closed_error, deleted_error, set_failed
 from .unconfirmed_frames import Waiter
 
 
@@ -115,10 +115,22 @@ class SendQueue:
         gone: Collection[PartitionProducer],
         choose: Callable[[OutgoingMessage], PartitionProducer],
     ) -> None:
-        self._waiting = deque(
-            (choose(message) if part in gone else part, message, waiter)
-            for part, message, waiter in self._waiting
-        )
+        waiting, self._waiting = self._waiting, deque()
+        for part, message, waiter in waiting:
+            if part not in gone:
+                self._waiting.append((part, message, waiter))
+            elif message.txn is None:
+                self._waiting.append((choose(message), message, waiter))
+            else:
+                set_failed((waiter,), deleted_error(part.topic))
+
+    def discard(self, txn: MessageTransaction, error: Exception) -> None:
+        """Fail the waiting messages of a transaction."""
+        if all(each[1].txn is not txn for each in self._waiting):
+            return
+        waiting, self._waiting = self._waiting, deque()
+        self._waiting.extend(each for each in waiting if each[1].txn is not txn)
+        set_failed([each[2] for each in waiting if each[1].txn is txn], error)
 
     def reset(self) -> None:
         self._waiting.clear()

@@ -7,16 +7,17 @@ import copy
 from collections.abc import Iterable
 from typing import Final
 
-from ....errors import ClosedError
+from ....errors import ClosedError, NotConnected
 from ....values.message_id import MessageId
 from ....wire import pulsar_pb2 as pb
 from ...interface import OnPosted
+from ..transactions.native_transaction import NativeTransaction
 from .unconfirmed_frames import SendFrame, Waiter
 
 #: Sends that fail in one step of the loop: about 2 ms.
 FAILURES_PER_STEP: Final = 500
 
-_U63: Final = 1 << 63  # larger numbers are negative ids; -1 is unknown
+U63: Final = 1 << 63  # larger numbers are negative ids; -1 is unknown
 
 
 def set_stored(frame: SendFrame, place: pb.MessageIdData, topic: str, partition: int) -> None:
@@ -25,7 +26,7 @@ def set_stored(frame: SendFrame, place: pb.MessageIdData, topic: str, partition:
     Both numbers of `place` are -1 if the broker had the entry before and does not say where.
     """
     ledger, entry = place.ledgerId, place.entryId
-    if ledger >= _U63:
+    if ledger >= U63:
         for waiter in frame.waiters:
             if not waiter.done():
                 waiter.set_result(MessageId(partition, topic=topic))
@@ -84,5 +85,40 @@ class PostedSend(asyncio.Future[MessageId]):
             )
 
 
+class TransactionalSend(asyncio.Future[MessageId]):
+    """The waiter of a message in a transaction, which it tells its outcome at once.
+
+    A caller that gives up does not know whether the message is stored, so for the transaction it
+    has failed.
+    """
+
+    __slots__ = ("_txn",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, txn: NativeTransaction) -> None:
+        super().__init__(loop=loop)
+        self._txn = txn
+        txn.on_send()
+
+    def set_result(self, result: MessageId) -> None:
+        super().set_result(result)
+        self._txn.on_stored(result)
+
+    def set_exception(self, exception: type[BaseException] | BaseException) -> None:
+        super().set_exception(exception)
+        error = self.exception()  # asking marks it as retrieved: the commit reports it
+        assert error is not None
+        self._txn.on_failed(error)
+
+    def cancel(self, msg: object = None) -> bool:
+        cancelled = super().cancel(msg)
+        if cancelled:
+            self._txn.on_failed(asyncio.CancelledError("the call of send was cancelled"))
+        return cancelled
+
+
 def closed_error() -> ClosedError:
     return ClosedError("the producer was closed before the send ended")
+
+
+def deleted_error(topic: str) -> NotConnected:
+    return NotConnected(f"{topic} was deleted before it had this message of a transaction")

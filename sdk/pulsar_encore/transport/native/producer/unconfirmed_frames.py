@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from ....errors import ProtocolError
 from ....values.message_id import MessageId
+from ....values.outgoing_message import MessageTransaction
 
 Waiter: TypeAlias = asyncio.Future[MessageId]
 
@@ -34,6 +35,8 @@ class SendFrame:
         batched: True if its messages have batch indexes.
         first_chunk: The first chunk, for a later chunk of a message.
         stored: For a first chunk, its position (ledger, entry).
+        txn: The transaction of its messages, or None.
+        may_be_stored: It was on a connection that was lost.
     """
 
     data: bytes
@@ -46,6 +49,8 @@ class SendFrame:
     batched: bool = False
     first_chunk: SendFrame | None = None
     stored: tuple[int, int] | None = None
+    txn: MessageTransaction | None = None
+    may_be_stored: bool = False
 
 
 class UnconfirmedFrames:
@@ -90,6 +95,8 @@ class UnconfirmedFrames:
     def disconnected(self) -> None:
         """Have the frames on the wire written again."""
         again = deque(each for each in self._on_wire if each.data)
+        for each in again:
+            each.may_be_stored = True
         again += self._unwritten
         self._unwritten = again
         self._on_wire.clear()
@@ -118,6 +125,9 @@ class UnconfirmedFrames:
             return frame
         self.unanswered -= 1
         return None
+
+    def unwritten_of(self, txn: MessageTransaction) -> list[SendFrame]:
+        return [each for each in self._unwritten if each.txn is txn]
 
     def refused(self, sequence_id: int) -> SendFrame | None:
         """Remove the frame that the broker refused, and return it; None if no caller waits for it.

@@ -10,12 +10,13 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from ....errors import (
+    EncoreError,
     InvalidTxnStatusError,
     NotAllowedError,
-    OperationNotSupported,
     PulsarException,
     TopicNotFound,
     TransactionCoordinatorNotFoundError,
+    TransactionNotEnabledError,
     TransactionNotFound,
     TransportError,
     TransportTimeout,
@@ -80,7 +81,7 @@ class Coordinators:
             timeout_ms: After this time the coordinator aborts the transaction.
 
         Raises:
-            OperationNotSupported: if the broker has no transactions.
+            TransactionNotEnabledError: if the broker has no transactions.
             TransportTimeout: if there is no answer within the operation timeout.
         """
         if not self._number:
@@ -218,7 +219,7 @@ class Coordinators:
             await self._check_enabled()
             delay = min(delays.next(), LONGEST_WAITED_FOR_S)
             if loop.time() + delay >= deadline:
-                raise OperationNotSupported(_NOT_INITIALIZED)
+                raise TransactionNotEnabledError(_NOT_INITIALIZED)
             await self._pool.rest(delay)
 
     async def _partitions(self) -> int:
@@ -228,7 +229,7 @@ class Coordinators:
             return 0
 
     async def _check_enabled(self) -> None:
-        """Raise `OperationNotSupported` if a broker says that it has no transactions."""
+        """Raise `TransactionNotEnabledError` if a broker says that it has no transactions."""
         try:
             session = await self._lookup.any_broker(f"{ASSIGN_TOPIC}-partition-0")
             await session.request(
@@ -245,7 +246,7 @@ class Coordinators:
                 raise
 
 
-def _explained(error: PulsarException) -> PulsarException:
+def _explained(error: PulsarException) -> EncoreError:
     if isinstance(error, NotAllowedError):
-        return OperationNotSupported(f"{_DISABLED} ({error})")
+        return TransactionNotEnabledError(f"{_DISABLED} ({error})")
     return error

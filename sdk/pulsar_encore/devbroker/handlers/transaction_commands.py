@@ -1,0 +1,89 @@
+"""Commands to the transaction coordinator (PIP-31)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...wire import pulsar_pb2 as pb
+from ...wire.frames import Frame
+from ..attached import Peer
+from ..broker_service import BrokerService
+from ..rules.refusal import Refusal
+from ..rules.transactions import TransactionId
+
+
+def on_connect(service: BrokerService, session: Peer, frame: Frame) -> None:
+    request = frame.command.tcClientConnectRequest
+    _check_enabled(service)
+    if request.tc_id:
+        raise Refusal("ServiceNotReady", f"no transaction coordinator {request.tc_id} here")
+    session.send(pb.CommandTcClientConnectResponse(request_id=request.request_id))
+
+
+def on_new(service: BrokerService, session: Peer, frame: Frame) -> None:
+    request = frame.command.newTxn
+    _check_enabled(service)
+    most, least = service.begin_transaction(request.txn_ttl_seconds)  # in ms despite its name
+    session.send(
+        pb.CommandNewTxnResponse(
+            request_id=request.request_id, txnid_most_bits=most, txnid_least_bits=least
+        )
+    )
+
+
+def on_add_partition(service: BrokerService, session: Peer, frame: Frame) -> None:
+    request = frame.command.addPartitionToTxn
+
+    def add() -> None:
+        service.coordinator.find(_id(request)).topics.update(request.partitions)
+
+    _answer(service, session, request, pb.CommandAddPartitionToTxnResponse, add)
+
+
+def on_end(service: BrokerService, session: Peer, frame: Frame) -> None:
+    request = frame.command.endTxn
+
+    def end() -> None:
+        commit = request.txn_action == pb.TxnAction.COMMIT
+        service.end_transaction(_id(request), commit=commit)
+
+    _answer(service, session, request, pb.CommandEndTxnResponse, end)
+
+
+def _answer(
+    service: BrokerService,
+    session: Peer,
+    request: Any,
+    response: Callable[..., Any],
+    act: Callable[[], None],
+) -> None:
+    """Act, and answer with a response of the request's own type, also for a refusal."""
+    _check_enabled(service)
+    most, least = _id(request)
+    answer = response(request_id=request.request_id, txnid_most_bits=most, txnid_least_bits=least)
+    try:
+        act()
+    except Refusal as refusal:
+        answer.error = pb.ServerError.Value(refusal.code)
+        answer.message = refusal.message
+    session.send(answer)
+
+
+def _id(request: Any) -> TransactionId:
+    return request.txnid_most_bits, request.txnid_least_bits
+
+
+def _check_enabled(service: BrokerService) -> None:
+    if not service.settings.transactions:
+        raise Refusal(
+            "NotAllowedError", "transactions are not enabled (BrokerSettings.transactions)"
+        )
+
+
+HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
+    "TC_CLIENT_CONNECT_REQUEST": on_connect,
+    "NEW_TXN": on_new,
+    "ADD_PARTITION_TO_TXN": on_add_partition,
+    "END_TXN": on_end,
+}

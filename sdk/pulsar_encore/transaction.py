@@ -1,0 +1,160 @@
+"""Transactions: the public `Transaction`, over a transaction of the transport."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from .errors import ConfigurationError, EncoreError
+from .eventloop.affinity import LoopAffinity
+from .transport.interface import TransportTransaction
+from .values.transaction_id import TxnId
+from .values.transaction_state import TxnState
+
+
+class Transaction:
+    """Messages that become visible together, or never (PIP-31). `Client.transaction` begins it.
+
+    Give it to `Producer.send` as `txn`. Its messages can go to several topics and partitions.
+    Readers see none of them before the commit, and meanwhile also no plain message that is stored
+    behind the first of them. So keep transactions short.
+
+    Used with `async with`, it commits at the end of the block. If the block ends with an exception
+    or is cancelled, it aborts.
+
+    A transaction belongs to the event loop that began it. A call from another loop raises
+    `WrongLoopError`, a call in a forked child `ForkedError`.
+
+    Example:
+        ```python
+        async with client.transaction(timeout=30) as txn:
+            await orders.send(b"42", txn=txn)
+            await invoices.send(b"42", txn=txn)
+        ```
+    """
+
+    def __init__(
+        self,
+        transport_transaction: TransportTransaction,
+        *,
+        on_ended: Callable[[Transaction], None] | None = None,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+    ) -> None:
+        self._transport_transaction = transport_transaction
+        self._on_ended = on_ended
+        self._logger = logger_of(__name__)
+        self.affinity: LoopAffinity = LoopAffinity("transaction")
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.id}, {self.state.value}>"
+
+    @property
+    def id(self) -> TxnId:
+        """The id, which `Client.commit_transaction` and `Client.abort_transaction` take.
+
+        Its text form, such as ``(0,48)``, is read by `TxnId.parse`.
+        """
+        return self._transport_transaction.id
+
+    @property
+    def state(self) -> TxnState:
+        """The state, as this client knows it."""
+        return self._transport_transaction.state
+
+    async def commit(self) -> None:
+        """Wait for all sends of the transaction, then make its messages visible (END_TXN).
+
+        If a send failed or was cancelled, the transaction is aborted instead. A cancelled call of
+        `commit` does not stop it: call it again for the outcome.
+
+        Raises:
+            TransactionAbortedError: if it was aborted, by a failed send or its timeout.
+            TransactionOutcomeUnknown: if an answer was lost, and it cannot be found out whether it
+                was committed.
+            TransactionStateError: if `abort` was called before.
+        """
+        self.affinity.check()
+        try:
+            await self._transport_transaction.commit()
+        finally:
+            self._forget_if_ended()
+
+    async def abort(self) -> None:
+        """Make sure that none of its messages ever becomes visible (END_TXN).
+
+        Messages that have not left fail with `TransactionAbortedError`. A cancelled call does not
+        stop the abort.
+
+        Raises:
+            TransactionStateError: if `commit` was called before, or it was committed by its id.
+            TransactionOutcomeUnknown: if somebody ended it by its id, and it cannot be found out
+                how.
+            TransportError: if the coordinator did not answer. It aborts the transaction at its
+                timeout.
+        """
+        self.affinity.check()
+        try:
+            await self._transport_transaction.abort()
+        finally:
+            self._forget_if_ended()
+
+    async def close(self) -> None:
+        """Abort the transaction if it is open, and wait for its end. Never raises for its outcome.
+
+        `Client.close` calls it.
+        """
+        self.affinity.check()
+        try:
+            if self.state is TxnState.OPEN:
+                await self._transport_transaction.abort()
+            else:
+                await self._transport_transaction.ended()
+        except EncoreError as error:
+            self._logger.warning("abort of transaction %s: %s", self.id, error)
+        finally:
+            self._forget()
+
+    def abandon(self) -> None:
+        """Abort in the background if it is open; else the cluster aborts it at its timeout."""
+        self._transport_transaction.abandon()
+        self._forget()
+
+    def _forget_if_ended(self) -> None:
+        if self.state not in (TxnState.OPEN, TxnState.COMMITTING, TxnState.ABORTING):
+            self._forget()
+
+    def _forget(self) -> None:
+        on_ended, self._on_ended = self._on_ended, None
+        if on_ended is not None:
+            on_ended(self)
+
+    async def __aenter__(self) -> Self:
+        self.affinity.check()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            await self.close()
+        elif self.state is TxnState.OPEN or self._transport_transaction.timed_out:
+            await self.commit()
+        else:
+            self._forget_if_ended()  # it was ended within the block
+
+
+def transport_transaction_of(txn: Transaction | None) -> TransportTransaction | None:
+    """Return what a transport needs of the option `txn`."""
+    if txn is None:
+        return None
+    if not isinstance(txn, Transaction):
+        raise ConfigurationError(
+            f"txn must be a Transaction of Client.transaction, got {type(txn).__name__}"
+        )
+    txn.affinity.check()
+    return txn._transport_transaction

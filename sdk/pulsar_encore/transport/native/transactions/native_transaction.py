@@ -1,0 +1,400 @@
+"""One transaction of the native transport: what takes part in it, its deadline, and its end.
+
+Brokers check neither at SEND nor at the end whether a message still belongs to an open transaction.
+So a topic is registered before the first message, nothing leaves after the local deadline, and an
+end is requested when every message has its receipt or its error
+(`docs/notes/wire-protocol.md#transactions`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from ....errors import (
+    EncoreError,
+    InvalidTxnStatusError,
+    PulsarException,
+    TransactionAbortedError,
+    TransactionNotFound,
+    TransactionOutcomeUnknown,
+    TransactionStateError,
+)
+from ....eventloop.close_once import seen
+from ....eventloop.process import in_background
+from ....values.message_id import MessageId
+from ....values.transaction_id import TxnId
+from ....values.transaction_state import TxnState
+from ....wire import pulsar_pb2 as pb
+from ..connection.pool import ConnectionPool
+from .commit_decision import Decision, decide
+from .coordinators import Coordinators, EndAnswer
+
+LOG_NAME: Final = "pulsar_encore.transaction"
+
+# The local deadline is so much before the coordinator's, but at most a tenth of the timeout.
+_MARGIN_S: Final = 1.0
+
+
+class TransactionSender(Protocol):
+    """A producer that sends messages of a transaction."""
+
+    def discard(self, txn: NativeTransaction, error: Exception) -> None:
+        """Fail each message of the transaction that is not on its way to the broker."""
+
+    async def flush(self) -> None: ...
+
+
+async def begin_transaction(
+    coordinators: Coordinators,
+    pool: ConnectionPool,
+    timeout_s: float,
+    is_visible: Callable[[MessageId], Awaitable[bool | None]],
+) -> NativeTransaction:
+    """Begin a transaction. If the call is cancelled, it is aborted as soon as its id is known.
+
+    Args:
+        timeout_s: The coordinator aborts it after this time, from 1 s.
+        is_visible: Returns whether a message of an ended transaction is visible, or None if that
+            cannot be found out.
+    """
+    # From before the request: the coordinator's own time begins later.
+    deadline_s = pool.loop.time() + timeout_s - min(_MARGIN_S, timeout_s / 10)
+    beginning = pool.loop.create_task(coordinators.begin(round(timeout_s * 1000)))
+
+    def make() -> NativeTransaction:
+        return NativeTransaction(
+            coordinators, pool, beginning.result(), deadline_s, timeout_s, is_visible
+        )
+
+    try:
+        await asyncio.shield(seen(beginning))
+    except asyncio.CancelledError:
+        if not beginning.done():
+            beginning.add_done_callback(lambda done: _abort_begun(done, make))
+        elif not beginning.cancelled() and beginning.exception() is None:
+            make().abandon()
+        raise
+    return make()
+
+
+async def end_by_id(
+    coordinators: Coordinators, pool: ConnectionPool, txn_id: TxnId, *, commit: bool
+) -> None:
+    """Commit or abort a transaction that perhaps another process has begun.
+
+    Raises:
+        TransactionNotFound: if it has ended before, or belongs to another role.
+        InvalidTxnStatusError: if it is ending the other way.
+        TransactionOutcomeUnknown: if an answer was lost, and it has ended by then.
+    """
+    action = pb.TxnAction.COMMIT if commit else pb.TxnAction.ABORT
+    until_s = pool.loop.time() + pool.settings.operation_timeout_s
+    answer = await coordinators.end(txn_id, action, until_s)
+    if answer is EndAnswer.NOT_FOUND:
+        raise TransactionNotFound(
+            f"transaction {txn_id} has ended, timed out, or belongs to another role"
+        )
+    if answer is EndAnswer.OTHER_WAY:
+        raise InvalidTxnStatusError(
+            f"transaction {txn_id} is being {'aborted' if commit else 'committed'}"
+        )
+    if answer is EndAnswer.NOT_FOUND_ON_RETRY:
+        raise TransactionOutcomeUnknown(
+            f"transaction {txn_id} has ended: by this call, whose first answer was lost, or before",
+            txn_id=txn_id,
+        )
+
+
+def _abort_begun(beginning: asyncio.Task[TxnId], make: Callable[[], NativeTransaction]) -> None:
+    if not beginning.cancelled() and beginning.exception() is None:
+        make().abandon()
+
+
+class NativeTransaction:
+    """An open transaction (`TransportTransaction`). Made by `begin_transaction`.
+
+    Attributes:
+        pool: Of the client and the event loop that it belongs to.
+        may_send: False as soon as no message of it may leave any more.
+        timed_out: It is aborted because its time was over.
+    """
+
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        pool: ConnectionPool,
+        txn_id: TxnId,
+        deadline_s: float,
+        timeout_s: float,
+        is_visible: Callable[[MessageId], Awaitable[bool | None]],
+    ) -> None:
+        self._id = txn_id
+        self.pool: ConnectionPool = pool
+        self.state: TxnState = TxnState.OPEN
+        self.may_send: bool = True
+        self.timed_out: bool = False
+        self._coordinators = coordinators
+        self._is_visible = is_visible
+        self._loop = pool.loop
+        self._log = pool.settings.logger_of(LOG_NAME)
+        self._deadline_s = deadline_s
+        self._timeout_s = timeout_s
+        self._registered: set[str] = set()
+        self._registering: dict[str, asyncio.Task[None]] = {}
+        self._senders: dict[TransactionSender, None] = {}
+        self._pending = 0
+        self._all_done: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
+        self._stored: MessageId | None = None  # of one message
+        self._committing: asyncio.Task[None] | None = None
+        self._aborting: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_at(deadline_s, self._on_deadline)
+
+    @property
+    def id(self) -> TxnId:
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"<NativeTransaction {self._id}, {self.state.value}>"
+
+    # Sends
+
+    def check_open(self) -> None:
+        """Raise `TransactionStateError` if no more messages can be sent in it."""
+        if self.state is not TxnState.OPEN:
+            raise self._state_error("send in it")
+
+    def add_sender(self, sender: TransactionSender) -> None:
+        """Have the commit flush `sender`, and an abort discard what it has not sent."""
+        self._senders[sender] = None
+
+    def register(self, topic: str) -> asyncio.Future[None] | None:
+        """Return None if messages for a topic or partition may leave, else the future for that."""
+        if topic in self._registered:
+            return None
+        task = self._registering.get(topic)
+        if task is None:
+            task = self._registering[topic] = seen(self._loop.create_task(self._register(topic)))
+            task.add_done_callback(lambda _: self._registering.pop(topic))
+        return task
+
+    async def _register(self, topic: str) -> None:
+        await self._coordinators.add_partitions(self._id, [topic])
+        self._registered.add(topic)
+
+    def on_send(self) -> None:
+        self._pending += 1
+
+    def on_stored(self, place: MessageId) -> None:
+        if self._stored is None and place.ledger_id() >= 0:
+            self._stored = place
+        self._on_sent()
+
+    def on_failed(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._on_sent()
+
+    def _on_sent(self) -> None:
+        self._pending -= 1
+        if not self._pending and self._all_done is not None and not self._all_done.done():
+            self._all_done.set_result(None)
+
+    # The end
+
+    def _on_deadline(self) -> None:
+        self.timed_out = True
+        if self.state is TxnState.OPEN:
+            self._log.warning(
+                "transaction %s has timed out after %g s, and is aborted", self._id, self._timeout_s
+            )
+            self._begin_abort()
+        else:  # a commit that still waits for sends: it aborts when they have failed
+            self._discard()
+
+    async def commit(self) -> None:
+        """Commit. Later calls wait for the same outcome.
+
+        Raises:
+            TransactionAbortedError: if it was aborted instead: a send failed, or it timed out.
+            TransactionOutcomeUnknown: if it cannot be found out whether it was committed.
+            TransactionStateError: if `abort` was called before.
+        """
+        if self._committing is None:
+            if self.timed_out:
+                raise self._aborted_error()
+            if self.state is not TxnState.OPEN:
+                raise self._state_error("commit it")
+            self.state = TxnState.COMMITTING
+            self._committing = self._in_task(self._commit())
+        await asyncio.shield(self._committing)
+
+    async def abort(self) -> None:
+        """Abort. Later calls wait for the same outcome.
+
+        Raises:
+            TransactionStateError: if `commit` was called before, or it was committed by its id.
+            TransactionOutcomeUnknown: if somebody ended it by its id, and it cannot be found out
+                how.
+            TransportError: if the coordinator did not answer: it aborts at the timeout.
+        """
+        if self._aborting is None:
+            if self.state is not TxnState.OPEN:
+                raise self._state_error("abort it")
+            self._begin_abort()
+        assert self._aborting is not None
+        await asyncio.shield(self._aborting)
+
+    def abandon(self) -> None:
+        """Abort an open transaction in the background."""
+        if self.state is TxnState.OPEN:
+            if self._loop.is_closed() or self.pool.closed:
+                self.state = TxnState.ABORTING  # at the timeout
+                self.may_send = False
+                self._timer.cancel()
+            else:
+                self._begin_abort()
+
+    async def ended(self) -> None:
+        """Wait for the end of a commit or abort that has begun."""
+        task = self._committing or self._aborting
+        if task is not None:
+            await asyncio.wait((task,))
+
+    def _begin_abort(self) -> None:
+        self.state = TxnState.ABORTING
+        self._aborting = self._in_task(self._abort())
+
+    def _in_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return seen(in_background(self._loop, work))
+
+    async def _commit(self) -> None:
+        await self._settle()
+        if self._failure is not None or self.timed_out:
+            self.state = TxnState.ABORTING
+            try:
+                await self._abort()
+            except PulsarException as error:
+                self._log.warning("transaction %s ends by its timeout: %s", self._id, error)
+            raise self._aborted_error() from self._failure
+        self._stop_sends()
+        answer: EndAnswer | None = None
+        lost: EncoreError | None = None
+        until_s = max(self._loop.time(), self._deadline_s) + self._answer_s
+        try:
+            answer = await self._coordinators.end(self._id, pb.TxnAction.COMMIT, until_s)
+        except EncoreError as error:
+            lost = error
+        in_time = self._loop.time() < self._deadline_s
+        decision = decide(answer, stored=self._stored is not None, in_time=in_time)
+        if decision is Decision.ASK_TOPIC:
+            decision = await self._ask_topic()
+        if decision is Decision.COMMITTED:
+            self.state = TxnState.COMMITTED
+        elif decision is Decision.ABORTED:
+            self.state = TxnState.ABORTED
+            raise TransactionAbortedError(
+                f"transaction {self._id} was aborted before it was committed: by its timeout of "
+                f"{self._timeout_s:g} s, or by its id",
+                txn_id=self._id,
+            )
+        else:
+            raise self._unknown("commit", lost) from lost
+
+    async def _abort(self) -> None:
+        self._stop_sends()
+        self._discard()
+        await self._settle()
+        until_s = self._loop.time() + 2 * self._answer_s  # so that one lost answer is no failure
+        answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
+        if answer is EndAnswer.OTHER_WAY:
+            self.state = TxnState.COMMITTED
+        elif answer is EndAnswer.NOT_FOUND and self._stored is not None and not self.timed_out:
+            decision = await self._ask_topic()  # somebody ended it by its id
+            if decision is Decision.UNKNOWN:
+                raise self._unknown("abort", None)
+            committed = decision is Decision.COMMITTED
+            self.state = TxnState.COMMITTED if committed else TxnState.ABORTED
+        else:
+            self.state = TxnState.ABORTED
+        if self.state is TxnState.COMMITTED:
+            raise TransactionStateError(
+                f"transaction {self._id} was committed by its id, so it cannot be aborted"
+            )
+
+    @property
+    def _answer_s(self) -> float:
+        return self.pool.settings.operation_timeout_s
+
+    def _stop_sends(self) -> None:
+        self.may_send = False
+        self._timer.cancel()
+
+    def _discard(self) -> None:
+        self.may_send = False
+        for task in self._registering.values():
+            task.cancel()
+        error = self._aborted_error()
+        for sender in list(self._senders):
+            sender.discard(self, error)
+
+    async def _settle(self) -> None:
+        """Wait until every message has its receipt or its error, and is not on its way."""
+        if self._registering:
+            await asyncio.wait(list(self._registering.values()))
+        await asyncio.gather(*(_flushed(each) for each in list(self._senders)))
+        if self._pending:
+            self._all_done = self._loop.create_future()
+            await self._all_done
+
+    async def _ask_topic(self) -> Decision:
+        assert self._stored is not None
+        try:
+            visible = await self._is_visible(self._stored)
+        except EncoreError as error:
+            self._log.warning("cannot find out how transaction %s ended: %s", self._id, error)
+            visible = None
+        if visible is None:
+            return Decision.UNKNOWN
+        return Decision.COMMITTED if visible else Decision.ABORTED
+
+    # Errors
+
+    def _unknown(self, action: str, lost: Exception | None) -> TransactionOutcomeUnknown:
+        self.state = TxnState.UNKNOWN
+        reason = f"; the last error: {lost}" if lost is not None else ""
+        return TransactionOutcomeUnknown(
+            f"{action} transaction {self._id}: it has ended or will end, and it cannot be found "
+            f"out how{reason}",
+            txn_id=self._id,
+        )
+
+    def _aborted_error(self) -> TransactionAbortedError:
+        if self.timed_out:
+            reason = (
+                f"it has timed out after {self._timeout_s:g} s. Do less in one transaction, or "
+                "give it a longer timeout"
+            )
+        elif self._failure is not None:
+            reason = f"a send has failed: {self._failure or type(self._failure).__name__}"
+        else:
+            reason = "abort() was called before the message was sent"
+        return TransactionAbortedError(
+            f"transaction {self._id} was aborted: {reason}", txn_id=self._id
+        )
+
+    def _state_error(self, action: str) -> TransactionStateError:
+        reason = f" (timed out after {self._timeout_s:g} s)" if self.timed_out else ""
+        return TransactionStateError(
+            f"transaction {self._id} is {self.state.value}{reason}, so you cannot {action}: begin "
+            "another"
+        )
+
+
+async def _flushed(sender: TransactionSender) -> None:
+    try:
+        await sender.flush()
+    except EncoreError:
+        pass  # messages of this transaction have told it their errors
