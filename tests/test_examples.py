@@ -113,6 +113,10 @@ EXPECTED = {
         r"pattern: an order of example-shop-it\n"
     ),
     "worker_trace_context.py": (r"(00-(lamp|chair): committed \['insert \2', 'update \2'\]\n){2}"),
+    "transaction.py": (
+        r"no price for a lamp\nexample-orders: chair\nexample-orders: table\n"
+        r"example-invoices: 40 for a chair\nexample-invoices: 250 for a table\n"
+    ),
     "typed_schema.py": r"Order 7 of Ada\nrefused before sending: ContentError\n",
 }
 

@@ -89,8 +89,8 @@ class Transaction:
 
         Raises:
             TransactionStateError: if `commit` was called before, or it was committed by its id.
-            TransactionOutcomeUnknown: if somebody ended it by its id, and it cannot be found out
-                how.
+            TransactionOutcomeUnknown: if another client ended it by its id, and this client cannot
+                find out how.
             TransportError: if the coordinator did not answer. It aborts the transaction at its
                 timeout.
         """

@@ -11,8 +11,8 @@ from ...wire.frames import Frame
 from ..attached import Peer
 from ..broker_service import BrokerService
 from ..rules.refusal import Refusal
-from ..rules.transactions import ASSIGN_TOPIC
 from ..rules.topic_watchers import MAX_PATTERN, TopicPattern, Watcher
+from ..rules.transactions import ASSIGN_TOPIC
 
 
 def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame) -> None:

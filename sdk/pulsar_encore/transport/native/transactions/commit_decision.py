@@ -1,4 +1,4 @@
-"""What a coordinator's answer to COMMIT says about the transaction. Pure: no I/O.
+"""Decides how a transaction has ended from the coordinator's answer to COMMIT. Pure: no I/O.
 
 Only an end by the owner, an end by id, and the timeout remove a transaction, and afterwards the
 coordinator does not know it: "not found" is also the answer to a repeated COMMIT that had worked
@@ -21,7 +21,7 @@ class Decision(Enum):
 
 
 def decide(answer: EndAnswer | None, *, stored: bool, in_time: bool) -> Decision:
-    """Return what is known about a transaction after COMMIT.
+    """Return how a transaction has ended, or how to find out.
 
     Args:
         answer: None if none came.
@@ -35,5 +35,5 @@ def decide(answer: EndAnswer | None, *, stored: bool, in_time: bool) -> Decision
     if stored:
         return Decision.ASK_TOPIC
     if answer is EndAnswer.NOT_FOUND_ON_RETRY and in_time:
-        return Decision.COMMITTED  # unless somebody ended it by its id
+        return Decision.COMMITTED  # unless another client ended it by its id
     return Decision.UNKNOWN

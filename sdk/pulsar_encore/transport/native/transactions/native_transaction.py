@@ -1,4 +1,4 @@
-"""One transaction of the native transport: what takes part in it, its deadline, and its end.
+"""One transaction of the native transport: its sends, its deadline, and its end.
 
 Brokers check neither at SEND nor at the end whether a message still belongs to an open transaction.
 So a topic is registered before the first message, nothing leaves after the local deadline, and an
@@ -167,7 +167,7 @@ class NativeTransaction:
             raise self._state_error("send in it")
 
     def add_sender(self, sender: TransactionSender) -> None:
-        """Have the commit flush `sender`, and an abort discard what it has not sent."""
+        """Have the commit flush `sender`, and an abort discard its waiting messages."""
         self._senders[sender] = None
 
     def register(self, topic: str) -> asyncio.Future[None] | None:
@@ -236,8 +236,8 @@ class NativeTransaction:
 
         Raises:
             TransactionStateError: if `commit` was called before, or it was committed by its id.
-            TransactionOutcomeUnknown: if somebody ended it by its id, and it cannot be found out
-                how.
+            TransactionOutcomeUnknown: if another client ended it by its id, and the client cannot
+                find out how.
             TransportError: if the coordinator did not answer: it aborts at the timeout.
         """
         if self._aborting is None:
@@ -307,12 +307,12 @@ class NativeTransaction:
         self._stop_sends()
         self._discard()
         await self._settle()
-        until_s = self._loop.time() + 2 * self._answer_s  # so that one lost answer is no failure
+        until_s = self._loop.time() + 2 * self._answer_s  # enough for a second request
         answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
         if answer is EndAnswer.OTHER_WAY:
             self.state = TxnState.COMMITTED
         elif answer is EndAnswer.NOT_FOUND and self._stored is not None and not self.timed_out:
-            decision = await self._ask_topic()  # somebody ended it by its id
+            decision = await self._ask_topic()  # another client ended it by its id
             if decision is Decision.UNKNOWN:
                 raise self._unknown("abort", None)
             committed = decision is Decision.COMMITTED

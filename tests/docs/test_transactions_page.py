@@ -1,0 +1,47 @@
+"""The Python blocks of `docs/transactions.md` run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore import Client, MessageId, TransactionNotFound, TxnId
+from tests.harness.pages import blocks_of, run_block
+
+TWO_TOPICS, NOT_AWAITED, BY_ID = blocks_of("transactions.md")
+
+
+async def visible(client: Client, topic: str) -> list[bytes]:
+    async with client.create_reader(topic, MessageId.earliest) as reader:
+        found = []
+        while await reader.has_message_available():
+            found.append((await reader.read_next()).data())
+        return found
+
+
+async def test_messages_of_two_topics_are_in_one_transaction(client: Client) -> None:
+    async with (
+        client.create_producer("orders") as orders,
+        client.create_producer("invoices") as invoices,
+    ):
+        await run_block(TWO_TOPICS, {"client": client, "orders": orders, "invoices": invoices})
+    assert await visible(client, "orders") == await visible(client, "invoices") == [b"42"]
+
+
+async def test_sends_may_be_left_to_the_commit(client: Client) -> None:
+    lines = [b"%d" % number for number in range(50)]
+    async with client.create_producer("orders") as orders:
+        await run_block(NOT_AWAITED, {"client": client, "orders": orders, "lines": lines})
+    assert await visible(client, "orders") == lines
+
+
+async def test_a_transaction_is_aborted_by_its_id(client: Client) -> None:
+    txn = await client.transaction()
+    names: dict[str, Any] = {"client": client, "encore": encore, "txn": txn}
+    await run_block(BY_ID, names)
+    assert TxnId.parse(names["text"]) == txn.id
+    with pytest.raises(TransactionNotFound):
+        await client.abort_transaction(txn.id)
+    await txn.close()
