@@ -21,6 +21,7 @@ from pulsar_encore import (
     TxnId,
     TxnState,
 )
+from tests.harness.admin import Admin
 from tests.harness.pulsar_server import Broker
 
 
@@ -95,7 +96,7 @@ async def test_plain_and_transactional_messages_share_no_batch(client: Client, t
 async def test_partitions_keys_delays_chunks_and_properties(
     client: Client, topic: str, end: str, transactional: Broker
 ) -> None:
-    await transactional.admin.create_partitioned_topic(topic, 3)
+    await asyncio.to_thread(Admin(transactional.admin_url).create_partitioned_topic, topic, 3)
     async with (
         client.subscribe(
             topic,

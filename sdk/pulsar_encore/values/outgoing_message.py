@@ -17,6 +17,9 @@ class MessageTransaction(Protocol):
 
     @property
     def id(self) -> TxnId: ...
+    @property
+    def may_send(self) -> bool:
+        """False as soon as no message of it may leave any more."""
 
 
 # Not frozen: the nine guarded assignments would be most of its cost for each message.

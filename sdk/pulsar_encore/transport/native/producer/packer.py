@@ -220,6 +220,13 @@ class Packer:
         slots = len(waiters) + sum(slots for _, _, slots in early)
         return [*waiters, *(waiter for _, waiter, _ in early)], slots
 
+    def transactions(self) -> set[MessageTransaction]:
+        """Return the transactions of all messages that are not frames yet."""
+        found = {each[0].txn for each in self.early}
+        if self._batching is not None and self._batching.count:
+            found.add(self._batch_txn)
+        return {txn for txn in found if txn is not None}
+
     def take_back_of(self, txn: MessageTransaction) -> tuple[list[Waiter], int]:
         """Do as `take_back` for the messages of one transaction."""
         mine = [each for each in self.early if each[0].txn is txn]

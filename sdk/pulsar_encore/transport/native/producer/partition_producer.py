@@ -324,23 +324,26 @@ class PartitionProducer:
                 self._listener.on_disconnected(self.topic)
 
     def _fail_uncertain(self, *, deduplicates: bool) -> None:
-        """Fail messages of transactions that may be stored and must not be sent again.
+        """Fail messages of transactions that must not be sent any more, on a lost connection.
 
-        Without deduplication the transaction would have them twice; and nothing may leave after its
-        deadline. `deduplicates` is False if the topic may store them again.
+        If the topic does not deduplicate, the transaction would have those twice that may be
+        stored. Of a transaction whose time is over, or of another cluster, no message may leave.
         """
+        in_transactions = [each for each in self._unconfirmed.all() if each.txn is not None]
+        txns = {*self._packer.transactions(), *(each.txn for each in in_transactions)}
+        ended = {txn for txn in txns if not cast(NativeTransaction, txn).may_send}
         uncertain = [
             each
-            for each in self._unconfirmed.all()
-            if each.may_be_stored
-            and each.txn is not None
-            and not (deduplicates and cast(NativeTransaction, each.txn).may_send)
+            for each in in_transactions
+            if each.txn in ended or (each.may_be_stored and not deduplicates)
         ]
+        error = NotConnected(
+            f"send to {self.topic}: the connection was lost before the receipt came. A message of "
+            "a transaction is sent again only on topics that deduplicate, while it is open"
+        )
+        for txn in ended:
+            self.discard(cast(NativeTransaction, txn), error)
         if uncertain:
-            error = NotConnected(
-                f"send to {self.topic}: the connection was lost before the receipt came. A message "
-                "of a transaction is sent again only on topics that deduplicate"
-            )
             self._fail_frames_of(uncertain, error)
 
     def discard(self, txn: NativeTransaction, error: Exception) -> None:

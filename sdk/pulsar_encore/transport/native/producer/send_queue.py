@@ -98,6 +98,9 @@ class SendQueue:
         if part.error is not None:
             set_failed((waiter,), part.error)
             return True
+        if message.txn is not None and not message.txn.may_send:
+            set_failed((waiter,), deleted_error(part.topic))
+            return True
         return self._admit(part, message, waiter)
 
     @contextmanager

@@ -117,7 +117,6 @@ class NativeTransaction:
 
     Attributes:
         pool: Of the client and the event loop that it belongs to.
-        may_send: False as soon as no message of it may leave any more.
         timed_out: It is aborted because its time was over.
     """
 
@@ -133,7 +132,7 @@ class NativeTransaction:
         self._id = txn_id
         self.pool: ConnectionPool = pool
         self.state: TxnState = TxnState.OPEN
-        self.may_send: bool = True
+        self._may_send = True
         self.timed_out: bool = False
         self._coordinators = coordinators
         self._is_visible = is_visible
@@ -156,6 +155,14 @@ class NativeTransaction:
     def id(self) -> TxnId:
         return self._id
 
+    @property
+    def may_send(self) -> bool:
+        """False as soon as no message of it may leave any more.
+
+        In another cluster its id is another transaction.
+        """
+        return self._may_send and self._coordinators.service is self.pool.service
+
     def __repr__(self) -> str:
         return f"<NativeTransaction {self._id}, {self.state.value}>"
 
@@ -165,6 +172,11 @@ class NativeTransaction:
         """Raise `TransactionStateError` if no more messages can be sent in it."""
         if self.state is not TxnState.OPEN:
             raise self._state_error("send in it")
+        if not self.may_send:
+            raise TransactionStateError(
+                f"transaction {self._id} belongs to the cluster that the client was connected to "
+                "before: begin another"
+            )
 
     def add_sender(self, sender: TransactionSender) -> None:
         """Have the commit flush `sender`, and an abort discard its waiting messages."""
@@ -252,7 +264,7 @@ class NativeTransaction:
         if self.state is TxnState.OPEN:
             if self._loop.is_closed() or self.pool.closed:
                 self.state = TxnState.ABORTING  # at the timeout
-                self.may_send = False
+                self._may_send = False
                 self._timer.cancel()
             else:
                 self._begin_abort()
@@ -329,11 +341,11 @@ class NativeTransaction:
         return self.pool.settings.operation_timeout_s
 
     def _stop_sends(self) -> None:
-        self.may_send = False
+        self._may_send = False
         self._timer.cancel()
 
     def _discard(self) -> None:
-        self.may_send = False
+        self._may_send = False
         for task in self._registering.values():
             task.cancel()
         error = self._aborted_error()
