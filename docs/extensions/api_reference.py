@@ -35,6 +35,7 @@ CREATED_ELSEWHERE = {
         "Message",
         "GenericRecord",
         "MessageBatch",
+        "Transaction",
     )
 }
 
@@ -48,6 +49,7 @@ INTERNAL_MEMBERS = {
     "Broker": "service",
     "Breaker": "kinds within_ms pause_ms matches",
     "Consumer": "watch_losses close_soon abandon",
+    "Transaction": "abandon close",
     "ConsumerDeadLetterPolicy": "policy",
     "ConsumerKeySharedPolicy": "policy",
     "CryptoKeyReader": "cryptoKeyReader",
