@@ -351,12 +351,19 @@ class NativeProducer:
 
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         self._ensure_open()
-        waiter: Waiter
-        if message.txn is None:
-            waiter = self._loop.create_future()
-        else:
-            waiter = TransactionalSend(self._loop, self._checked_transaction(message))
+        if message.txn is not None:
+            return self._publish_in_transaction(message)
+        waiter: Waiter = self._loop.create_future()
         self._send(message, waiter)
+        return waiter
+
+    def _publish_in_transaction(self, message: OutgoingMessage) -> Waiter:
+        waiter = TransactionalSend(self._loop, self._checked_transaction(message))
+        try:
+            self._send(message, waiter)
+        except BaseException:
+            waiter.cancel()  # else the commit would wait for it
+            raise
         return waiter
 
     def _checked_transaction(self, message: OutgoingMessage) -> NativeTransaction:
