@@ -671,8 +671,8 @@ class Client:
     async def commit_transaction(self, txn_id: TxnId) -> None:
         """Commit a transaction by its id, which perhaps another process has begun (END_TXN).
 
-        Its owner does not learn of it. A message that the owner sends afterwards hides all later
-        messages of its topic from every reader until the coordinator removes it.
+        Its owner does not learn of it. If the owner sends a message afterwards, readers see nothing
+        behind it until another transaction of the same coordinator ends on that topic.
 
         Raises:
             TransactionNotFound: if it has ended before, or belongs to another role.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
@@ -73,22 +74,28 @@ class Transaction:
             TransactionAbortedError: if it was aborted, by a failed send or its timeout.
             TransactionOutcomeUnknown: if an answer was lost, and it cannot be found out whether it
                 was committed.
-            TransactionStateError: if `abort` was called before.
+            TransactionStateError: if `abort` was called before, or a send failed and it was
+                committed by its id.
         """
         self.affinity.check()
         try:
             await self._transport_transaction.commit()
-        finally:
-            self._forget_if_ended()
+        except asyncio.CancelledError:
+            raise  # it goes on
+        except BaseException:
+            self._forget_if_ending()
+            raise
+        self._forget()
 
     async def abort(self) -> None:
         """Make sure that none of its messages ever becomes visible (END_TXN).
 
         Messages that have not left fail with `TransactionAbortedError`. A cancelled call does not
-        stop the abort.
+        stop the abort. No effect on a transaction that was aborted.
 
         Raises:
-            TransactionStateError: if `commit` was called before, or it was committed by its id.
+            TransactionStateError: if it was committed, by this client or by its id, or a commit is
+                under way.
             TransactionOutcomeUnknown: if another client ended it by its id, and this client cannot
                 find out how.
             TransportError: if the coordinator did not answer. It aborts the transaction at its
@@ -97,8 +104,12 @@ class Transaction:
         self.affinity.check()
         try:
             await self._transport_transaction.abort()
-        finally:
-            self._forget_if_ended()
+        except asyncio.CancelledError:
+            raise  # it goes on
+        except BaseException:
+            self._forget_if_ending()
+            raise
+        self._forget()
 
     async def close(self) -> None:
         """Abort the transaction if it is open, and wait for its end. Never raises for its outcome.
@@ -121,8 +132,8 @@ class Transaction:
         self._transport_transaction.abandon()
         self._forget()
 
-    def _forget_if_ended(self) -> None:
-        if self.state not in (TxnState.OPEN, TxnState.COMMITTING, TxnState.ABORTING):
+    def _forget_if_ending(self) -> None:
+        if self.state not in (TxnState.OPEN, TxnState.COMMITTING):
             self._forget()
 
     def _forget(self) -> None:
@@ -145,7 +156,7 @@ class Transaction:
         elif self.state is TxnState.OPEN or self._transport_transaction.timed_out:
             await self.commit()
         else:
-            self._forget_if_ended()  # it was ended within the block
+            self._forget_if_ending()  # it was ended within the block
 
 
 def transport_transaction_of(txn: Transaction | None) -> TransportTransaction | None:

@@ -519,3 +519,53 @@ def test_the_stock_transport_refuses_transactions() -> None:
                 await client.transaction()
 
     asyncio.run(main())
+
+
+def test_an_abort_after_a_failed_commit_has_no_effect() -> None:
+    """Java's programs do so."""
+
+    async def main() -> None:
+        refused = Fault(kind="refuse", command="SEND", error="NotAllowedError")
+        async with client_of(refused) as client, client.create_producer("t") as producer:
+            txn = await client.transaction()
+            producer.send_async(b"bad", lambda *_: None, txn=txn)
+            with pytest.raises(TransactionAbortedError):
+                await txn.commit()
+            await txn.abort()
+            assert txn.state is TxnState.ABORTED
+
+    run(main())
+
+
+def test_an_abort_without_an_answer_can_be_repeated() -> None:
+    async def main() -> None:
+        silent = Fault(kind="drop", command="END_TXN", times=2)
+        async with client_of(silent) as client, client.create_producer("t") as producer:
+            txn = await client.transaction(timeout=600)
+            await producer.send(b"x", txn=txn)
+            with pytest.raises(TransportError):
+                await txn.abort()
+            assert txn.state is TxnState.ABORTING
+            await txn.abort()
+            assert txn.state is TxnState.ABORTED
+
+    run(main())
+
+
+def test_a_transaction_that_was_committed_by_its_id_is_no_failure_after_its_time() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with (
+            client_of(transport=transport) as client,
+            client_of(transport=transport) as other,
+            client.create_producer("t") as producer,
+        ):
+            txn = await client.transaction(timeout=10)
+            await producer.send(b"x", txn=txn)
+            await other.commit_transaction(txn.id)
+            await asyncio.sleep(20)
+            await txn.commit()
+            assert txn.state is TxnState.COMMITTED
+            assert await visible(client) == ["x"]
+
+    run(main())

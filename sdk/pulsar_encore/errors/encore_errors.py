@@ -73,7 +73,7 @@ class TransactionNotEnabledError(NotSupportedError):
 class TransactionStateError(EncoreError):
     """The transaction is not open, has timed out, or belongs to another client or event loop.
 
-    Nothing was sent.
+    A send with this error sent nothing. An abort has it if the transaction was committed.
     """
 
 

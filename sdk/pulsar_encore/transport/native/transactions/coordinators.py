@@ -1,4 +1,4 @@
-"""The transaction coordinators of a cluster, and the four requests that they serve (PIP-31)."""
+"""The transaction coordinators of a cluster, and the requests that they serve (PIP-31)."""
 
 from __future__ import annotations
 

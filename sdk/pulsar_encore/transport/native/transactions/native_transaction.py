@@ -236,6 +236,9 @@ class NativeTransaction:
         """
         if self._committing is None:
             if self.timed_out:
+                await self.ended()
+                if self.state is TxnState.COMMITTED:
+                    return  # by its id
                 raise self._aborted_error()
             if self.state is not TxnState.OPEN:
                 raise self._state_error("commit it")
@@ -244,7 +247,8 @@ class NativeTransaction:
         await asyncio.shield(self._committing)
 
     async def abort(self) -> None:
-        """Abort. Later calls wait for the same outcome.
+        """Abort. Later calls wait for the same outcome, or ask again after a missing answer. No
+        effect on a transaction that was aborted.
 
         Raises:
             TransactionStateError: if `commit` was called before, or it was committed by its id.
@@ -252,9 +256,15 @@ class NativeTransaction:
                 find out how.
             TransportError: if the coordinator did not answer: it aborts at the timeout.
         """
-        if self._aborting is None:
-            if self.state is not TxnState.OPEN:
-                raise self._state_error("abort it")
+        if self.state is TxnState.ABORTING and self._committing is not None:
+            await asyncio.wait((self._committing,))  # a commit that failed aborts by itself
+        if self.state is TxnState.ABORTED:
+            return
+        if self.state is TxnState.UNKNOWN:
+            raise self._unknown("abort", None)
+        if self.state not in (TxnState.OPEN, TxnState.ABORTING):
+            raise self._state_error("abort it")
+        if self._aborting is None or self._aborting.done():
             self._begin_abort()
         assert self._aborting is not None
         await asyncio.shield(self._aborting)
@@ -323,9 +333,10 @@ class NativeTransaction:
         answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
         if answer is EndAnswer.OTHER_WAY:
             self.state = TxnState.COMMITTED
-        elif answer is EndAnswer.NOT_FOUND and self._stored is not None and not self.timed_out:
-            decision = await self._ask_topic()  # another client ended it by its id
-            if decision is Decision.UNKNOWN:
+        elif answer is EndAnswer.NOT_FOUND and self._stored is not None:
+            # Another client ended it by its id, or it has timed out.
+            decision = await self._ask_topic()
+            if decision is Decision.UNKNOWN and not self.timed_out:
                 raise self._unknown("abort", None)
             committed = decision is Decision.COMMITTED
             self.state = TxnState.COMMITTED if committed else TxnState.ABORTED
