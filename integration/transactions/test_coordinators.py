@@ -56,7 +56,7 @@ def deadline(within_s: float = 30.0) -> float:
 async def test_a_transaction_ends_once(
     coordinators: Coordinators, topic: str, action: pb.TxnAction.ValueType
 ) -> None:
-    txn = await coordinators.begin(MINUTE_MS)
+    txn = (await coordinators.begin(MINUTE_MS))[0]
     await coordinators.add_partitions(txn, [topic, f"{topic}-b"])
     await coordinators.add_subscriptions(txn, [(topic, "s")])
     assert await coordinators.end(txn, action, deadline()) is EndAnswer.DONE
@@ -67,7 +67,10 @@ async def test_a_transaction_ends_once(
 async def test_ids_count_up_and_another_client_can_end_a_transaction(
     coordinators: Coordinators, transactional: Broker
 ) -> None:
-    first, second = await coordinators.begin(MINUTE_MS), await coordinators.begin(MINUTE_MS)
+    first, second = (
+        (await coordinators.begin(MINUTE_MS))[0],
+        (await coordinators.begin(MINUTE_MS))[0],
+    )
     assert second == TxnId(first.most, first.least + 1)  # a standalone has one coordinator
     async with coordinators_at(transactional.service_url) as other:
         for txn in (first, second):
@@ -76,8 +79,8 @@ async def test_ids_count_up_and_another_client_can_end_a_transaction(
 
 
 async def test_the_coordinator_aborts_after_the_timeout(coordinators: Coordinators) -> None:
-    txn = await coordinators.begin(1_000)
-    assert await coordinators.end(await coordinators.begin(1_000), COMMIT, deadline()) is (
+    txn = (await coordinators.begin(1_000))[0]
+    assert await coordinators.end((await coordinators.begin(1_000))[0], COMMIT, deadline()) is (
         EndAnswer.DONE
     )
     assert await has_ended(coordinators, txn)
@@ -101,7 +104,7 @@ async def has_ended(coordinators: Coordinators, txn: TxnId, within_s: float = 30
 async def test_an_open_transaction_survives_a_killed_broker(
     coordinators: Coordinators, transactional: Broker, topic: str
 ) -> None:
-    txn = await coordinators.begin(10 * MINUTE_MS)
+    txn = (await coordinators.begin(10 * MINUTE_MS))[0]
     await coordinators.add_partitions(txn, [topic])
     await asyncio.to_thread(transactional.kill)
     ending = asyncio.ensure_future(coordinators.end(txn, COMMIT, deadline(120)))

@@ -6,13 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from .errors import ConfigurationError, EncoreError
 from .eventloop.affinity import LoopAffinity
 from .transport.interface import TransportTransaction
 from .values.transaction_id import TxnId
 from .values.transaction_state import TxnState
+
+#: How long the end of a block with an exception waits for the answer to the abort.
+_CLOSE_S: Final = 10.0
 
 
 class Transaction:
@@ -112,16 +115,19 @@ class Transaction:
         self._forget()
 
     async def close(self) -> None:
-        """Abort the transaction if it is open, and wait for its end. Never raises for its outcome.
+        """Abort the transaction if it is open, and wait for its end, for at most 10 s.
 
-        `Client.close` calls it.
+        Never raises for its outcome. `Client.close` calls it.
         """
         self.affinity.check()
         try:
-            if self.state is TxnState.OPEN:
-                await self._transport_transaction.abort()
-            else:
-                await self._transport_transaction.ended()
+            async with asyncio.timeout(_CLOSE_S):
+                if self.state is TxnState.OPEN:
+                    await self._transport_transaction.abort()
+                else:
+                    await self._transport_transaction.ended()
+        except TimeoutError:
+            self._logger.warning("transaction %s: no answer to its end in %g s", self.id, _CLOSE_S)
         except EncoreError as error:
             self._logger.warning("abort of transaction %s: %s", self.id, error)
         finally:

@@ -137,7 +137,7 @@ def test_an_end_is_repeated_until_its_answer_comes(
     async def main() -> None:
         cluster = Cluster()
         coordinators = cluster.coordinators()
-        txn = await coordinators.begin(60_000)
+        txn = (await coordinators.begin(60_000))[0]
         cluster.ends = list(ends)
         assert await coordinators.end(txn, COMMIT, soon()) is expected
         assert len(cluster.sent(pb.BaseCommand.END_TXN)) == max(1, len(ends)) + (
@@ -151,7 +151,7 @@ def test_the_commands_have_both_halves_of_an_id_and_a_time_in_milliseconds() -> 
     async def main() -> None:
         cluster = Cluster()
         coordinators = cluster.coordinators()
-        txn = await coordinators.begin(60_000)
+        txn = (await coordinators.begin(60_000))[0]
         assert txn == (0, 0)
         await coordinators.add_partitions(txn, ["persistent://a/b/c"])
         await coordinators.add_subscriptions(txn, [("persistent://a/b/c", "s")])
@@ -178,7 +178,7 @@ def test_coordinators_are_used_in_turn_and_loaded_once() -> None:
     async def main() -> None:
         cluster = Cluster(partitions=3)
         coordinators = cluster.coordinators()
-        used = [(await coordinators.begin(60_000)).most for _ in range(6)]
+        used = [((await coordinators.begin(60_000))[0]).most for _ in range(6)]
         assert sorted(used[:3]) == [0, 1, 2]
         assert used[3:] == used[:3]
         loaded = cluster.sent(pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST)
@@ -191,7 +191,7 @@ def test_a_coordinator_that_was_added_later_is_found() -> None:
     async def main() -> None:
         cluster = Cluster()
         coordinators = cluster.coordinators()
-        await coordinators.begin(60_000)
+        (await coordinators.begin(60_000))[0]
         cluster.partitions = 2
         assert await coordinators.end(TxnId(1, 5), ABORT, soon()) is EndAnswer.DONE
         with pytest.raises(TransactionNotFound, match="has 2 coordinators"):
@@ -205,7 +205,7 @@ def test_a_broker_without_transactions_is_named_with_its_setting() -> None:
         cluster = Cluster(partitions=0)
         cluster.connects = [pb.NotAllowedError]
         with pytest.raises(TransactionNotEnabledError, match="transactionCoordinatorEnabled=true"):
-            await cluster.coordinators().begin(60_000)
+            (await cluster.coordinators().begin(60_000))[0]
 
     run(main())
 
@@ -215,7 +215,7 @@ def test_a_begin_waits_for_the_coordinators_of_a_cluster_that_starts() -> None:
         cluster = Cluster()
         cluster.connects = [MOVED] * 3
         cluster.complete_after = 3
-        assert await cluster.coordinators().begin(60_000) == TxnId(0, 0)
+        assert (await cluster.coordinators().begin(60_000))[0] == TxnId(0, 0)
 
     run(main())
 
@@ -225,7 +225,7 @@ def test_a_cluster_without_coordinators_is_named_with_the_command_that_makes_the
         cluster = Cluster(partitions=0)
         cluster.connects = [MOVED] * 1000
         with pytest.raises(TransactionNotEnabledError, match="initialize-transaction-coordinator"):
-            await cluster.coordinators().begin(60_000)
+            (await cluster.coordinators().begin(60_000))[0]
 
     run(main())
 
@@ -236,7 +236,7 @@ def test_a_begin_without_an_answer_names_the_limit() -> None:
         cluster.silent = True
         coordinators = cluster.coordinators()
         with pytest.raises(TransportTimeout, match="maxActiveTransactionsPerCoordinator"):
-            await coordinators.begin(60_000)
+            (await coordinators.begin(60_000))[0]
 
     run(main())
 
@@ -245,7 +245,7 @@ def test_an_end_without_an_answer_stops_at_its_deadline() -> None:
     async def main() -> None:
         cluster = Cluster()
         coordinators = cluster.coordinators()
-        txn = await coordinators.begin(60_000)
+        txn = (await coordinators.begin(60_000))[0]
         cluster.ends = [None] * 1000
         began = asyncio.get_running_loop().time()
         with pytest.raises(TransportTimeout, match=r"commit transaction \(0,0\)"):
@@ -263,7 +263,7 @@ def test_no_request_goes_to_another_cluster() -> None:
         first.network.doubles["b:6650"] = second.double
         pool = first.network.pool("pulsar://a")
         coordinators = Coordinators(Lookup(pool))
-        txn = await coordinators.begin(60_000)
+        txn = (await coordinators.begin(60_000))[0]
         pool.move(ClusterService.at("pulsar://b", first.network, None))
         with pytest.raises(NotConnected, match="another cluster"):
             await coordinators.end(txn, COMMIT, soon())

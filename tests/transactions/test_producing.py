@@ -569,3 +569,57 @@ def test_a_transaction_that_was_committed_by_its_id_is_no_failure_after_its_time
             assert await visible(client) == ["x"]
 
     run(main())
+
+
+def test_an_end_does_not_wait_for_the_messages_of_others() -> None:
+    async def main() -> None:
+        slow = Fault(kind="drop", command="SEND_RECEIPT", nth=2)
+        async with (
+            client_of(slow) as client,
+            client.create_producer("a") as mine,
+            client.create_producer("b", batching_enabled=False) as others,
+        ):
+            async with client.transaction() as other:
+                async with client.transaction() as txn:
+                    await others.send(b"x", txn=txn)
+                    others.send_async(b"without an answer", lambda *_: None)
+                    await asyncio.sleep(0.1)
+                    began = asyncio.get_running_loop().time()
+                assert asyncio.get_running_loop().time() - began < 1
+                await mine.send(b"y", txn=other)
+            assert await visible(client, "a") == ["y"]
+
+    run(main())
+
+
+def test_a_begin_that_takes_longer_than_the_timeout_has_the_whole_time() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with (
+            client_of(transport=transport) as client,
+            client.create_producer("t") as producer,
+        ):
+            transport.disconnect()
+            beginning = asyncio.ensure_future(client.transaction(timeout=5))
+            await asyncio.sleep(8)
+            transport.reconnect()
+            async with await beginning as txn:
+                await producer.send(b"x", txn=txn)
+            assert await visible(client) == ["x"]
+
+    run(main())
+
+
+def test_a_block_that_fails_does_not_wait_long_for_an_absent_cluster() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with client_of(transport=transport) as client:
+            with pytest.raises(KeyError):
+                async with client.transaction(timeout=3600):
+                    transport.disconnect()
+                    began = asyncio.get_running_loop().time()
+                    raise KeyError
+            assert asyncio.get_running_loop().time() - began <= 11
+            transport.reconnect()
+
+    run(main())

@@ -264,16 +264,14 @@ class NativeProducer:
         for old, frame in frames:
             first = frame.first_chunk
             if frame.txn is not None:  # the other partition is not registered in it
-                set_failed(frame.waiters, deleted_error(old.topic))
-                self._queue.release(frame.slots)
+                self._fail_moved(old, frame, deleted_error(old.topic))
                 continue
             if first is not None and first not in moved:
                 error = NotConnected(
                     f"{old.topic} was deleted while it held some chunks of this message; send the "
                     "message again"
                 )
-                set_failed(frame.waiters, error)
-                self._queue.release(frame.slots)
+                self._fail_moved(old, frame, error)
                 continue
             part = moved[first] if first is not None else self._choose_part(key_of(frame))
             moved[frame] = part
@@ -286,6 +284,11 @@ class NativeProducer:
                 self._queue.release(slots)
             else:
                 self._choose_part(message).publish(message, waiter, slots)
+
+    def _fail_moved(self, old: PartitionProducer, frame: SendFrame, error: Exception) -> None:
+        set_failed(frame.waiters, error)
+        old.flushes.complete(frame, error)
+        self._queue.release(frame.slots)
 
     def _choose_part(self, message: OutgoingMessage) -> PartitionProducer:
         """Choose another part for a message of a deleted partition.
@@ -431,6 +434,14 @@ class NativeProducer:
         ]
         if failed:
             raise failed[0]
+
+    async def flush_of(self, txn: NativeTransaction) -> None:
+        """Send the open batches now, and wait until no frame of a transaction is on its way."""
+        if self._closed:
+            return
+        pending = [flushed for part in self.parts for flushed in part.flush(txn)]
+        if pending:
+            await asyncio.wait(pending)
 
     async def close(self) -> None:
         await self._close_once()

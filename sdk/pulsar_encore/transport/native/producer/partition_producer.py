@@ -197,6 +197,8 @@ class PartitionProducer:
             raise self.error
         if self._session is not session:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
+        # Before it is attached: a failed message can make room for another, which is then written.
+        self._fail_uncertain(deduplicates=answer.last_sequence_id >= 0)
         is_again, self._attached, self._was_attached = self._was_attached, True, True
         if self.missing_s is not None and self.may_create:
             self._log.warning(
@@ -225,7 +227,6 @@ class PartitionProducer:
                 self.last_sequence_id = self._highest_id = last
             adopted, self._adopted = self._adopted, []
             highest = self._rewrite(adopted, self._highest_id)
-        self._fail_uncertain(deduplicates=answer.last_sequence_id >= 0)
         self._write()
         if is_again and self._listener is not None:
             self._listener.on_connected(self.topic)
@@ -566,10 +567,12 @@ class PartitionProducer:
 
     # Flushing and closing
 
-    def flush(self) -> list[asyncio.Future[Any]]:
+    def flush(self, txn: NativeTransaction | None = None) -> list[asyncio.Future[Any]]:
         """Send the open batches now; return futures of all messages without id or error, also of
-        failed messages that are not reported yet."""
+        failed messages that are not reported yet. With `txn`, only of its frames."""
         self._packer.flush()
+        if txn is not None:
+            return self.flushes.begin([each for each in self._unconfirmed.all() if each.txn is txn])
         frames = self._unconfirmed.all()
         waiters = [waiter for _, waiter, _ in self._packer.early]
         for failing in self._failing:

@@ -17,7 +17,7 @@ from ....options import ProducerOptions
 from ....values.outgoing_message import MessageTransaction, OutgoingMessage
 from ...error_advice import ADVICE
 from .partition_producer import PartitionProducer
-from .send_results import FAILURES_PER_STEP, closed_error, deleted_error, set_failed
+from .send_results import FAILURES_PER_STEP, closed_error, deleted_error, ended_error, set_failed
 from .unconfirmed_frames import Waiter
 
 
@@ -99,7 +99,7 @@ class SendQueue:
             set_failed((waiter,), part.error)
             return True
         if message.txn is not None and not message.txn.may_send:
-            set_failed((waiter,), deleted_error(part.topic))
+            set_failed((waiter,), ended_error(message.txn))
             return True
         return self._admit(part, message, waiter)
 

@@ -7,8 +7,9 @@ import copy
 from collections.abc import Iterable
 from typing import Final
 
-from ....errors import ClosedError, NotConnected
+from ....errors import ClosedError, NotConnected, TransactionAbortedError
 from ....values.message_id import MessageId
+from ....values.outgoing_message import MessageTransaction
 from ....wire import pulsar_pb2 as pb
 from ...interface import OnPosted
 from ..transactions.native_transaction import NativeTransaction
@@ -122,3 +123,9 @@ def closed_error() -> ClosedError:
 
 def deleted_error(topic: str) -> NotConnected:
     return NotConnected(f"{topic} was deleted before it had this message of a transaction")
+
+
+def ended_error(txn: MessageTransaction) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        f"transaction {txn.id} ended before the message was sent", txn_id=txn.id
+    )

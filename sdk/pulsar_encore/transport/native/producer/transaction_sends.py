@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
-from ....errors import TransactionAbortedError
 from ....values.outgoing_message import OutgoingMessage
 from ..transactions.native_transaction import NativeTransaction
 from .partition_producer import PartitionProducer
 from .send_queue import SendQueue
-from .send_results import set_failed
+from .send_results import ended_error, set_failed
 from .unconfirmed_frames import Waiter
 
 
@@ -61,21 +60,27 @@ class TransactionSends:
     ) -> None:
         held = self._held.pop(key, [])
         if registering.cancelled():
-            self._fail(held, _ended(key[0]))
+            self._fail(held, ended_error(key[0]))
             return
         error = registering.exception()
         if error is not None:
-            self._fail(held, error if isinstance(error, Exception) else _ended(key[0]))
+            self._fail(held, error if isinstance(error, Exception) else ended_error(key[0]))
             return
         for part, message, waiter in held:
             if waiter.done():
                 continue  # the caller has given up
             if not key[0].may_send:
-                set_failed((waiter,), _ended(key[0]))
+                set_failed((waiter,), ended_error(key[0]))
             elif part.error is not None:
                 set_failed((waiter,), part.error)
             else:
-                self._queue.put(part, message, waiter)
+                self._put(part, message, waiter)
+
+    def _put(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> None:
+        try:
+            self._queue.put(part, message, waiter)
+        except Exception as error:  # the others must still be sent, and the commit waits for this
+            set_failed((waiter,), error)
 
     def discard(self, txn: NativeTransaction, error: Exception) -> None:
         for key in [key for key in self._held if key[0] is txn]:
@@ -88,9 +93,3 @@ class TransactionSends:
 
     def _fail(self, held: Iterable[_Held], error: Exception) -> None:
         set_failed((each.waiter for each in held), error)
-
-
-def _ended(txn: NativeTransaction) -> TransactionAbortedError:
-    return TransactionAbortedError(
-        f"transaction {txn.id} ended before the message was sent", txn_id=txn.id
-    )

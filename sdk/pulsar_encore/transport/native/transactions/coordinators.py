@@ -70,8 +70,8 @@ class Coordinators:
         self._number = 0  # of coordinators
         self._turns = count(lookup.pool.rng.randrange(1 << 16))
 
-    async def begin(self, timeout_ms: int) -> TxnId:
-        """Begin a transaction (NEW_TXN).
+    async def begin(self, timeout_ms: int) -> tuple[TxnId, float]:
+        """Begin a transaction (NEW_TXN). Return its id, and the loop time of the request in s.
 
         If an answer is lost, the transaction that the coordinator began stays open until its
         timeout, and a second one begins. The first call also looks up the number of coordinators,
@@ -87,16 +87,19 @@ class Coordinators:
         if not self._number:
             await self._count()
         coordinator = self._of(next(self._turns) % self._number)
-        try:
-            answer = await self._ask(
-                coordinator,
-                lambda request_id: pb.CommandNewTxn(
-                    request_id=request_id,
-                    txn_ttl_seconds=timeout_ms,  # in ms despite its name, as in Java
-                    tc_id=coordinator.number,
-                ),
-                "begin a transaction",
+        asked_s = 0.0
+
+        def command(request_id: int) -> pb.CommandNewTxn:
+            nonlocal asked_s
+            asked_s = self._pool.loop.time()  # each request begins another transaction
+            return pb.CommandNewTxn(
+                request_id=request_id,
+                txn_ttl_seconds=timeout_ms,  # in ms despite its name, as in Java
+                tc_id=coordinator.number,
             )
+
+        try:
+            answer = await self._ask(coordinator, command, "begin a transaction")
         except TransportTimeout as error:
             if isinstance(error.__cause__, TransportError) and not isinstance(
                 error.__cause__, TransportTimeout
@@ -107,7 +110,7 @@ class Coordinators:
                 f"{error}; perhaps the broker's limit of open transactions is reached "
                 "(maxActiveTransactionsPerCoordinator)"
             ) from error
-        return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
+        return TxnId(answer.txnid_most_bits, answer.txnid_least_bits), asked_s
 
     async def add_partitions(self, txn: TxnId, topics: Iterable[str]) -> None:
         """Register topics or partitions before the first message to each (ADD_PARTITION_TO_TXN).

@@ -43,7 +43,8 @@ class TransactionSender(Protocol):
     def discard(self, txn: NativeTransaction, error: Exception) -> None:
         """Fail each message of the transaction that is not on its way to the broker."""
 
-    async def flush(self) -> None: ...
+    async def flush_of(self, txn: NativeTransaction) -> None:
+        """Wait until none of its messages is on its way."""
 
 
 async def begin_transaction(
@@ -59,14 +60,13 @@ async def begin_transaction(
         is_visible: Returns whether a message of an ended transaction is visible, or None if that
             cannot be found out.
     """
-    # From before the request: the coordinator's own time begins later.
-    deadline_s = pool.loop.time() + timeout_s - min(_MARGIN_S, timeout_s / 10)
     beginning = pool.loop.create_task(coordinators.begin(round(timeout_s * 1000)))
 
     def make() -> NativeTransaction:
-        return NativeTransaction(
-            coordinators, pool, beginning.result(), deadline_s, timeout_s, is_visible
-        )
+        txn_id, asked_s = beginning.result()
+        # From before the request: the coordinator's own time begins later.
+        deadline_s = asked_s + timeout_s - min(_MARGIN_S, timeout_s / 10)
+        return NativeTransaction(coordinators, pool, txn_id, deadline_s, timeout_s, is_visible)
 
     try:
         await asyncio.shield(seen(beginning))
@@ -107,7 +107,9 @@ async def end_by_id(
         )
 
 
-def _abort_begun(beginning: asyncio.Task[TxnId], make: Callable[[], NativeTransaction]) -> None:
+def _abort_begun(
+    beginning: asyncio.Task[tuple[TxnId, float]], make: Callable[[], NativeTransaction]
+) -> None:
     if not beginning.cancelled() and beginning.exception() is None:
         make().abandon()
 
@@ -161,7 +163,13 @@ class NativeTransaction:
 
         In another cluster its id is another transaction.
         """
-        return self._may_send and self._coordinators.service is self.pool.service
+        in_time = self._loop.time() < self._deadline_s  # the timer may be late
+        return self._may_send and in_time and self._is_here
+
+    @property
+    def _is_here(self) -> bool:
+        """True if the client is connected to the cluster of the transaction."""
+        return self._coordinators.service is self.pool.service
 
     def __repr__(self) -> str:
         return f"<NativeTransaction {self._id}, {self.state.value}>"
@@ -172,11 +180,15 @@ class NativeTransaction:
         """Raise `TransactionStateError` if no more messages can be sent in it."""
         if self.state is not TxnState.OPEN:
             raise self._state_error("send in it")
-        if not self.may_send:
+        if not self._is_here:
             raise TransactionStateError(
                 f"transaction {self._id} belongs to the cluster that the client was connected to "
                 "before: begin another"
             )
+        if not self.may_send:
+            self._timer.cancel()
+            self._on_deadline()
+            raise self._state_error("send in it")
 
     def add_sender(self, sender: TransactionSender) -> None:
         """Have the commit flush `sender`, and an abort discard its waiting messages."""
@@ -294,6 +306,7 @@ class NativeTransaction:
 
     async def _commit(self) -> None:
         await self._settle()
+        self.timed_out |= self._loop.time() >= self._deadline_s
         if self._failure is not None or self.timed_out:
             self.state = TxnState.ABORTING
             try:
@@ -367,7 +380,7 @@ class NativeTransaction:
         """Wait until every message has its receipt or its error, and is not on its way."""
         if self._registering:
             await asyncio.wait(list(self._registering.values()))
-        await asyncio.gather(*(_flushed(each) for each in list(self._senders)))
+        await asyncio.gather(*(each.flush_of(self) for each in list(self._senders)))
         if self._pending:
             self._all_done = self._loop.create_future()
             await self._all_done
@@ -379,7 +392,7 @@ class NativeTransaction:
         except EncoreError as error:
             self._log.warning("cannot find out how transaction %s ended: %s", self._id, error)
             visible = None
-        if visible is None:
+        if visible is None or not self._is_here:  # another cluster has other messages
             return Decision.UNKNOWN
         return Decision.COMMITTED if visible else Decision.ABORTED
 
@@ -414,10 +427,3 @@ class NativeTransaction:
             f"transaction {self._id} is {self.state.value}{reason}, so you cannot {action}: begin "
             "another"
         )
-
-
-async def _flushed(sender: TransactionSender) -> None:
-    try:
-        await sender.flush()
-    except EncoreError:
-        pass  # messages of this transaction have told it their errors
