@@ -185,6 +185,7 @@ class Producer(Generic[T_contra]):
 
         Raises:
             ConfigurationError: if an argument is wrong. Nothing was sent.
+            NotSupportedError, TransactionStateError: as `send`. Nothing was sent.
             ClosedError: if the producer is closed.
         """
         message = self._outgoing(

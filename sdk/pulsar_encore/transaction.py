@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -80,15 +80,7 @@ class Transaction:
             TransactionStateError: if `abort` was called before, or a send failed and it was
                 committed by its id.
         """
-        self.affinity.check()
-        try:
-            await self._transport_transaction.commit()
-        except asyncio.CancelledError:
-            raise  # it goes on
-        except BaseException:
-            self._forget_if_ending()
-            raise
-        self._forget()
+        await self._end(self._transport_transaction.commit)
 
     async def abort(self) -> None:
         """Make sure that none of its messages ever becomes visible (END_TXN).
@@ -104,9 +96,12 @@ class Transaction:
             TransportError: if the coordinator did not answer. It aborts the transaction at its
                 timeout.
         """
+        await self._end(self._transport_transaction.abort)
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
         self.affinity.check()
         try:
-            await self._transport_transaction.abort()
+            await end()
         except asyncio.CancelledError:
             raise  # it goes on
         except BaseException:
@@ -159,7 +154,10 @@ class Transaction:
     ) -> None:
         if error is not None:
             await self.close()
-        elif self.state is TxnState.OPEN or self._transport_transaction.timed_out:
+        elif (
+            self.state in (TxnState.OPEN, TxnState.COMMITTING)
+            or self._transport_transaction.timed_out
+        ):
             await self.commit()
         else:
             self._forget_if_ending()  # it was ended within the block

@@ -6,14 +6,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from pulsar_encore import (
     Client,
     ClosedError,
+    CompressionType,
     ConfigurationError,
+    CryptoKeyReader,
     MessageId,
     NotSupportedError,
     TransactionAbortedError,
@@ -621,5 +632,90 @@ def test_a_block_that_fails_does_not_wait_long_for_an_absent_cluster() -> None:
                     raise KeyError
             assert asyncio.get_running_loop().time() - began <= 11
             transport.reconnect()
+
+    run(main())
+
+
+def test_a_block_waits_for_a_commit_whose_caller_gave_up() -> None:
+    async def main() -> None:
+        slow = Fault(kind="delay", command="END_TXN", delay_ms=500)
+        async with client_of(slow) as client, client.create_producer("t") as producer:
+            async with client.transaction() as txn:
+                await producer.send(b"x", txn=txn)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await txn.commit()
+            assert txn.state is TxnState.COMMITTED
+            assert await visible(client) == ["x"]
+
+    run(main())
+
+
+def test_a_commit_ends_if_the_topic_is_created_again_without_partitions() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.catalogue.create_partitioned("t", 2)
+        async with (
+            client_of(transport=transport) as client,
+            client.create_producer("t") as producer,
+        ):
+            txn = await client.transaction(timeout=600)
+            await producer.send(b"0", txn=txn)
+            transport.faults = FaultPlan([Fault(kind="drop", command="SEND_RECEIPT", times=100)])
+            producer.send_async(b"1", lambda *_: None, txn=txn)
+            await asyncio.sleep(0.1)
+            committing = asyncio.ensure_future(txn.commit())
+            await asyncio.sleep(0.1)
+            transport.disconnect()
+            transport.catalogue.delete(TOPIC)
+            transport.put("t", b"now without partitions")
+            transport.reconnect()
+            async with asyncio.timeout(25):  # before the timeout of the send
+                with pytest.raises(TransactionAbortedError):
+                    await committing
+
+    run(main())
+
+
+class Keys(CryptoKeyReader):
+    """Keys of one recipient, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__("public", "private")
+        self._private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+    def public_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+        return self._private.public_key().public_bytes(
+            Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+        )
+
+    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+        return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_compressed_and_encrypted_messages(batching: bool) -> None:
+    async def main() -> None:
+        keys = Keys()
+        async with (
+            client_of() as client,
+            client.create_producer(
+                "t",
+                compression_type=CompressionType.ZLib,
+                encryption_key="k",
+                crypto_key_reader=keys,
+                batching_enabled=batching,
+            ) as producer,
+            client.create_reader("t", MessageId.earliest, crypto_key_reader=keys) as reader,
+        ):
+            aborted, committed = await client.transaction(), await client.transaction()
+            for txn, letter in ((aborted, b"a"), (committed, b"c")):
+                await asyncio.gather(*(producer.send(letter * 5000, txn=txn) for _ in range(3)))
+            await aborted.abort()
+            assert not await reader.has_message_available()
+            await committed.commit()
+            got = [(await reader.read_next()).data() for _ in range(3)]
+            assert got == [b"c" * 5000] * 3
+            assert not await reader.has_message_available()
 
     run(main())

@@ -414,7 +414,7 @@ class NativeTransaction:
                 "give it a longer timeout"
             )
         elif self._failure is not None:
-            reason = f"a send has failed: {self._failure or type(self._failure).__name__}"
+            reason = f"a send has failed: {self._failure}"
         else:
             reason = "abort() was called before the message was sent"
         return TransactionAbortedError(
