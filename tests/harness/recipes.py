@@ -46,6 +46,8 @@ class RecipeProcess:
     ) -> None:
         program = [str(recipe_file(name))] if code is None else ["-c", code]
         paths = os.pathsep.join(map(str, (EXAMPLES.parent / "sdk", EXAMPLES.parent, EXAMPLES)))
+        # An unbuffered print writes a line and its end apart: two processes would mix their lines.
+        environment = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": ""}
         stdout: Any = subprocess.DEVNULL
         self._printed = ""
         self._log = tempfile.TemporaryFile("w+")  # a pipe that nobody reads would block it
@@ -56,7 +58,7 @@ class RecipeProcess:
                 [sys.executable, *program, *arguments],
                 stdout=stdout,
                 stderr=self._log,
-                env=os.environ | {"PYTHONPATH": paths},
+                env=os.environ | environment,
             )
 
     def end(self, timeout: float = 40) -> str:
