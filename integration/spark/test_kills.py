@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -24,8 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def start_query(folder: Path, options: dict[str, str]) -> subprocess.Popen[str]:
-    """Start the program, with its processes in a group of their own."""
+    """Start the program, with its processes in a group of their own.
+
+    If Spark was killed while it wrote the offsets of its first batch, a temporary file is left, and
+    Spark asks to delete the checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY).
+    """
     worker_environment()
+    if not (folder / "checkpoint" / "offsets" / "0").exists():
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     with (folder / "log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "integration.spark.killed_query", folder, json.dumps(options)],
