@@ -94,6 +94,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("admin/topic_stats.py", "admin/internal_stats.py"),
     ("admin/web_service.py",),
     ("admin/",),
+    ("transaction.py",),
     # The consumer, bottom-up
     (
         "consumer/topic_states.py",
@@ -119,7 +120,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("consumer/consumer.py",),
     ("consumer/consumer_factory.py", "consumer/__init__.py"),
     ("reader/read_queue.py",),
-    ("transaction.py",),
     ("producer.py", "reader/", "schema.py", "message_batch.py"),
     ("client.py",),
     # The development broker

@@ -165,8 +165,10 @@ class Transaction:
 
 def transport_transaction_of(txn: Transaction | None) -> TransportTransaction | None:
     """Return what a transport needs of the option `txn`."""
-    if txn is None:
-        return None
+    return None if txn is None else need_transport_transaction(txn)
+
+
+def need_transport_transaction(txn: Transaction) -> TransportTransaction:
     if not isinstance(txn, Transaction):
         raise ConfigurationError(
             f"txn must be a Transaction of Client.transaction, got {type(txn).__name__}"

@@ -16,6 +16,7 @@ from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import entry as module
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.message_states import (
+    ACK_PENDING,
     ACKED,
     AWAY,
     FORWARDING,
@@ -25,7 +26,7 @@ from pulsar_encore.core.message_states import (
     TRANSITIONS,
 )
 
-STATES = (AWAY, QUEUED, HELD, NACKED, ACKED, FORWARDING)
+STATES = (AWAY, QUEUED, HELD, NACKED, ACKED, FORWARDING, ACK_PENDING)
 SIZE = 3  # the message in the middle makes the step; of bulk steps all do
 
 # How each step is made, of the message at index 1.
@@ -40,6 +41,9 @@ STEPS: dict[str, Callable[[Entry], object]] = {
     "begin_forwarding": lambda entry: entry.begin_forwarding(1),
     "forward_failed": lambda entry: entry.forward_failed(1),
     "fail_in_place": lambda entry: entry.fail_in_place(1),
+    "begin_pending_ack": lambda entry: entry.begin_pending_ack(1),
+    "give_up_pending_ack": lambda entry: entry.give_up_pending_ack(0b010),
+    "hold_again": lambda entry: entry.hold_again(0b010),
     "requeue": lambda entry: entry.requeue(1),
     "ack": lambda entry: entry.ack(1),
     "ack_held": lambda entry: entry.ack_held([1]),
@@ -70,6 +74,8 @@ def entry_in(state: int) -> Entry:
             assert entry.nack(index)
         if state == FORWARDING:
             assert entry.begin_forwarding(index)
+        if state == ACK_PENDING:
+            assert entry.begin_pending_ack(index)
     entry._check()
     return entry
 
@@ -94,7 +100,8 @@ def test_a_step_changes_a_state_as_its_row_says(step: str, before: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", ["deliver", "deliver_all", "nack", "begin_forwarding", "forward_failed"]
+    "step",
+    ["deliver", "deliver_all", "nack", "begin_forwarding", "forward_failed", "begin_pending_ack"],
 )
 @pytest.mark.parametrize("before", STATES)
 def test_a_step_returns_whether_it_was_made(step: str, before: int) -> None:

@@ -20,6 +20,7 @@ from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.entry_records import EntryTable
 from pulsar_encore.core.held_back import OrderedLeases
 from pulsar_encore.core.packing import PackedBatches
+from pulsar_encore.core.pending_acks import PendingAcks
 from pulsar_encore.core.rewind_check import Rewind, _Owed
 from pulsar_encore.core.topic_state import TopicState
 
@@ -244,7 +245,7 @@ def _value(value: Any, now: int) -> Any:
                 if name not in left_out and name not in _ELSEWHERE
             ]
         )
-    if kind in (Acks, EntryTable, OrderedLeases):
+    if kind in (Acks, EntryTable, OrderedLeases, PendingAcks):
         return tuple([_value(getattr(value, name), now) for name in _names(kind)])
     raise TypeError(f"no way to freeze a {kind.__name__}")
 

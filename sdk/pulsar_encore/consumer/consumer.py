@@ -32,6 +32,7 @@ from ..letters.evidence import check_error
 from ..message import Message, batch_of, handler_context_of
 from ..options import ConsumerOptions
 from ..options.checks import integer, text, topic_name
+from ..transaction import Transaction, need_transport_transaction
 from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
@@ -62,6 +63,7 @@ from .settlement.ownership import Settleable
 from .settlement.redelivery import Redelivery
 from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
+from .settlement.transaction_acks import TransactionAcks
 from .settlement_calls import LONG, SettlementCalls
 from .statistics import Statistics
 from .topic_counts import TopicCounts, topic_counts
@@ -99,6 +101,7 @@ class ConsumerParts:
     redelivery: Redelivery
     rewinds: Rewinds
     settlement: Settlement
+    transaction_acks: TransactionAcks
     nack_handler: NackHandler
     forwarder: Forwarder | None
     letter_topics: LetterTopics | None
@@ -164,6 +167,7 @@ class Consumer(Generic[T_co]):
         self._queue = parts.queue
         self._acks = parts.acks
         self._settlement = parts.settlement
+        self._transaction_acks = parts.transaction_acks
         self._nack_handler = parts.nack_handler
         self._leases = parts.leases
         self._held = parts.held_messages
@@ -381,7 +385,9 @@ class Consumer(Generic[T_co]):
     # Settling
 
     @settles
-    def acknowledge(self, message: Settleable | Sequence[Settleable]) -> Coroutine[Any, Any, None]:
+    def acknowledge(
+        self, message: Settleable | Sequence[Settleable], *, txn: Transaction | None = None
+    ) -> Coroutine[Any, Any, None]:
         """Ack a message, or each message of a list, so that it is not redelivered.
 
         The ack takes effect when the call returns. Awaiting the result raises the errors and lets
@@ -395,7 +401,24 @@ class Consumer(Generic[T_co]):
         unconfirmed ack is sent again after a reconnect. Cancelling the await does not cancel the
         ack.
 
+        With `txn` (native transport), the message is acked if that transaction is committed. If it
+        is aborted, the message is redelivered, and the abort counts as no failed attempt here.
+        Until then the broker delivers it to nobody, and a nack or an ack timeout does not change
+        it; an ack without `txn` acks it for good. The await ends when the broker has stored the
+        acks. The messages of a list are acked together or not at all, in one command for each
+        topic. See `docs/transactions.md`.
+
+        Args:
+            message: A message that this consumer received, an id, or a list of them.
+            txn: The transaction that the ack belongs to. All messages must be held here.
+
         Raises:
+            NotSupportedError: with `txn`, on the stock transport.
+            TransactionStateError: if `txn` is not open, or belongs to another client.
+            TransactionConflict: if a message is acked in another open transaction. If the broker
+                says so, `txn` can only abort.
+            TransactionAbortedError: if `txn` was aborted before the ack was sent.
+            ConfigurationError: with `txn`, if the topic is not persistent, or with ordered leases.
             MessageNotHeldError: if the message belongs to another consumer or to a topic that this
                 consumer does not read, or is part of a batch that it does not hold. Of a list, only
                 the messages before the failing one were acked.
@@ -405,7 +428,9 @@ class Consumer(Generic[T_co]):
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
             whole = tuple(message) if isinstance(message, list) else message
-            return self._calls.call_on_loop(self.acknowledge, whole)
+            return self._calls.call_on_loop(partial(self.acknowledge, txn=txn), whole)
+        if txn is not None:
+            return self._calls.act_and_wait(self._acknowledge_in, message, txn)
         if type(message) is Message and self._status.refusal is None:
             # The fast path of nearly every call. It must match the rules of `Settlement.ack`.
             entry = message._entry
@@ -433,6 +458,12 @@ class Consumer(Generic[T_co]):
             return self._calls.ack_now(message)
         return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
 
+    def _acknowledge_in(
+        self, message: Settleable | Sequence[Settleable], txn: Transaction
+    ) -> list[asyncio.Future[None]]:
+        items = message if isinstance(message, (list, tuple)) else (message,)
+        return self._transaction_acks.ack(items, need_transport_transaction(txn))
+
     def _acknowledge_held(self, message: Message) -> bool:
         entry = message._entry
         if entry is not None and entry.live and self._status.refusal is None:
@@ -451,22 +482,39 @@ class Consumer(Generic[T_co]):
         return True
 
     @settles
-    def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
+    def acknowledge_cumulative(
+        self, message: Settleable, *, txn: Transaction | None = None
+    ) -> Coroutine[Any, Any, None]:
         """Ack a message and every message before it in its topic or partition.
 
         The ack takes effect and is confirmed as described at `acknowledge`.
 
+        Args:
+            message: A message that this consumer received, or an id.
+            txn: The transaction that the ack belongs to. While it is open, the topic can have no
+                other acks in transactions.
+
         Raises:
             ConfigurationError: on Shared and Key_Shared, where other consumers hold some of the
                 earlier messages.
+            TransactionConflict: if other messages of the topic are acked in an open transaction,
+                one by one or in another transaction.
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
-            return self._calls.call_on_loop(self.acknowledge_cumulative, message)
+            return self._calls.call_on_loop(partial(self.acknowledge_cumulative, txn=txn), message)
+        if txn is not None:
+            return self._calls.act_and_wait(self._acknowledge_cumulative_in, message, txn)
         return self._calls.act(self._acknowledge_cumulative, message)
 
     def _acknowledge_cumulative(self, message: Settleable) -> set[TopicState]:
         self._check_cumulative("acknowledge_cumulative")
         return {self._settlement.ack_cumulative(message)}
+
+    def _acknowledge_cumulative_in(
+        self, message: Settleable, txn: Transaction
+    ) -> list[asyncio.Future[None]]:
+        self._check_cumulative("acknowledge_cumulative")
+        return self._transaction_acks.ack_cumulative(message, need_transport_transaction(txn))
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:
@@ -1194,6 +1242,7 @@ class Consumer(Generic[T_co]):
         )
 
     def _end_acks(self, why: ClosedError) -> None:
+        self._transaction_acks.close()
         if self._parts.state_writer is not None:
             self._parts.state_writer.end_acks()
         self._acks.close(why)

@@ -49,6 +49,7 @@ from .settlement.ownership import Ownership
 from .settlement.redelivery import Redelivery
 from .settlement.rewinds import Rewinds
 from .settlement.settlement import Settlement
+from .settlement.transaction_acks import TransactionAcks
 from .topic_states import TopicStates
 from .unacked_window_monitor import UnackedWindowMonitor
 
@@ -213,6 +214,15 @@ def assemble(
     )
     ownership = Ownership(topic_states, transport_consumer)
     settlement = Settlement(ownership, transport_consumer, acks, redelivery)
+    transaction_acks = TransactionAcks(
+        ownership,
+        transport_consumer,
+        acks,
+        rewinds,
+        settlement,
+        logger_of,
+        ordered_leases=options.ordered_leases,
+    )
     verdicts = _verdicts(options, rng)
     forwarder = arrivals = last = None
     if topics is not None:
@@ -306,6 +316,7 @@ def assemble(
         redelivery=redelivery,
         rewinds=rewinds,
         settlement=settlement,
+        transaction_acks=transaction_acks,
         nack_handler=nack_handler,
         forwarder=forwarder,
         letter_topics=topics,

@@ -103,6 +103,17 @@ class SettlementCalls:
                 return AwaitingReceipt(unconfirmed)
         return self._end_turn()
 
+    def act_and_wait(self, step: Callable[..., Sequence[asyncio.Future[None]]], *args: Any) -> Call:
+        """Run a step now and return an awaitable for the futures that it returns, or its error."""
+        try:
+            self._status.check()
+            futures = step(*args)
+        except EncoreError as error:
+            if in_callback():
+                raise
+            return Failing(error, self._loop)
+        return AwaitingReceipt(futures) if futures else self._end_turn()
+
     def _end_turn(self) -> Call:
         fair_yield = self._fair_yield
         over = fair_yield.clock() >= fair_yield.ends

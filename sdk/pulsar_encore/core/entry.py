@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
 from .message_key import set_bits
-from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED, TRANSITIONS
+from .message_states import (
+    ACK_PENDING,
+    ACKED,
+    AWAY,
+    FORWARDING,
+    HELD,
+    NACKED,
+    QUEUED,
+    TRANSITIONS,
+)
 from .packed_entries import Packed
 
 EntryKey = tuple[int, int]
@@ -34,7 +43,7 @@ class Entry:
     Attributes:
         batched: True if the messages have a batch index, also in a batch of one.
         unacked: Number of messages that are not ACKED.
-        active: Number of messages that are QUEUED, HELD, NACKED or FORWARDING.
+        active: Number of messages that are neither AWAY nor ACKED.
         redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
             consumers requested. See `Attempts`.
         failed: For a batch: attempts that failed here, by index, if not 0.
@@ -201,6 +210,33 @@ class Entry:
         self.unacked = self.active = 0
         return settled
 
+    # Acks in transactions
+
+    def begin_pending_ack(self, index: int) -> bool:
+        if not self.live or self.state[index] not in TRANSITIONS["begin_pending_ack"]:
+            return False
+        self.state[index] = ACK_PENDING
+        return True
+
+    def pending(self, mask: int) -> list[int]:
+        """Return the indexes of a mask whose ack is pending: a plain ack wins, a seek ends all."""
+        if not self.live:
+            return []
+        return [index for index in set_bits(mask) if self.state[index] == ACK_PENDING]
+
+    def give_up_pending_ack(self, mask: int) -> list[int]:
+        """Give the messages of an aborted transaction back; return their indexes."""
+        given_up = self.pending(mask)
+        self._end_deliveries(given_up)
+        self.active -= len(given_up)
+        return given_up
+
+    def hold_again(self, mask: int) -> None:
+        for index in self.pending(mask):
+            self.state[index] = HELD
+
+    # Again at the application
+
     def requeue(self, index: int) -> bool:
         if not self.live or self.state[index] not in TRANSITIONS["requeue"]:
             return False
@@ -237,7 +273,7 @@ class Entry:
         released = [index for index, state in enumerate(self.state) if state in (HELD, NACKED)]
         self._end_deliveries(released)
         self.state = self.state.replace(_QUEUED, _AWAY)
-        self.active = self.state.count(FORWARDING)
+        self.active = self.kept
         return released
 
     def drop_queued(self) -> int:
@@ -290,10 +326,15 @@ class Entry:
 
     # Queries
 
+    @property
+    def kept(self) -> int:
+        """Messages that a release of everything leaves here: FORWARDING or ACK_PENDING."""
+        return self.state.count(FORWARDING) + self.state.count(ACK_PENDING)
+
     def lowest_unacked(self) -> int:
-        """Return the first index that is neither ACKED nor FORWARDING, or the size."""
+        """Return the first index that a rewind has to bring again, or the size."""
         for index, state in enumerate(self.state):
-            if state not in (ACKED, FORWARDING):
+            if state not in (ACKED, FORWARDING, ACK_PENDING):
                 return index
         return self.size
 
@@ -318,7 +359,7 @@ class Entry:
         return (*self.key, index if self.size > 1 else -1)
 
     def _check(self) -> None:
-        active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, FORWARDING))
+        active = self.size - self.state.count(AWAY) - self.state.count(ACKED)
         assert self.active == active, self.key
         assert self.unacked == self.size - self.state.count(ACKED), self.key
 
@@ -351,7 +392,7 @@ def release_singles(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKe
         if entry.size == 1:
             state = entry.state
             what = state[0]
-            if what == FORWARDING:
+            if what >= FORWARDING:  # or ACK_PENDING
                 continue
             if what == QUEUED:
                 queued.append(entry.key)

@@ -15,7 +15,9 @@ QUEUED: Final = 1  # here, not yet delivered to the application
 HELD: Final = 2  # delivered to the application, not settled
 NACKED: Final = 3  # waiting here for its due time
 ACKED: Final = 4
+# A release of everything leaves these two states as they are.
 FORWARDING: Final = 5  # being forwarded to a letter topic; acked once the letter is stored
+ACK_PENDING: Final = 6  # acked in a transaction that has not ended
 
 TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     # It was delivered. A NACKED message is queued only if its redelivery was requested.
@@ -35,21 +37,47 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "begin_forwarding": {QUEUED: FORWARDING, HELD: FORWARDING},
     "forward_failed": {FORWARDING: HELD},
     # By message or by id, in any state.
-    "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, FORWARDING: ACKED},
+    "ack": {
+        AWAY: ACKED,
+        QUEUED: ACKED,
+        HELD: ACKED,
+        NACKED: ACKED,
+        FORWARDING: ACKED,
+        ACK_PENDING: ACKED,
+    },
     # Several at once, on the fast path.
     "ack_held": {HELD: ACKED},
-    "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, FORWARDING: ACKED},
+    "ack_all": {
+        AWAY: ACKED,
+        QUEUED: ACKED,
+        HELD: ACKED,
+        NACKED: ACKED,
+        FORWARDING: ACKED,
+        ACK_PENDING: ACKED,
+    },
+    # In a transaction: by message, by id, or cumulatively.
+    "begin_pending_ack": {
+        QUEUED: ACK_PENDING,
+        HELD: ACK_PENDING,
+        NACKED: ACK_PENDING,
+        FORWARDING: ACK_PENDING,
+    },
+    # The transaction was aborted. On Exclusive and Failover the message counts as held until the
+    # rewind that follows in the same step.
+    "give_up_pending_ack": {ACK_PENDING: AWAY},
+    "hold_again": {ACK_PENDING: HELD},
     # Ordered leases: it failed and is delivered again before the next of its key.
     "requeue": {HELD: QUEUED},
     # Its attempt failed, and the application keeps it for the next one.
     "fail_in_place": {HELD: HELD},
     # It is due, or its ack timeout has passed.
     "release": {HELD: AWAY, NACKED: AWAY},
-    # Everything is requested again. A FORWARDING message stays, or it would be forwarded twice.
+    # Everything is requested again. A FORWARDING message stays, or it would be forwarded twice. An
+    # ACK_PENDING one is not redelivered before its transaction ends.
     "release_all": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY},
     # Its connection was lost: the broker sends it again.
     "drop_queued": {QUEUED: AWAY},
     # A record is used again, to ack a part of a batch that is not here.
-    "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, FORWARDING: AWAY},
+    "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, FORWARDING: AWAY, ACK_PENDING: AWAY},
 }
 """The next state, by step and state."""

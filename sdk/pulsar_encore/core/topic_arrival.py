@@ -1,10 +1,10 @@
 """Arrival: the choice of the messages of a delivery that the application sees.
 
-If a redelivered entry contains a message that is QUEUED, HELD, NACKED or FORWARDING, that message
-is not queued again. There is one exception: a NACKED message whose redelivery was requested.
-Siblings in a batch therefore do not disturb each other, and a reconnect repeats no message that the
-application still holds. If a message is ACKED and its entry is not, the message is not queued, and
-its ack is sent again.
+If a redelivered entry contains a message that is QUEUED, HELD, NACKED, FORWARDING or ACK_PENDING,
+that message is not queued again. There is one exception: a NACKED message whose redelivery was
+requested. Siblings in a batch therefore do not disturb each other, and a reconnect repeats no
+message that the application still holds. If a message is ACKED and its entry is not, the message is
+not queued, and its ack is sent again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .durable import Recall
 from .entry import Entry, EntryKey
 from .fingerprint import NO_FINGERPRINT, Identified
 from .message_key import MessageKey
-from .message_states import ACKED, AWAY, NACKED
+from .message_states import ACK_PENDING, ACKED, AWAY, NACKED
 from .topic_tracking import TopicTracking
 
 _LAST: Final = (1 << 63) - 1
@@ -284,6 +284,8 @@ class TopicArrival(TopicTracking):
                     wanted.append(position)
             elif before == ACKED:
                 self.acks.add_part(entry)  # the broker forgot the ack
+            elif before == ACK_PENDING:
+                self.pending_acks.note_copy(entry, index)
         return wanted
 
     def _accept_copy(self, entry: Entry, index: int, now_ms: int) -> bool:

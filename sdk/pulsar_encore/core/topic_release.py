@@ -14,7 +14,7 @@ from .acks import Unsent
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey
 from .message_key import DueBatch
-from .message_states import AWAY, FORWARDING, QUEUED
+from .message_states import ACK_PENDING, AWAY, FORWARDING, QUEUED
 from .rewind_check import Rewind
 from .topic_arrival import TopicArrival
 
@@ -118,7 +118,7 @@ class TopicRelease(TopicArrival):
     # Everything
 
     def release_all(self) -> None:
-        """Give back every message that is not being forwarded.
+        """Give back every message that is neither being forwarded nor acked in a transaction.
 
         If there are many, `complete_releases` has to be called until it returns False.
         """
@@ -131,11 +131,12 @@ class TopicRelease(TopicArrival):
         )
         self.ordered.clear()
         in_order = table.rising
-        self._forwarded = self._forwarded and table.count(FORWARDING) > 0
+        if self._keeps_some:
+            self._keeps_some = table.count(FORWARDING) + table.count(ACK_PENDING) > 0
         later = table.is_release_long(before) and not (remembered or self.in_order)
         singles: list[EntryKey] = []
         others: Iterable[Entry] = table.entries.values()
-        if later and table.many and not self._forwarded:
+        if later and table.many and not self._keeps_some:
             singles, others = list(table.entries), ()
         elif not (later or remembered or self.in_order):
             singles, queued = table.release_singles()
@@ -147,8 +148,8 @@ class TopicRelease(TopicArrival):
         self.window.all_requested = shared
         if later:
             kept = []
-            if self._forwarded:
-                kept = [each for each in table.entries.values() if FORWARDING in each.state]
+            if self._keeps_some:
+                kept = [each for each in table.entries.values() if each.kept]
             table.release_later(kept)
         ended: list[Entry] = []
         for entry in list(table.entries.values()):
@@ -206,9 +207,9 @@ class TopicRelease(TopicArrival):
         before = len(keys)
         parts: list[tuple[EntryKey, int]] = []
         for entry in others:
-            if entry.active == entry.size and not self._forwarded:
+            if entry.active == entry.size and not self._keeps_some:
                 keys.append(entry.key)
-            elif entry.active > entry.state.count(FORWARDING):
+            elif entry.active > entry.kept:
                 parts.append((entry.key, entry.lowest_unacked()))
         rewind.begin(parts, keys, in_order=in_order and before in (0, len(keys)))
 
@@ -277,6 +278,7 @@ class TopicRelease(TopicArrival):
         self.acks.clear()
         self.window.clear()
         self.attempts.clear()
+        self.pending_acks.clear()
         self._observer.cleared()
         if self.rewind is not None:
             self.rewind.forget()

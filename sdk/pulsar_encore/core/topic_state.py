@@ -1,8 +1,8 @@
 """The owner of each message of one topic, from arrival to the ack.
 
-Arrival and redelivery are inherited from files of their own (`topic_arrival`, `topic_release`).
-This file settles messages. Every public method is one synchronous step, and the caller does the
-I/O. Two rules hold in all of them:
+Arrival, redelivery and transactions are inherited from files of their own (`topic_arrival`,
+`topic_release`, `topic_transactions`). This file settles messages. Every public method is one
+synchronous step, and the caller does the I/O. Two rules hold in all of them:
 
 - Each delivery to the application has a number, and only the current one can nack. Counts cannot
   tell deliveries apart: a message may go to another consumer and come back while it is held here.
@@ -16,16 +16,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..letters.evidence import Evidence
-from .duplicate_window import Cause
 from .entry import Entry, EntryKey, ack_singles
 from .message_key import MessageKey, set_bits
-from .message_states import ACKED, AWAY, FORWARDING, HELD, NACKED, QUEUED
-from .topic_release import TopicRelease
+from .message_states import ACK_PENDING, ACKED, FORWARDING, HELD, NACKED, QUEUED
+from .topic_transactions import TopicTransactions
 
 _LAST: Final = (1 << 63) - 1
 
 
-class TopicState(TopicRelease):
+class TopicState(TopicTransactions):
     # Acks
 
     def ack(self, entry: Entry, index: int) -> int:
@@ -106,23 +105,6 @@ class TopicState(TopicRelease):
         if settled == len(others):
             return self.ack(entry, last)
         return sum(self.ack(entry, index) for index in indexes)
-
-    def _forget(self, entry: Entry, index: int, before: int) -> None:
-        """Drop whatever waits for an acked message, whose state was `before`."""
-        due_key = entry.due_key(index)
-        if before == NACKED:
-            self.nacks.discard(due_key)
-        elif len(self.timeouts):
-            self.timeouts.discard(due_key)
-        self.ordered.drop(due_key)
-        self.attempts.forget(due_key)
-        if before == AWAY:
-            entry.causes |= Cause.REDELIVERY  # acked by id or by an old delivery
-            self._count_acked_away(1)
-        elif before == FORWARDING:
-            self._entered -= 1
-        else:
-            self.acked += 1
 
     def ack_entry(self, key: EntryKey) -> int:
         """Ack a whole entry, seen here or not; return how many messages this settles here."""
@@ -260,7 +242,7 @@ class TopicState(TopicRelease):
     def begin_forwarding(self, entry: Entry, index: int) -> bool:
         if not entry.begin_forwarding(index):
             return False
-        self._forwarded = True
+        self._keeps_some = True
         self.end_timeout(entry, index)
         if self.special:
             self._observer.ends_waiting((entry.due_key(index),))
@@ -355,7 +337,11 @@ class TopicState(TopicRelease):
     def is_held(self, key: MessageKey) -> bool:
         entry = self.table.entries.get(key[:2])
         at = max(key[2], 0)
-        return entry is not None and at < entry.size and entry.state[at] in (HELD, FORWARDING)
+        return (
+            entry is not None
+            and at < entry.size
+            and entry.state[at] in (HELD, FORWARDING, ACK_PENDING)
+        )
 
     def held_attempts(self, key: EntryKey) -> dict[int, int]:
         entry = self.table.entries.get(key)

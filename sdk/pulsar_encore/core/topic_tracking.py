@@ -8,13 +8,14 @@ from typing import Any
 from .acks import Acks
 from .attempts import Attempts
 from .due_index import DueIndex
-from .duplicate_window import DuplicateWindow
+from .duplicate_window import Cause, DuplicateWindow
 from .durable import Durable
 from .durable_observer import DurableObserver, Observer
 from .entry import Entry, EntryKey
 from .entry_records import EntryTable
 from .held_back import OrderedLeases
-from .message_states import NACKED
+from .message_states import AWAY, FORWARDING, NACKED
+from .pending_acks import PendingAcks
 from .rewind_check import Rewind
 
 
@@ -77,13 +78,14 @@ class TopicTracking:
         # ack. So the ack of a message changes one number, and not two.
         self._entered = 0
         self.redelivered: int = 0
-        self._forwarded = False  # a message was forwarded once: some may be FORWARDING
+        self._keeps_some = False  # some messages may be FORWARDING or ACK_PENDING
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
             self.rewind = Rewind(contiguous=contiguous)
         self.attempts: Attempts = Attempts(remembers=remembers, counts_redeliveries=shared)
         self.window: DuplicateWindow = DuplicateWindow()
         self.acks: Acks = Acks(self.window)
+        self.pending_acks: PendingAcks = PendingAcks()
         self.table: EntryTable = EntryTable(self, self.attempts, dispose)
         self.ordered: OrderedLeases = OrderedLeases()
         self.durable: Durable | None = None if self.volatile else durable
@@ -94,7 +96,10 @@ class TopicTracking:
 
     @property
     def unacked(self) -> int:
-        """Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or FORWARDING."""
+        """Messages that are QUEUED, HELD, NACKED, FORWARDING or ACK_PENDING.
+
+        All but the last fill the broker's unacked window.
+        """
         return self._entered - self.acked
 
     def _count_acked_away(self, messages: int) -> None:
@@ -122,7 +127,24 @@ class TopicTracking:
         if not (self.volatile or remembered):
             self.special = False
 
-    # The end of a record
+    # The end of a message or record
+
+    def _forget(self, entry: Entry, index: int, before: int) -> None:
+        """Drop whatever waits for an acked message, whose state was `before`."""
+        due_key = entry.due_key(index)
+        if before == NACKED:
+            self.nacks.discard(due_key)
+        elif len(self.timeouts):
+            self.timeouts.discard(due_key)
+        self.ordered.drop(due_key)
+        self.attempts.forget(due_key)
+        if before == AWAY:
+            entry.causes |= Cause.REDELIVERY  # acked by id or by an old delivery
+            self._count_acked_away(1)
+        elif before == FORWARDING:
+            self._entered -= 1
+        else:
+            self.acked += 1
 
     def _pack(self, entry: Entry) -> None:
         if self.shared:

@@ -354,6 +354,24 @@ class TransportConsumer(Protocol):
             TransportError: if it is not connected. Nothing was sent.
         """
 
+    def ack_in_transaction(self, plan: AckPlan, txn: TransportTransaction) -> asyncio.Future[None]:
+        """Send acks that count when the transaction is committed (PIP-31).
+
+        They leave once the subscription is registered in the transaction, which waits for them
+        before its end. Acks of one turn of the event loop can share a command.
+
+        Args:
+            plan: The mask of a part of a batch has all indexes that are not acked now.
+
+        Returns:
+            Done when the broker has stored the acks. It fails with `TransactionConflict` or another
+            error of the broker, and then the transaction can only abort.
+
+        Raises:
+            NotSupportedError: if the transport has no transactions.
+            TransactionStateError: if the transaction is not open, or belongs to another client.
+        """
+
     def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         """Request entries again, as (ledger, entry ids) groups. Shared and Key_Shared only.
 
@@ -455,7 +473,20 @@ class TransportTransaction(Protocol):
     def timed_out(self) -> bool: ...
     @property
     def may_send(self) -> bool:
-        """False as soon as no message of it may leave any more."""
+        """False as soon as no message or ack of it may leave any more."""
+
+    def check_open(self, action: str) -> None:
+        """Raise `TransactionStateError` if no more messages can be sent or acked in it.
+
+        Args:
+            action: What the caller wants to do, such as "send in it".
+        """
+
+    def when_ended(self, callback: Callable[[bool], None]) -> None:
+        """Call back once after the end, with True if it was committed.
+
+        If the outcome is unknown, this happens when it has timed out at the latest.
+        """
 
     async def commit(self) -> None: ...
     async def abort(self) -> None: ...

@@ -23,6 +23,7 @@ from .interface import (
     SkippedEntry,
     TopicEnds,
     TransportConsumer,
+    TransportTransaction,
 )
 
 _MAX_LEDGERS: Final = 10_000  # 50,000 entries each; the least recently used is forgotten first
@@ -195,6 +196,10 @@ class MergedConsumer:
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
         part, number = self._part(plan.topic_number)
         return part.ack(replace(plan, topic_number=number))
+
+    def ack_in_transaction(self, plan: AckPlan, txn: TransportTransaction) -> asyncio.Future[None]:
+        part, number = self._part(plan.topic_number)
+        return part.ack_in_transaction(replace(plan, topic_number=number), txn)
 
     def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         part, number = self._part(topic_number)

@@ -149,13 +149,14 @@ class Settlement:
             raise MessageNotHeldError(
                 f"batch index {index} needs the batch's size: use an id from a received message"
             )
-        return self._ack_up_to(state, key, index, size)
+        return self.ack_up_to(state, key, index, size)
 
     def _ack_cumulative_held(self, held: Held) -> TopicState:
         entry = held.entry
-        return self._ack_up_to(entry.topic_state, entry.key, held.batch_index, entry.size)
+        return self.ack_up_to(entry.topic_state, entry.key, held.batch_index, entry.size)
 
-    def _ack_up_to(self, state: TopicState, key: EntryKey, index: int, size: int) -> TopicState:
+    def ack_up_to(self, state: TopicState, key: EntryKey, index: int, size: int) -> TopicState:
+        """Ack everything up to a position; an index of -1 stands for the entry."""
         settled = state.ack_cumulative(key, index, size)
         if len(state.acks):  # also if none of the messages are held
             self._acks.added(state, max(settled, 1))

@@ -23,11 +23,19 @@ from ...eventloop.alarm import wall_now_ms
 from ...eventloop.mailbox import Mailbox
 from ...options import ConsumerType, Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Capabilities, Delivery, DeliveryListener, TopicEnds
+from ..interface import (
+    AckPlan,
+    Capabilities,
+    Delivery,
+    DeliveryListener,
+    TopicEnds,
+    TransportTransaction,
+)
 from .cpp_ids import from_native, to_native
 from .deliveries import Grouper, partition_name
 from .originals import CppOriginal, CppOriginals
 from .pump import Pump
+from .result_errors import NO_TRANSACTIONS
 from .seek import seek
 from .stock_messages import wrap_messages
 from .stock_subscription import StockSubscription
@@ -232,6 +240,9 @@ class StockConsumer(StockSubscription):
             self._originals.pop(plan.topic_number, (ledger, entry))
         for ledger, entry, _, remaining in plan.partial:
             self._ack_part(plan.topic_number, (ledger, entry), remaining)
+
+    def ack_in_transaction(self, plan: AckPlan, txn: TransportTransaction) -> asyncio.Future[None]:
+        raise NotSupportedError(NO_TRANSACTIONS)
 
     def _ack_part(self, topic_number: int, key: tuple[int, int], remaining: int) -> None:
         # An entry without ids was requested again: its messages are acked after redelivery.

@@ -22,7 +22,7 @@ import _pulsar
 from ...errors import ClosedError, NotSupportedError, TransportError
 from ...options import Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Delivery, DeliveryListener
+from ..interface import AckPlan, Delivery, DeliveryListener, TransportTransaction
 from .cpp_calls import close_quietly
 from .cpp_ids import to_native
 from .deliveries import Grouper
@@ -265,6 +265,9 @@ class StockReader(StockSubscription):
         return False
 
     def ack(self, plan: AckPlan) -> None:
+        _reject_ack()
+
+    def ack_in_transaction(self, plan: AckPlan, txn: TransportTransaction) -> asyncio.Future[None]:
         _reject_ack()
 
     def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:

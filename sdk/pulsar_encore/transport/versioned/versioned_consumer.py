@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol
 
 from ...options import Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Capabilities, DeliveryListener, TopicEnds, TransportConsumer
+from ..interface import (
+    AckPlan,
+    Capabilities,
+    DeliveryListener,
+    TopicEnds,
+    TransportConsumer,
+    TransportTransaction,
+)
 from .schema_gate import SchemaGate
 from .versioned_messages import SchemaVersions
 
@@ -74,6 +82,9 @@ class VersionedConsumer:
 
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
         return self._consumer.ack(plan)
+
+    def ack_in_transaction(self, plan: AckPlan, txn: TransportTransaction) -> asyncio.Future[None]:
+        return self._consumer.ack_in_transaction(plan, txn)
 
     def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         self._consumer.redeliver(topic_number, groups)

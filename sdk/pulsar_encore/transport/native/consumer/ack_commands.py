@@ -20,11 +20,14 @@ _REDELIVER: Final = (b"\x08\x14\xa2\x01", 0x12)
 _CONSUMER: Final = b"\x08"
 _INDIVIDUAL: Final = b"\x10\x00"
 _CUMULATIVE: Final = b"\x10\x01"
+_ACK_LEAST: Final = b"\x30"  # of the id of a transaction
+_ACK_MOST: Final = b"\x38"
 _ACK_REQUEST: Final = b"\x40"
 _EPOCH: Final = b"\x18"
 _LEDGER: Final = b"\x08"
 _ENTRY: Final = b"\x10"
 _ACK_SET: Final = b"\x28"
+_BATCH_SIZE: Final = b"\x30"
 _ONE: Final = 0x80  # smaller numbers are varints of one byte
 _TWO: Final = 0x4000  # smaller numbers are varints of at most two bytes
 _THREE: Final = 0x20_0000
@@ -36,17 +39,20 @@ def individual_acks(
     entries: Sequence[tuple[int, int]],
     partial: Sequence[tuple[int, int, int, int]] = (),
     request_id: int | None = None,
+    txn: tuple[int, int] | None = None,
 ) -> bytes:
     """Encode an ACK of whole entries and of parts of batches.
 
     Args:
-        partial: (ledger, entry, batch size, mask of the unacked indexes) of each batch.
+        partial: (ledger, entry, batch size, mask of the unacked indexes) of each batch. In a
+            transaction, the mask has all indexes that this command does not ack.
         request_id: Makes the broker answer.
+        txn: Most and least significant bits of the id of a transaction.
     """
     parts = _ids(_ACK[1], entries)
     for ledger, entry, size, mask in partial:
-        parts.append(_with_ack_set(ledger, entry, size, mask))
-    return _frame(_ACK[0], consumer_id, _INDIVIDUAL, parts, _request(request_id))
+        parts.append(_with_ack_set(ledger, entry, size, mask, with_size=txn is not None))
+    return _frame(_ACK[0], consumer_id, _INDIVIDUAL, parts, _after_ids(request_id, txn))
 
 
 def cumulative_ack(
@@ -58,7 +64,28 @@ def cumulative_ack(
         entry: The last acked entry; -1 is before the first one of its ledger.
     """
     parts = _ids(_ACK[1], [(ledger, entry)])
-    return _frame(_ACK[0], consumer_id, _CUMULATIVE, parts, _request(request_id))
+    return _frame(_ACK[0], consumer_id, _CUMULATIVE, parts, _after_ids(request_id, None))
+
+
+def cumulative_ack_in_transaction(
+    consumer_id: int,
+    position: tuple[int, int, int, int],
+    request_id: int,
+    txn: tuple[int, int],
+) -> bytes:
+    """Encode a cumulative ACK that is part of a transaction.
+
+    Args:
+        position: (ledger, entry, batch size, mask of the unacked indexes). A mask of -1 covers the
+            entry.
+        txn: Most and least significant bits of the id of the transaction.
+    """
+    ledger, entry, size, mask = position
+    if mask == -1:
+        parts = _ids(_ACK[1], [(ledger, entry)])
+    else:
+        parts = [_with_ack_set(ledger, entry, size, mask, with_size=True)]
+    return _frame(_ACK[0], consumer_id, _CUMULATIVE, parts, _after_ids(request_id, txn))
 
 
 def redeliver(
@@ -69,8 +96,13 @@ def redeliver(
     return _frame(_REDELIVER[0], consumer_id, b"", _ids(_REDELIVER[1], entries), after)
 
 
-def _request(request_id: int | None) -> bytes:
-    return b"" if request_id is None else _ACK_REQUEST + varint(request_id)
+def _after_ids(request_id: int | None, txn: tuple[int, int] | None) -> bytes:
+    """Encode the fields of an ACK that follow its ids."""
+    parts = b""
+    if txn is not None:  # both halves, also if one is 0: otherwise the ack is a plain one
+        most, least = txn
+        parts = _ACK_LEAST + varint(least) + _ACK_MOST + varint(most)
+    return parts if request_id is None else parts + _ACK_REQUEST + varint(request_id)
 
 
 def _frame(head: bytes, consumer_id: int, kind: bytes, ids: list[bytes], after: bytes) -> bytes:
@@ -105,9 +137,13 @@ def _ids(tag: int, entries: Iterable[tuple[int, int]]) -> list[bytes]:
     return parts
 
 
-def _with_ack_set(ledger: int, entry: int, size: int, mask: int) -> bytes:
+def _with_ack_set(
+    ledger: int, entry: int, size: int, mask: int, *, with_size: bool = False
+) -> bytes:
     inside = [_LEDGER, varint(ledger), _ENTRY, varint(entry)]
     for word in ack_set_words.to_words(mask, size):
         inside += (_ACK_SET, varint(word))
+    if with_size:  # a broker checks acks in transactions against it
+        inside += (_BATCH_SIZE, varint(size))
     body = b"".join(inside)
     return bytes((_ACK[1],)) + varint(len(body)) + body

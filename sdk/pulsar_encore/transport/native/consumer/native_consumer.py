@@ -22,6 +22,7 @@ from ...interface import (
     RetryNotice,
     ShutDownError,
     TopicEnds,
+    TransportTransaction,
 )
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
@@ -287,6 +288,9 @@ class NativeConsumer:
     def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
         answers = self.topic_consumers[plan.topic_number].ack(plan)
         return answers[0] if len(answers) == 1 else asyncio.gather(*answers)
+
+    def ack_in_transaction(self, plan: AckPlan, txn: TransportTransaction) -> asyncio.Future[None]:
+        return self.topic_consumers[plan.topic_number].transaction_acks.ack(plan, txn)
 
     def redeliver(self, topic_number: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         if not self._subscription.shared:

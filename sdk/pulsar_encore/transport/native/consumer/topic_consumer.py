@@ -43,6 +43,7 @@ from .skipped_entries import SkippedEntries
 from .subscribe_commands import SubscribeCommands
 from .subscriber import Subscriber
 from .topic_events import TopicEvents
+from .transaction_acks import TransactionAcks
 
 LOG_NAME: Final = "pulsar_encore.consumer"
 
@@ -135,6 +136,9 @@ class TopicConsumer:
             log,
         )
         self._acks = AckWriter(self._broker, self._chunked, durable=durable)
+        self.transaction_acks: TransactionAcks = TransactionAcks(
+            self._broker, self._chunked, subscribe_commands.name, lookup.pool
+        )
         self._incoming = IncomingEntries(
             number,
             self._broker,
@@ -349,6 +353,7 @@ class TopicConsumer:
 
     async def close(self) -> None:
         """Close the consumer at the broker. Errors of the broker are ignored. Idempotent."""
+        await self.transaction_acks.close(self._broker.timeout_s)
         self._broker.end()
         await self.attachment.stop()
         self._rewind.cancel()
@@ -372,6 +377,7 @@ class TopicConsumer:
         """Leave at once, without a command."""
         end_all(
             self._broker.loop,
+            self.transaction_acks.abandon,
             self._broker.end,
             self.attachment.abandon,
             self._rewind.cancel,

@@ -15,7 +15,6 @@ from ....errors import (
     ConfigurationError,
     EncoreError,
     NotConnected,
-    TransactionStateError,
 )
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
@@ -31,7 +30,7 @@ from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
 from ..lookup.topic_shape import TopicShape
-from ..transactions.native_transaction import NativeTransaction
+from ..transactions.native_transaction import NativeTransaction, own_transaction
 from .frame_rewrite import key_of
 from .message_router import MessageRouter
 from .partition_producer import PartitionProducer
@@ -371,12 +370,7 @@ class NativeProducer:
 
     def _checked_transaction(self, message: OutgoingMessage) -> NativeTransaction:
         """Return the transaction of a message, which can be sent in it."""
-        txn = message.txn
-        if not isinstance(txn, NativeTransaction) or txn.pool is not self._lookup.pool:
-            raise TransactionStateError(
-                "the transaction belongs to another client or event loop than the producer: begin "
-                "it with the producer's client, on its event loop"
-            )
+        txn = own_transaction(message.txn, self._lookup.pool, "producer")
         if not self.topic.startswith("persistent://"):
             raise ConfigurationError(
                 f"{self.topic} is not persistent, so its messages cannot be in a transaction: "

@@ -1,16 +1,17 @@
-"""One transaction of the native transport: its sends, its deadline, and its end.
+"""One transaction of the native transport: its sends and acks, its deadline, and its end.
 
-Brokers check neither at SEND nor at the end whether a message still belongs to an open transaction.
-So a topic is registered before the first message, nothing leaves after the local deadline, and an
-end is requested when every message has its receipt or its error
-(`docs/notes/wire-protocol.md#transactions`).
+Brokers check neither at SEND and ACK nor at the end whether a message still belongs to an open
+transaction. So a topic is registered before the first message, and a subscription before the first
+ack. Nothing leaves after the local deadline, and an end is requested when every send and ack has
+its answer or its error (`docs/notes/wire-protocol.md#transactions`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 from ....errors import (
     EncoreError,
@@ -36,15 +37,32 @@ LOG_NAME: Final = "pulsar_encore.transaction"
 # The local deadline is so much before the coordinator's, but at most a tenth of the timeout.
 _MARGIN_S: Final = 1.0
 
+_Place: TypeAlias = str | tuple[str, str]
+"""A topic that gets messages, or a topic and a subscription whose messages are acked."""
+
 
 class TransactionSender(Protocol):
-    """A producer that sends messages of a transaction."""
+    """A producer that sends messages of a transaction, or a consumer that sends its acks."""
 
     def discard(self, txn: NativeTransaction, error: Exception) -> None:
-        """Fail each message of the transaction that is not on its way to the broker."""
+        """Fail each message or ack of the transaction that is not on its way to the broker."""
 
     async def flush_of(self, txn: NativeTransaction) -> None:
-        """Wait until none of its messages is on its way."""
+        """Wait until none of its messages or acks is on its way."""
+
+
+def own_transaction(txn: object, pool: ConnectionPool, what: str) -> NativeTransaction:
+    """Return a transaction of this client and event loop.
+
+    Args:
+        what: Who wants to use it, such as "producer".
+    """
+    if not isinstance(txn, NativeTransaction) or txn.pool is not pool:
+        raise TransactionStateError(
+            f"the transaction belongs to another client or event loop than the {what}: begin it "
+            f"with the {what}'s client, on its event loop"
+        )
+    return txn
 
 
 async def begin_transaction(
@@ -120,6 +138,7 @@ class NativeTransaction:
     Attributes:
         pool: Of the client and the event loop that it belongs to.
         timed_out: It is aborted because its time was over.
+        deadline_s: Loop time from which on nothing of it may leave.
     """
 
     def __init__(
@@ -140,14 +159,16 @@ class NativeTransaction:
         self._is_visible = is_visible
         self._loop = pool.loop
         self._log = pool.settings.logger_of(LOG_NAME)
-        self._deadline_s = deadline_s
+        self.deadline_s: float = deadline_s
         self._timeout_s = timeout_s
-        self._registered: set[str] = set()
-        self._registering: dict[str, asyncio.Task[None]] = {}
+        self._registered: set[_Place] = set()
+        self._registering: dict[_Place, asyncio.Task[None]] = {}
         self._senders: dict[TransactionSender, None] = {}
-        self._pending = 0
+        self._pending = 0  # sends and acks without an answer
+        self._on_ended: list[Callable[[bool], None]] = []
         self._all_done: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
+        self._failed_operation = ""
         self._stored: MessageId | None = None  # of one message
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
@@ -163,7 +184,7 @@ class NativeTransaction:
 
         In another cluster its id is another transaction.
         """
-        in_time = self._loop.time() < self._deadline_s  # the timer may be late
+        in_time = self._loop.time() < self.deadline_s  # the timer may be late
         return self._may_send and in_time and self._is_here
 
     @property
@@ -174,12 +195,12 @@ class NativeTransaction:
     def __repr__(self) -> str:
         return f"<NativeTransaction {self._id}, {self.state.value}>"
 
-    # Sends
+    # Sends and acks
 
-    def check_open(self) -> None:
-        """Raise `TransactionStateError` if no more messages can be sent in it."""
+    def check_open(self, action: str = "send in it") -> None:
+        """Raise `TransactionStateError` if no more messages can be sent or acked in it."""
         if self.state is not TxnState.OPEN:
-            raise self._state_error("send in it")
+            raise self._state_error(action)
         if not self._is_here:
             raise TransactionStateError(
                 f"transaction {self._id} belongs to the cluster that the client was connected to "
@@ -188,40 +209,63 @@ class NativeTransaction:
         if not self.may_send:
             self._timer.cancel()
             self._on_deadline()
-            raise self._state_error("send in it")
+            raise self._state_error(action)
 
     def add_sender(self, sender: TransactionSender) -> None:
-        """Have the commit flush `sender`, and an abort discard its waiting messages."""
+        """Have the commit flush `sender`, and an abort discard what waits in it."""
         self._senders[sender] = None
+
+    def when_ended(self, callback: Callable[[bool], None]) -> None:
+        """Call back once after the end, with True if it was committed.
+
+        If the outcome is unknown, this happens when the timeout has passed at the coordinator.
+        """
+        self._on_ended.append(callback)
 
     def register(self, topic: str) -> asyncio.Future[None] | None:
         """Return None if messages for a topic or partition may leave, else the future for that."""
-        if topic in self._registered:
+        return self._register(topic)
+
+    def register_subscription(self, topic: str, name: str) -> asyncio.Future[None] | None:
+        """Return None if acks of a subscription may leave, else the future for that."""
+        return self._register((topic, name))
+
+    def _register(self, place: _Place) -> asyncio.Future[None] | None:
+        if place in self._registered:
             return None
-        task = self._registering.get(topic)
+        task = self._registering.get(place)
         if task is None:
-            task = self._registering[topic] = seen(self._loop.create_task(self._register(topic)))
-            task.add_done_callback(lambda _: self._registering.pop(topic))
+            task = self._registering[place] = seen(self._loop.create_task(self._add(place)))
+            task.add_done_callback(lambda _: self._registering.pop(place))
         return task
 
-    async def _register(self, topic: str) -> None:
-        await self._coordinators.add_partitions(self._id, [topic])
-        self._registered.add(topic)
+    async def _add(self, place: _Place) -> None:
+        if isinstance(place, str):
+            await self._coordinators.add_partitions(self._id, [place])
+        else:
+            await self._coordinators.add_subscriptions(self._id, [place])
+        self._registered.add(place)
 
     def on_send(self) -> None:
+        self._pending += 1
+
+    def on_ack(self) -> None:
         self._pending += 1
 
     def on_stored(self, place: MessageId) -> None:
         if self._stored is None and place.ledger_id() >= 0:
             self._stored = place
-        self._on_sent()
+        self._on_answered()
 
-    def on_failed(self, error: BaseException) -> None:
+    def on_acked(self) -> None:
+        self._on_answered()
+
+    def on_failed(self, error: BaseException, operation: str = "a send") -> None:
         if self._failure is None:
-            self._failure = error
-        self._on_sent()
+            self._failure, self._failed_operation = error, operation
+        self._on_answered()
 
-    def _on_sent(self) -> None:
+    def _on_answered(self) -> None:
         self._pending -= 1
         if not self._pending and self._all_done is not None and not self._all_done.done():
             self._all_done.set_result(None)
@@ -306,7 +350,7 @@ class NativeTransaction:
 
     async def _commit(self) -> None:
         await self._settle()
-        self.timed_out |= self._loop.time() >= self._deadline_s
+        self.timed_out |= self._loop.time() >= self.deadline_s
         if self._failure is not None or self.timed_out:
             self.state = TxnState.ABORTING
             try:
@@ -317,19 +361,19 @@ class NativeTransaction:
         self._stop_sends()
         answer: EndAnswer | None = None
         lost: EncoreError | None = None
-        until_s = max(self._loop.time(), self._deadline_s) + self._answer_s
+        until_s = max(self._loop.time(), self.deadline_s) + self._answer_s
         try:
             answer = await self._coordinators.end(self._id, pb.TxnAction.COMMIT, until_s)
         except EncoreError as error:
             lost = error
-        in_time = self._loop.time() < self._deadline_s
+        in_time = self._loop.time() < self.deadline_s
         decision = decide(answer, stored=self._stored is not None, in_time=in_time)
         if decision is Decision.ASK_TOPIC:
             decision = await self._ask_topic()
         if decision is Decision.COMMITTED:
-            self.state = TxnState.COMMITTED
+            self._end_as(TxnState.COMMITTED)
         elif decision is Decision.ABORTED:
-            self.state = TxnState.ABORTED
+            self._end_as(TxnState.ABORTED)
             raise TransactionAbortedError(
                 f"transaction {self._id} was aborted before it was committed: by its timeout of "
                 f"{self._timeout_s:g} s, or by its id",
@@ -343,22 +387,43 @@ class NativeTransaction:
         self._discard()
         await self._settle()
         until_s = self._loop.time() + 2 * self._answer_s  # enough for a second request
-        answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
+        try:
+            answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
+        except BaseException:
+            self._end_by_timeout()
+            raise
         if answer is EndAnswer.OTHER_WAY:
-            self.state = TxnState.COMMITTED
+            self._end_as(TxnState.COMMITTED)
         elif answer is EndAnswer.NOT_FOUND and self._stored is not None:
             # Another client ended it by its id, or it has timed out.
             decision = await self._ask_topic()
             if decision is Decision.UNKNOWN and not self.timed_out:
                 raise self._unknown("abort", None)
             committed = decision is Decision.COMMITTED
-            self.state = TxnState.COMMITTED if committed else TxnState.ABORTED
+            self._end_as(TxnState.COMMITTED if committed else TxnState.ABORTED)
         else:
-            self.state = TxnState.ABORTED
+            self._end_as(TxnState.ABORTED)
         if self.state is TxnState.COMMITTED:
             raise TransactionStateError(
                 f"transaction {self._id} was committed by its id, so it cannot be aborted"
             )
+
+    def _end_as(self, state: TxnState) -> None:
+        self.state = state
+        self._call_back(committed=state is TxnState.COMMITTED)
+
+    def _end_by_timeout(self) -> None:
+        """Call back when the coordinator has aborted it at the latest, unless it ends before."""
+        over_s = self.deadline_s + 2 * _MARGIN_S
+        self._loop.call_at(max(self._loop.time(), over_s), partial(self._call_back, False))
+
+    def _call_back(self, committed: bool) -> None:
+        callbacks, self._on_ended = self._on_ended, []
+        for each in callbacks:
+            try:
+                each(committed)
+            except Exception:  # of one topic; the others have to know too
+                self._log.exception("transaction %s: its end could not be processed", self._id)
 
     @property
     def _answer_s(self) -> float:
@@ -377,7 +442,7 @@ class NativeTransaction:
             sender.discard(self, error)
 
     async def _settle(self) -> None:
-        """Wait until every message has its receipt or its error, and is not on its way."""
+        """Wait until every send and ack has its answer or its error, and none is on its way."""
         if self._registering:
             await asyncio.wait(list(self._registering.values()))
         await asyncio.gather(*(each.flush_of(self) for each in list(self._senders)))
@@ -400,6 +465,7 @@ class NativeTransaction:
 
     def _unknown(self, action: str, lost: Exception | None) -> TransactionOutcomeUnknown:
         self.state = TxnState.UNKNOWN
+        self._end_by_timeout()
         reason = f"; the last error: {lost}" if lost is not None else ""
         return TransactionOutcomeUnknown(
             f"{action} transaction {self._id}: it has ended or will end, and it cannot be found "
@@ -414,9 +480,9 @@ class NativeTransaction:
                 "give it a longer timeout"
             )
         elif self._failure is not None:
-            reason = f"a send has failed: {self._failure}"
+            reason = f"{self._failed_operation} has failed: {self._failure}"
         else:
-            reason = "abort() was called before the message was sent"
+            reason = "abort() was called before the message or ack was sent"
         return TransactionAbortedError(
             f"transaction {self._id} was aborted: {reason}", txn_id=self._id
         )

@@ -1,0 +1,276 @@
+"""Acks in transactions: they take effect when the transaction is committed.
+
+Each call decides about all its messages before it changes one. The state changes in one synchronous
+step, so a cancelled call has either not begun or is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from ...core.entry import Entry, EntryKey
+from ...core.message_states import ACK_PENDING, HELD, QUEUED
+from ...core.pending_acks import CumulativeMark
+from ...core.topic_state import TopicState
+from ...errors import (
+    ConfigurationError,
+    MessageNotHeldError,
+    TransactionConflict,
+    TransportError,
+)
+from ...message import Held, Message
+from ...transport.interface import AckPlan, TransportConsumer, TransportTransaction
+from .ack_sender import AckSender
+from .ownership import Ownership, Settleable, check_index
+from .rewinds import Rewinds
+from .settlement import Settlement
+
+_ACTION: Final = "ack in it"
+
+_Found = dict[TopicState, dict[Entry, list[int]]]
+
+
+class TransactionAcks:
+    """The acks of one consumer in transactions.
+
+    Args:
+        ordered_leases: The consumer has ordered leases, which exclude transactions.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        transport_consumer: TransportConsumer,
+        acks: AckSender,
+        rewinds: Rewinds,
+        settlement: Settlement,
+        logger_of: Callable[[str], logging.Logger] = logging.getLogger,
+        *,
+        ordered_leases: bool = False,
+    ) -> None:
+        self._logger = logger_of(__name__)
+        self._ownership = ownership
+        self._transport_consumer = transport_consumer
+        self._acks = acks
+        self._rewinds = rewinds
+        self._settlement = settlement
+        self._ordered_leases = ordered_leases
+        self._has_warned = False
+        self._is_closed = False
+        self._watched: dict[TransportTransaction, set[TopicState]] = {}
+
+    # Calls
+
+    def ack(
+        self, items: Sequence[Settleable], txn: TransportTransaction
+    ) -> list[asyncio.Future[None]]:
+        """Ack messages in an open transaction.
+
+        Returns:
+            A future for each topic, done when the broker has stored the acks.
+
+        Raises:
+            MessageNotHeldError: if one of the messages is not held here.
+            TransactionConflict: if one of them is acked in another open transaction.
+        """
+        self._check(txn)
+        found: _Found = {}
+        for item in items:
+            self._find(item, txn, found)
+        for state in found:
+            self._check_topic(state, txn, cumulative=False)
+        return [
+            self._begin(state, entries, txn)
+            for state, entries in found.items()
+            if any(entries.values())
+        ]
+
+    def ack_cumulative(
+        self, item: Settleable, txn: TransportTransaction
+    ) -> list[asyncio.Future[None]]:
+        """Ack a message, and all before it in its topic, in an open transaction."""
+        self._check(txn)
+        state, key, index, size = self._position(item)
+        self._check_topic(state, txn, cumulative=True)
+        if not 0 <= index < size - 1:
+            index = -1  # the whole entry
+        last = state.pending_acks.cumulative_of(txn)
+        if last is not None and _covers(last, key, index):
+            return []
+        mask = -1 if index < 0 else ((1 << size) - 1) >> (index + 1) << (index + 1)
+        plan = AckPlan(state.number, (*key, size, mask), [], [])
+        sent = self._transport_consumer.ack_in_transaction(plan, txn)
+        state.ack_pending_through(txn, key, index, size)
+        self._watch(state, txn)
+        return [sent]
+
+    def ack_forwarded(self, held: Held, txn: TransportTransaction) -> asyncio.Future[None]:
+        """Ack the original of a letter that is sent in the same transaction."""
+        state: TopicState = held.entry.topic_state
+        return self._begin(state, {held.entry: [held.batch_index]}, txn)
+
+    def check_letter(self, message: Message, txn: TransportTransaction) -> None:
+        """Raise if a held message could not be acked in the transaction."""
+        self._check(txn)
+        found: _Found = {}
+        self._find(message, txn, found)
+        for state in found:
+            self._check_topic(state, txn, cumulative=False)
+
+    # Decisions
+
+    def _check(self, txn: TransportTransaction) -> None:
+        txn.check_open(_ACTION)
+        if self._ordered_leases:
+            raise ConfigurationError(
+                "ordered leases hold the next message of a key back until this one is settled, and "
+                "an ack in a transaction is settled by its commit: subscribe without "
+                "ordered_leases, or leave txn out"
+            )
+
+    def _check_topic(
+        self, state: TopicState, txn: TransportTransaction, *, cumulative: bool
+    ) -> None:
+        if state.volatile:
+            raise ConfigurationError(
+                f"{state.topic} is not persistent, so its messages cannot be acked in a "
+                "transaction: leave txn out"
+            )
+        if state.pending_acks.conflicts_with(txn, cumulative=cumulative):
+            raise TransactionConflict(
+                f"{state.topic}: the broker loses acks if cumulative acks and other acks of open "
+                "transactions meet: end the other transaction first, or ack all messages of the "
+                "topic in one way"
+            )
+
+    def _find(self, item: Settleable, txn: TransportTransaction, found: _Found) -> None:
+        """Add the messages of an item to `found`, unless the transaction has acked them already."""
+        if type(item) is Message:
+            entry, index, _, number = self._ownership.held(item)
+            state: TopicState = entry.topic_state
+            if not state.is_latest_delivery(entry, index, number):
+                raise _not_held(item.message_id())
+            indexes: Sequence[int] = (index,)
+        else:
+            state, _, entry_here, message_id = self._ownership.named(item)
+            if entry_here is None:
+                raise _not_held(message_id)
+            entry = entry_here
+            is_whole = message_id.batch_index() < 0 or not entry.batched
+            indexes = range(entry.size) if is_whole else (check_index(entry, message_id),)
+        new = found.setdefault(state, {}).setdefault(entry, [])
+        for index in indexes:
+            if index in new or state.pending_acks.has(txn, entry, index):
+                continue
+            if entry.state[index] == ACK_PENDING:
+                raise TransactionConflict(
+                    f"{item!r} is acked in another open transaction: end that one first"
+                )
+            if entry.state[index] not in (QUEUED, HELD):
+                raise _not_held(item.message_id() if type(item) is Message else item)
+            new.append(index)
+
+    def _position(self, item: Settleable) -> tuple[TopicState, EntryKey, int, int]:
+        if type(item) is Message:
+            held = self._ownership.cumulative(item)
+            entry = held.entry
+            return entry.topic_state, entry.key, held.batch_index, entry.size
+        state, key, entry_here, message_id = self._ownership.named(item)
+        index, size = message_id.batch_index(), message_id.batch_size
+        if entry_here is not None and index >= 0:
+            index, size = check_index(entry_here, message_id), entry_here.size
+        if index >= size:
+            raise MessageNotHeldError(
+                f"batch index {index} needs the batch's size: use an id from a received message"
+            )
+        return state, key, index, size
+
+    # Steps
+
+    def _begin(
+        self, state: TopicState, entries: dict[Entry, list[int]], txn: TransportTransaction
+    ) -> asyncio.Future[None]:
+        whole: list[EntryKey] = []
+        parts: list[tuple[int, int, int, int]] = []
+        for entry, indexes in entries.items():
+            if entry.size == len(indexes):  # an entry with other acks is named by its parts
+                whole.append(entry.key)
+            elif indexes:
+                mask = (1 << entry.size) - 1
+                for index in indexes:
+                    mask ^= 1 << index
+                parts.append((*entry.key, entry.size, mask))
+            if entry.batched and state.shared and not self._has_warned:
+                self._warn(state)
+        plan = AckPlan(state.number, None, whole, parts)
+        sent = self._transport_consumer.ack_in_transaction(plan, txn)
+        for entry, indexes in entries.items():
+            state.ack_pending(txn, entry, indexes)
+        self._watch(state, txn)
+        return sent
+
+    def _warn(self, state: TopicState) -> None:
+        self._has_warned = True
+        self._logger.warning(
+            "%s: messages of batches are acked in transactions on a shared subscription: the "
+            "broker may let two consumers ack one of them, and commit both. For exactly once, "
+            "publish to this topic without batches, or use one consumer",
+            state.topic,
+        )
+
+    # The end
+
+    def _watch(self, state: TopicState, txn: TransportTransaction) -> None:
+        states = self._watched.get(txn)
+        if states is None:
+            states = self._watched[txn] = set()
+            txn.when_ended(partial(self._ended, txn))
+        states.add(state)
+
+    def _ended(self, txn: TransportTransaction, committed: bool) -> None:
+        for state in self._watched.pop(txn, ()):
+            if self._is_closed:  # the broker has what it needs
+                return
+            if committed:
+                self._committed(state, txn)
+            else:
+                self._given_up(state, txn)
+
+    def close(self) -> None:
+        """Leave the ends of transactions to the broker."""
+        self._is_closed = True
+        self._watched.clear()
+
+    def _committed(self, state: TopicState, txn: TransportTransaction) -> None:
+        unsent, cumulative = state.commit_pending(txn)
+        self._acks.added(state, unsent)
+        if cumulative is not None:
+            self._settlement.ack_up_to(state, *cumulative)
+
+    def _given_up(self, state: TopicState, txn: TransportTransaction) -> None:
+        groups = state.give_up_pending(txn)
+        if not state.shared:
+            self._rewinds.begin(state)
+        elif groups:
+            try:
+                self._transport_consumer.redeliver(state.number, groups)
+            except TransportError as error:  # everything unacked is redelivered after a reconnect
+                self._logger.debug("%s: not redelivered now: %s", state.topic, error)
+
+
+def _covers(last: CumulativeMark, key: EntryKey, index: int) -> bool:
+    if last[0] == key:
+        return last[1] < 0 or 0 <= index <= last[1]
+    return last[0] > key
+
+
+def _not_held(item: object) -> MessageNotHeldError:
+    return MessageNotHeldError(
+        f"{item!r} was settled, is acked in another transaction, waits for its redelivery, or is "
+        "not held by this consumer: in a transaction, ack a message that this consumer has "
+        "received and not settled"
+    )
