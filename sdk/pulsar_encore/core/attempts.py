@@ -69,10 +69,13 @@ class _Redeliveries:
         self.increases += count - self.count if count >= self.count else count
         self.count = count
         self.deliveries += 1
+        self.by_others = max(self.by_others, self.not_own)
+
+    @property
+    def not_own(self) -> int:
         # The broker counts one request for each delivery. This delivery is one of them: the broker
         # may have received a request for it before it wrote the entry and the count.
-        own = min(self.requests, self.deliveries)
-        self.by_others = max(self.by_others, self.increases - own)
+        return max(0, self.increases - min(self.requests, self.deliveries))
 
 
 class Attempts:
@@ -126,6 +129,19 @@ class Attempts:
     def batch_requested(self, key: EntryKey) -> None:
         if self._counts_redeliveries:
             (self.batches.get(key) or self._new_batch(key, deliveries=1)).requests += 1
+
+    def batch_requested_before(self, key: EntryKey) -> int:
+        """Count a request that the latest delivery has answered already.
+
+        Returns:
+            Redeliveries that other consumers requested, without this one.
+        """
+        redeliveries = self.batches.get(key)
+        if redeliveries is None:
+            return 0
+        redeliveries.requests += 1
+        redeliveries.by_others = redeliveries.not_own
+        return redeliveries.by_others
 
     def requested_by_others(self, key: EntryKey) -> int:
         redeliveries = self.batches.get(key)

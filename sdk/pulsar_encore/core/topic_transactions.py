@@ -119,17 +119,24 @@ class TopicTransactions(TopicRelease):
                 continue
             self._entered -= len(given_up)
             entry.causes |= Cause.REDELIVERY
-            self._expect_uncounted_copy(entry)
             if copies:
-                self._expect_uncounted_copy(entry)
+                self._uncount_copy(entry)
                 groups.append((entry.key[0], [entry.key[1]]))
+            self._expect_uncounted_copy(entry)
             if entry.active == 0:
                 self._remember_away(entry)
         return groups
 
     def _expect_uncounted_copy(self, entry: Entry) -> None:
-        """The broker counts a redelivery, and no attempt has failed."""
+        """Note that the broker counts a redelivery without a failed attempt."""
         if entry.size == 1:
             self.ignore_copy(entry.key, 1)
         else:
             self.attempts.batch_requested(entry.key)
+
+    def _uncount_copy(self, entry: Entry) -> None:
+        """Note that the last delivery was counted without a failed attempt."""
+        if entry.size == 1:
+            self.ignore_copy(entry.key, 1)
+        else:
+            entry.redelivered = self.attempts.batch_requested_before(entry.key)
