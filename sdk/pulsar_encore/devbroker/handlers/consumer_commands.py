@@ -20,6 +20,7 @@ from ..frame_encoders import MessageEncoder
 from ..rules.attached_consumers import SubscribedConsumer, SubscriptionType
 from ..rules.catalogue import BrokerTopic
 from ..rules.key_ranges import Range, overlap
+from ..rules.pending_acks import AckedId
 from ..rules.refusal import Refusal
 from ..rules.subscriptions import Subscription
 from ..rules.topic_log import LATEST
@@ -144,6 +145,10 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
     attached = session.consumers.get(request.consumer_id)
     if attached is None:
         return
+    # As on Pulsar, an ack with one half of a transaction id is a plain one.
+    if request.HasField("txnid_most_bits") and request.HasField("txnid_least_bits"):
+        _ack_in_transaction(service, attached, request)
+        return
     subscription, state = attached.subscription, attached.state
     ids = request.message_id
     if request.ack_type == pb.CommandAck.Individual:
@@ -159,15 +164,43 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
         session.send(
             pb.CommandAckResponse(consumer_id=request.consumer_id, request_id=request.request_id)
         )
-    if state.log.terminated:
-        service.notify(subscription.end_of_topic())
-    settings = service.settings
-    if (
-        subscription.cursor.mark - state.log.base > settings.entries_per_ledger
-        and not settings.keep_acked
-    ):
-        state.trim()
-    service.scheduler.wake(state, subscription)
+    service.acked(state, subscription)
+
+
+def _ack_in_transaction(
+    service: BrokerService, attached: AttachedConsumer, request: pb.CommandAck
+) -> None:
+    """Ack until the end of a transaction. The answer names neither consumer nor holder."""
+    answer = pb.CommandAckResponse(consumer_id=attached.id, request_id=request.request_id)
+    try:
+        _add_pending(service, attached, request)
+    except Refusal as refusal:
+        answer.error = pb.ServerError.Value(refusal.code)
+        answer.message = refusal.message
+    if request.HasField("request_id"):
+        attached.session.send(answer)
+    service.scheduler.wake(attached.state, attached.subscription)
+
+
+def _add_pending(
+    service: BrokerService, attached: AttachedConsumer, request: pb.CommandAck
+) -> None:
+    txn = (request.txnid_most_bits, request.txnid_least_bits)
+    if not (service.settings.transactions and attached.state.log.persistent):
+        raise Refusal("NotAllowedError", "Server don't support transaction ack!")
+    ids = [
+        AckedId(
+            mid.ledgerId,
+            mid.entryId,
+            from_words(mid.ack_set) if mid.ack_set else None,
+            mid.batch_size,
+        )
+        for mid in request.message_id
+    ]
+    if request.ack_type == pb.CommandAck.Individual:
+        attached.subscription.ack_in_transaction(txn, ids)
+    elif len(ids) == 1:
+        attached.subscription.ack_cumulative_in_transaction(txn, ids[0])
 
 
 def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:

@@ -41,6 +41,16 @@ def on_add_partition(service: BrokerService, session: Peer, frame: Frame) -> Non
     _answer(service, session, request, pb.CommandAddPartitionToTxnResponse, add)
 
 
+def on_add_subscription(service: BrokerService, session: Peer, frame: Frame) -> None:
+    request = frame.command.addSubscriptionToTxn
+
+    def add() -> None:
+        pairs = [(each.topic, each.subscription) for each in request.subscription]
+        service.coordinator.find(_id(request)).subscriptions.update(pairs)
+
+    _answer(service, session, request, pb.CommandAddSubscriptionToTxnResponse, add)
+
+
 def on_end(service: BrokerService, session: Peer, frame: Frame) -> None:
     request = frame.command.endTxn
 
@@ -67,7 +77,8 @@ def _answer(
     except Refusal as refusal:
         answer.error = pb.ServerError.Value(refusal.code)
         answer.message = refusal.message
-    session.send(answer)
+    # After the deliveries that an abort causes, as on Pulsar.
+    service.clock.call_soon(lambda: session.send(answer))
 
 
 def _id(request: Any) -> TransactionId:
@@ -85,5 +96,6 @@ HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
     "TC_CLIENT_CONNECT_REQUEST": on_connect,
     "NEW_TXN": on_new,
     "ADD_PARTITION_TO_TXN": on_add_partition,
+    "ADD_SUBSCRIPTION_TO_TXN": on_add_subscription,
     "END_TXN": on_end,
 }
