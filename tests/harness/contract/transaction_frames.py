@@ -9,7 +9,7 @@ from pulsar_encore.wire import pb
 from pulsar_encore.wire.ack_set_words import from_words, to_words
 
 from .contract_kit import SUBSCRIPTION
-from .frame_client import FrameClient
+from .frame_client import WAIT_S, FrameClient
 
 COMMIT, ABORT = pb.TxnAction.COMMIT, pb.TxnAction.ABORT
 MINUTE_MS = 60_000
@@ -34,6 +34,10 @@ class TransactionClient(FrameClient):
     topic: str
     entries: list[EntryId]
     batch: int = 0
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._begun: list[TransactionId] = []
 
     async def start(self, topic: str, kind: int, count: int, *, batch: int = 0) -> None:
         """Subscribe, publish entries and ask for them."""
@@ -61,6 +65,7 @@ class TransactionClient(FrameClient):
         command = pb.CommandNewTxn(request_id=next(_numbers), txn_ttl_seconds=ttl_ms)
         answer = (await self.request(command, "NEW_TXN_RESPONSE")).newTxnResponse
         txn = (answer.txnid_most_bits, answer.txnid_least_bits)
+        self._begun.append(txn)
         if registered:
             await self.register(txn)
         return txn
@@ -79,6 +84,15 @@ class TransactionClient(FrameClient):
 
     async def end(self, txn: TransactionId, action: pb.TxnAction.ValueType) -> None:
         """End a transaction, and assert that it ends."""
+        assert await self.try_end(txn, action) == ""
+
+    async def end_all(self) -> None:
+        """Abort what is open. An open transaction keeps late acks of newer ones pending."""
+        for txn in self._begun:
+            await self.try_end(txn, ABORT)
+
+    async def try_end(self, txn: TransactionId, action: pb.TxnAction.ValueType) -> str:
+        """End a transaction. Return the name of the error, or an empty string."""
         command = pb.CommandEndTxn(
             request_id=next(_numbers),
             txnid_most_bits=txn[0],
@@ -86,7 +100,7 @@ class TransactionClient(FrameClient):
             txn_action=action,
         )
         answer = await self.request(command, "END_TXN_RESPONSE")
-        assert _error(answer.endTxnResponse) == ""
+        return _error(answer.endTxnResponse)
 
     def ack_command(
         self, numbers: tuple[int, ...], mask: int | None = None, cumulative: bool = False
@@ -115,16 +129,18 @@ class TransactionClient(FrameClient):
         *numbers: int,
         mask: int | None = None,
         cumulative: bool = False,
+        timeout_s: float = WAIT_S,
     ) -> str:
         """Ack entries by their numbers. Return the error and its text, or an empty string."""
         command = self.ack_command(numbers, mask, cumulative)
         if txn is not None:
             command.txnid_most_bits, command.txnid_least_bits = txn
-        return await self.answer_to(command)
+        return await self.answer_to(command, timeout_s)
 
-    async def answer_to(self, command: pb.CommandAck) -> str:
+    async def answer_to(self, command: pb.CommandAck, timeout_s: float = WAIT_S) -> str:
         """Send an ACK. Return the error and its text, or an empty string."""
-        answer = (await self.request(command, "ACK_RESPONSE")).ackResponse
+        self.send(command)
+        answer = (await self.answer("ACK_RESPONSE", timeout_s)).ackResponse
         assert answer.request_id == command.request_id
         assert not answer.HasField("txnid_most_bits")
         error = _error(answer)

@@ -6,6 +6,7 @@ in use answers SUCCESS and does nothing (wire-protocol.md 0).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -20,10 +21,12 @@ from ..frame_encoders import MessageEncoder
 from ..rules.attached_consumers import SubscribedConsumer, SubscriptionType
 from ..rules.catalogue import BrokerTopic
 from ..rules.key_ranges import Range, overlap
-from ..rules.pending_acks import AckedId
+from ..rules.pending_acks import AckedId, UnansweredAck
 from ..rules.refusal import Refusal
 from ..rules.subscriptions import Subscription
 from ..rules.topic_log import LATEST
+
+log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 
 def on_subscribe(
@@ -170,10 +173,13 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
 def _ack_in_transaction(
     service: BrokerService, attached: AttachedConsumer, request: pb.CommandAck
 ) -> None:
-    """Ack until the end of a transaction. The answer names neither consumer nor holder."""
+    """Keep acks pending until the end of a transaction. The answer does not name it."""
     answer = pb.CommandAckResponse(consumer_id=attached.id, request_id=request.request_id)
     try:
         _add_pending(service, attached, request)
+    except UnansweredAck as error:
+        log.warning("%s: %s", attached.state.name, error)
+        return
     except Refusal as refusal:
         answer.error = pb.ServerError.Value(refusal.code)
         answer.message = refusal.message
@@ -185,9 +191,19 @@ def _ack_in_transaction(
 def _add_pending(
     service: BrokerService, attached: AttachedConsumer, request: pb.CommandAck
 ) -> None:
+    subscription = attached.subscription
     txn = (request.txnid_most_bits, request.txnid_least_bits)
+    is_cumulative = request.ack_type == pb.CommandAck.Cumulative
+    if is_cumulative and (
+        len(request.message_id) != 1 or (subscription.type is not None and subscription.type.shares)
+    ):
+        return  # Pulsar ignores it
     if not (service.settings.transactions and attached.state.log.persistent):
-        raise Refusal("NotAllowedError", "Server don't support transaction ack!")
+        raise Refusal(
+            "NotAllowedError",
+            "org.apache.pulsar.broker.service.BrokerServiceException$NotAllowedException: "
+            "Server don't support transaction ack!",
+        )
     ids = [
         AckedId(
             mid.ledgerId,
@@ -197,10 +213,10 @@ def _add_pending(
         )
         for mid in request.message_id
     ]
-    if request.ack_type == pb.CommandAck.Individual:
-        attached.subscription.ack_in_transaction(txn, ids)
-    elif len(ids) == 1:
-        attached.subscription.ack_cumulative_in_transaction(txn, ids[0])
+    if is_cumulative:
+        subscription.ack_cumulative_in_transaction(txn, ids[0])
+    else:
+        subscription.ack_in_transaction(txn, ids)
 
 
 def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:

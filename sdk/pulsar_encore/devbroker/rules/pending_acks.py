@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...errors import EncoreError
 from .cursor import Cursor
 from .refusal import Refusal
 from .topic_log import TopicLog
 from .transactions import TransactionId
 
 _WORD = 64
+# Pulsar puts the name of its exception before the text.
+_EXCEPTION = "org.apache.pulsar.transaction.common.exception.TransactionConflictException"
+
+
+class UnansweredAck(EncoreError):
+    """Pulsar 4.2.4 fails at this ACK and never answers it."""
 
 
 class AckedId(NamedTuple):
@@ -68,6 +75,7 @@ class PendingAcks:
 
         Raises:
             Refusal: TransactionConflict. No id is acked.
+            UnansweredAck: an index of an entry that is pending as a whole.
         """
         found: list[tuple[int, AckedId]] = []
         for each in ids:
@@ -88,7 +96,7 @@ class PendingAcks:
         return [seq for seq, _ in found]
 
     def _conflict(self, seq: int | None, acked: AckedId, shares: bool) -> str:
-        position = f"{acked.ledger}:{acked.entry}"
+        position = _position(acked, "ackSet is null")
         cursor = self._cursor
         if self._is_acked(seq, acked):
             return f"try to ack message:{position} already acked before."
@@ -102,9 +110,14 @@ class PendingAcks:
         new = ~acked.mask & (1 << acked.size) - 1
         if partial is not None and new & _seen_as_acked(partial):
             return f"try to ack message:{position} already acked before."
-        if withheld and new & _seen_as_acked(withheld):
+        if withheld is not None and new & _seen_as_acked(withheld):
             return f"try to ack batch message:{position} in pending ack status."
+        if withheld == 0 and self._is_whole(seq):
+            raise UnansweredAck(f"an index of {position}, which is pending as a whole")
         return ""
+
+    def _is_whole(self, seq: int) -> bool:
+        return any(seq in acks and acks[seq].mask is None for acks in self._individual.values())
 
     def _is_acked(self, seq: int | None, acked: AckedId) -> bool:
         if seq is not None:
@@ -130,7 +143,7 @@ class PendingAcks:
         Raises:
             Refusal: TransactionConflict.
         """
-        position = f"{acked.ledger}:{acked.entry}"
+        position = _position(acked)
         log, cursor = self._log, self._cursor
         seq = log.locate(acked.ledger, acked.entry)
         is_marked = self._is_acked(None, acked) if seq is None else seq < cursor.mark
@@ -147,13 +160,14 @@ class PendingAcks:
             raise self._refusal(
                 txn,
                 f"try to cumulative batch ack position: {position} within range of current "
-                f"currentPosition: {previous[1].ledger}:{previous[1].entry}",
+                f"currentPosition: {_position(previous[1])}",
             )
         self._cumulative = (txn, acked)
 
     def _refusal(self, txn: TransactionId, problem: str) -> Refusal:
         return Refusal(
-            "TransactionConflict", f"{self._title} Transaction:({txn[0]},{txn[1]}) {problem}"
+            "TransactionConflict",
+            f"{_EXCEPTION}: {self._title} Transaction:({txn[0]},{txn[1]}) {problem}",
         )
 
     def end(self, txn: TransactionId, commit: bool) -> EndedAcks | None:
@@ -215,6 +229,13 @@ def _seen_as_acked(mask: int) -> int:
     """
     words = -(-mask.bit_length() // _WORD)
     return ~mask & (1 << words * _WORD) - 1
+
+
+def _position(acked: AckedId, whole: str = "") -> str:
+    """Return an id as Pulsar prints it."""
+    words = 0 if acked.mask is None else max(-(-acked.mask.bit_length() // _WORD), 1)
+    ack_set = f"ackSet with long[] size of {words}" if words else whole
+    return f"{acked.ledger}:{acked.entry}" + (f" ({ack_set})" if ack_set else "")
 
 
 def _is_after(acked: AckedId, previous: AckedId) -> bool:

@@ -207,6 +207,7 @@ class Subscription:
         Raises:
             Refusal: TransactionConflict. As on Pulsar, the whole entries of the refused ACK are no
                 longer held by their consumer, though none is acked.
+            UnansweredAck: an index of an entry that is pending as a whole.
         """
         rule = self._dispatcher
         shares = rule is not None and rule.type.shares
@@ -228,13 +229,12 @@ class Subscription:
                 rule.discard(seq)
 
     def ack_cumulative_in_transaction(self, txn: TransactionId, acked: AckedId) -> None:
-        """Ack every entry up to an id when the transaction commits. Ignored like `ack_cumulative`.
+        """Ack every entry up to an id when the transaction commits. Not for Shared.
 
         Raises:
             Refusal: TransactionConflict.
         """
-        if self._dispatcher is None or not self._dispatcher.type.shares:
-            self._pending.set_cumulative(txn, acked)
+        self._pending.set_cumulative(txn, acked)
 
     def end_transaction(self, txn: TransactionId, commit: bool, low_water: int) -> None:
         """Apply the pending acks of a transaction, or redeliver their messages.
