@@ -6,7 +6,6 @@ in use answers SUCCESS and does nothing (wire-protocol.md 0).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -25,8 +24,6 @@ from ..rules.pending_acks import AckedId, UnansweredAck
 from ..rules.refusal import Refusal
 from ..rules.subscriptions import Subscription
 from ..rules.topic_log import LATEST
-
-log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 
 def on_subscribe(
@@ -177,8 +174,7 @@ def _ack_in_transaction(
     answer = pb.CommandAckResponse(consumer_id=attached.id, request_id=request.request_id)
     try:
         _add_pending(service, attached, request)
-    except UnansweredAck as error:
-        log.warning("%s: %s", attached.state.name, error)
+    except UnansweredAck:
         return
     except Refusal as refusal:
         answer.error = pb.ServerError.Value(refusal.code)
