@@ -370,6 +370,21 @@ async def test_conflicts_of_batch_indexes(one: TransactionClient, topic: str, ki
     assert "already acked before" in await one.ack(second, 0, mask=0b1011)
 
 
+async def test_without_a_batch_size_an_abort_does_not_bring_the_index_back(
+    one: TransactionClient, topic: str
+) -> None:
+    await one.start(topic, SUB.Shared, 1, batch=3)
+    assert len(await one.got(1)) == 1
+    txn = await one.begin()
+    for _ in range(2):  # and no conflict is found
+        command = one.ack_command((0,), 0b110)
+        command.message_id[0].ClearField("batch_size")
+        command.txnid_most_bits, command.txnid_least_bits = txn
+        assert await one.answer_to(command) == ""
+    await one.end(txn, ABORT)
+    assert await one.got(1) == [(0, 1, 0b110)]
+
+
 async def test_every_index_alone_acks_the_entry(one: TransactionClient, topic: str) -> None:
     await one.start(topic, SUB.Shared, 1, batch=2)
     assert len(await one.got(1)) == 1
