@@ -13,3 +13,8 @@ from tests.harness.pulsar_server import Broker, own_broker
 def transactional() -> Iterator[Broker]:
     with own_broker("standalone", transactionCoordinatorEnabled="true") as broker:
         yield broker
+
+
+@pytest.fixture
+def transactional_url(transactional: Broker) -> str:
+    return transactional.service_url

@@ -25,6 +25,7 @@ __all__ = [
     "pytest_asyncio_loop_factories",
     "start_broker",
     "topic",
+    "transactional_url",
     "transport",
 ]
 
@@ -68,6 +69,12 @@ def cluster() -> Iterator[DevCluster]:
         # Pulsar lets a Failover consumer wait a second, which proves nothing and adds up.
         broker = stack.enter_context(BrokerThread(BrokerSettings(failover_delay_ms=50)))
         yield DevCluster(broker, stack)
+
+
+@pytest.fixture
+def transactional_url(cluster: DevCluster) -> str:
+    """A broker with a transaction coordinator."""
+    return cluster.url
 
 
 @pytest.fixture

@@ -18,4 +18,5 @@ from tests.harness.contract.test_reconnects import *  # noqa: F403
 from tests.harness.contract.test_routing import *  # noqa: F403
 from tests.harness.contract.test_schemas import *  # noqa: F403
 from tests.harness.contract.test_topics import *  # noqa: F403
+from tests.harness.contract.test_transactional_acks import *  # noqa: F403
 from tests.harness.contract.test_watchers import *  # noqa: F403

@@ -83,13 +83,32 @@ class BrokerService:
             self.end_transaction(txn, commit=False)
 
     def end_transaction(self, txn: TransactionId, *, commit: bool) -> None:
-        """Show or hide the messages of a transaction in the topics that it has registered."""
-        topics = self.coordinator.end(txn).topics
-        for topic in sorted(topics):
+        """End a transaction in the topics and subscriptions that it has registered."""
+        ended = self.coordinator.end(txn)
+        low_water = self.coordinator.low_water
+        for topic in sorted(ended.topics):
             state = self.catalogue.topics.get(topic)
             if state is not None:
-                state.log.end_transaction(txn, commit, self.coordinator.low_water)
+                state.log.end_transaction(txn, commit, low_water)
                 self.scheduler.wake_all(state)
+        for topic, name in sorted(ended.subscriptions):
+            state = self.catalogue.topics.get(topic)
+            subscription = state.subscriptions.get(name) if state is not None else None
+            if state is not None and subscription is not None:
+                subscription.end_transaction(txn, commit, low_water)
+                self.acked(state, subscription)
+
+    def acked(self, state: BrokerTopic, subscription: Subscription) -> None:
+        """Notify, trim and deliver after acks."""
+        if state.log.terminated:
+            self.notify(subscription.end_of_topic())
+        settings = self.settings
+        if (
+            subscription.cursor.mark - state.log.base > settings.entries_per_ledger
+            and not settings.keep_acked
+        ):
+            state.trim()
+        self.scheduler.wake(state, subscription)
 
     def publish(
         self, state: BrokerTopic, entry: LogEntry, txn: TransactionId | None = None

@@ -57,8 +57,7 @@ class BrokerSettings(BrokerRules):
         credentials: Accepted credentials. Without credentials and token, authentication is off.
         auth_refresh_check_s: Interval at which connections are checked for expired credentials.
         topic_watchers: Serve WATCH_TOPIC_LIST (`enableBrokerTopicListWatcher`).
-        transactions: Have a transaction coordinator (`transactionCoordinatorEnabled`). Messages can
-            be sent in a transaction; acks cannot.
+        transactions: Have a transaction coordinator (`transactionCoordinatorEnabled`).
         namespaces: Existing namespaces; None accepts any.
         auto_create: Create missing topics on request.
         auto_create_partitions: Partitions of such topics; 0 for none.

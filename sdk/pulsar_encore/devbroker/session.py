@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from google.protobuf.message import Message
 
@@ -30,7 +30,6 @@ from .rules.topic_watchers import Watcher
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 _NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
-_UNSUPPORTED: Final = ("ADD_SUBSCRIPTION_TO_TXN",)
 
 
 class ByteTransport(Protocol):
@@ -192,8 +191,6 @@ class Session:
             self._connect(command.connect)
         elif not self._connected:
             raise ProtocolError(f"{name} before CONNECT")
-        elif name in _UNSUPPORTED:
-            raise Refusal("NotAllowedError", f"the development broker does not serve {name}")
         elif name == "AUTH_RESPONSE":
             self._login.respond(command.authResponse)
         else:

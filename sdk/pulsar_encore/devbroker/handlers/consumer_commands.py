@@ -20,6 +20,7 @@ from ..frame_encoders import MessageEncoder
 from ..rules.attached_consumers import SubscribedConsumer, SubscriptionType
 from ..rules.catalogue import BrokerTopic
 from ..rules.key_ranges import Range, overlap
+from ..rules.pending_acks import AckedId, UnansweredAck
 from ..rules.refusal import Refusal
 from ..rules.subscriptions import Subscription
 from ..rules.topic_log import LATEST
@@ -144,6 +145,10 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
     attached = session.consumers.get(request.consumer_id)
     if attached is None:
         return
+    # As on Pulsar, an ack with one half of a transaction id is a plain one.
+    if request.HasField("txnid_most_bits") and request.HasField("txnid_least_bits"):
+        _ack_in_transaction(service, attached, request)
+        return
     subscription, state = attached.subscription, attached.state
     ids = request.message_id
     if request.ack_type == pb.CommandAck.Individual:
@@ -159,15 +164,55 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
         session.send(
             pb.CommandAckResponse(consumer_id=request.consumer_id, request_id=request.request_id)
         )
-    if state.log.terminated:
-        service.notify(subscription.end_of_topic())
-    settings = service.settings
-    if (
-        subscription.cursor.mark - state.log.base > settings.entries_per_ledger
-        and not settings.keep_acked
+    service.acked(state, subscription)
+
+
+def _ack_in_transaction(
+    service: BrokerService, attached: AttachedConsumer, request: pb.CommandAck
+) -> None:
+    """Keep acks pending until the end of a transaction. The answer does not name it."""
+    answer = pb.CommandAckResponse(consumer_id=attached.id, request_id=request.request_id)
+    try:
+        _add_pending(service, attached, request)
+    except UnansweredAck:
+        return
+    except Refusal as refusal:
+        answer.error = pb.ServerError.Value(refusal.code)
+        answer.message = refusal.message
+    if request.HasField("request_id"):
+        attached.session.send(answer)
+    service.scheduler.wake(attached.state, attached.subscription)
+
+
+def _add_pending(
+    service: BrokerService, attached: AttachedConsumer, request: pb.CommandAck
+) -> None:
+    subscription = attached.subscription
+    txn = (request.txnid_most_bits, request.txnid_least_bits)
+    is_cumulative = request.ack_type == pb.CommandAck.Cumulative
+    if is_cumulative and (
+        len(request.message_id) != 1 or (subscription.type is not None and subscription.type.shares)
     ):
-        state.trim()
-    service.scheduler.wake(state, subscription)
+        return  # Pulsar ignores it
+    if not (service.settings.transactions and attached.state.log.persistent):
+        raise Refusal(
+            "NotAllowedError",
+            "org.apache.pulsar.broker.service.BrokerServiceException$NotAllowedException: "
+            "Server don't support transaction ack!",
+        )
+    ids = [
+        AckedId(
+            mid.ledgerId,
+            mid.entryId,
+            from_words(mid.ack_set) if mid.ack_set else None,
+            mid.batch_size,
+        )
+        for mid in request.message_id
+    ]
+    if is_cumulative:
+        subscription.ack_cumulative_in_transaction(txn, ids[0])
+    else:
+        subscription.ack_in_transaction(txn, ids)
 
 
 def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:

@@ -38,7 +38,17 @@ def on_add_partition(service: BrokerService, session: Peer, frame: Frame) -> Non
     def add() -> None:
         service.coordinator.find(_id(request)).topics.update(request.partitions)
 
-    _answer(service, session, request, pb.CommandAddPartitionToTxnResponse, add)
+    session.send(_answered(service, request, pb.CommandAddPartitionToTxnResponse, add))
+
+
+def on_add_subscription(service: BrokerService, session: Peer, frame: Frame) -> None:
+    request = frame.command.addSubscriptionToTxn
+
+    def add() -> None:
+        pairs = [(each.topic, each.subscription) for each in request.subscription]
+        service.coordinator.find(_id(request)).subscriptions.update(pairs)
+
+    session.send(_answered(service, request, pb.CommandAddSubscriptionToTxnResponse, add))
 
 
 def on_end(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -48,17 +58,15 @@ def on_end(service: BrokerService, session: Peer, frame: Frame) -> None:
         commit = request.txn_action == pb.TxnAction.COMMIT
         service.end_transaction(_id(request), commit=commit)
 
-    _answer(service, session, request, pb.CommandEndTxnResponse, end)
+    # As on Pulsar, the messages that an abort redelivers come before the answer.
+    answer = _answered(service, request, pb.CommandEndTxnResponse, end)
+    service.clock.call_soon(lambda: session.send(answer))
 
 
-def _answer(
-    service: BrokerService,
-    session: Peer,
-    request: Any,
-    response: Callable[..., Any],
-    act: Callable[[], None],
-) -> None:
-    """Act, and answer with a response of the request's own type, also for a refusal."""
+def _answered(
+    service: BrokerService, request: Any, response: Callable[..., Any], act: Callable[[], None]
+) -> Any:
+    """Act, and return the response of the request's own type, also for a refusal."""
     _check_enabled(service)
     most, least = _id(request)
     answer = response(request_id=request.request_id, txnid_most_bits=most, txnid_least_bits=least)
@@ -67,7 +75,7 @@ def _answer(
     except Refusal as refusal:
         answer.error = pb.ServerError.Value(refusal.code)
         answer.message = refusal.message
-    session.send(answer)
+    return answer
 
 
 def _id(request: Any) -> TransactionId:
@@ -85,5 +93,6 @@ HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
     "TC_CLIENT_CONNECT_REQUEST": on_connect,
     "NEW_TXN": on_new,
     "ADD_PARTITION_TO_TXN": on_add_partition,
+    "ADD_SUBSCRIPTION_TO_TXN": on_add_subscription,
     "END_TXN": on_end,
 }

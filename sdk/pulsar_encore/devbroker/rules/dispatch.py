@@ -31,6 +31,9 @@ class Dispatcher(Protocol):
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None: ...
     def acked(self, seq: int) -> None: ...
     def partly_acked(self, seq: int, left: int) -> None: ...
+    def pending(self, seq: int, left: int) -> None: ...
+    def discard(self, seq: int) -> None: ...
+    def give_back(self, seqs: list[int]) -> None: ...
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None: ...
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]: ...
     def wake_ms(self, wall_now_ms: int) -> int | None: ...
@@ -95,6 +98,38 @@ class SharedDispatch:
                 self._subtract_unacked(consumer, previous - left)
                 return
 
+    def pending(self, seq: int, left: int) -> None:
+        """Release an entry that is acked in a transaction, or all but `left` indexes of it."""
+        for consumer in self.consumers:
+            previous = consumer.held.get(seq)
+            if previous is None:
+                continue
+            if left:
+                consumer.held[seq] = left
+                self._subtract_unacked(consumer, previous - left)
+            else:
+                del consumer.held[seq]
+                self._release_held(consumer, previous, seq)
+            return
+
+    def discard(self, seq: int) -> None:
+        """Forget who holds an entry, as Pulsar does at the refused ack of a transaction.
+
+        The invariant breaks: the entry is delivered again only after all consumers have left.
+        """
+        self.pending(seq, 0)
+
+    def give_back(self, seqs: list[int]) -> None:
+        """Redeliver the entries of an aborted transaction to any consumer, with count + 1."""
+        for seq in sorted(seqs):
+            self.pending(seq, 0)
+            self._counts[seq] = self._counts.get(seq, 0) + 1
+            if seq < self._read and not self._is_queued(seq):
+                self._enqueue(seq)
+
+    def _is_queued(self, seq: int) -> bool:
+        return seq in self._replay or any(seq in each.queue for each in self.consumers)
+
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
         """Release held entries (None: all of them), and count redeliveries."""
         everything = seqs is None
@@ -158,11 +193,11 @@ class SharedDispatch:
 
     def _take(self, consumer: SubscribedConsumer, wall_now_ms: int) -> int | None:
         """Return the next entry: from the consumer's queue, redeliveries, or the log."""
-        is_acked = self._cursor.is_acked
+        is_settled = self._cursor.is_settled
         for waiting in (consumer.queue, self._replay):
             while waiting:
                 seq = heappop(waiting)
-                if not is_acked(seq) and (not self._chunks or self._is_for(consumer, seq)):
+                if not is_settled(seq) and (not self._chunks or self._is_for(consumer, seq)):
                     return seq
         while (read := self._read_log(wall_now_ms)) is not None:
             if not self._chunks or self._is_for(consumer, read):
@@ -185,7 +220,7 @@ class SharedDispatch:
         while self._read < log.readable_end:
             seq = self._read
             self._read = seq + 1
-            if cursor.is_acked(seq):
+            if cursor.is_settled(seq):
                 continue
             entry = log.entries[seq - log.base]
             if entry.hidden:

@@ -73,11 +73,14 @@ class KeySharedDispatch(SharedDispatch):
         for seq in waiting:
             self._enqueue(seq)
 
+    def _is_queued(self, seq: int) -> bool:
+        return super()._is_queued(seq) or seq in self._slot_queues.get(self._slot(seq), ())
+
     def _slot(self, seq: int) -> int:
         return self._slot_of(self._log.at(seq).key_hash)
 
     def _enqueue(self, seq: int) -> None:
-        if self._cursor.is_acked(seq):
+        if self._cursor.is_settled(seq):
             return
         owner = self._layout.owner(self._slot(seq))
         # An entry without an owner waits in `_replay` until the consumers change.
@@ -117,7 +120,7 @@ class KeySharedDispatch(SharedDispatch):
         while queue and sent < limit and not consumer.blocked and not self._blocked:
             seq = heappop(queue)
             self._waiting -= 1
-            if self._cursor.is_acked(seq):
+            if self._cursor.is_settled(seq):
                 continue
             slot = self._slot(seq)
             holder = self._slot_holders.get(slot)

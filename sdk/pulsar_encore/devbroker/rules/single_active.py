@@ -95,6 +95,17 @@ class SingleActive:
     def partly_acked(self, seq: int, left: int) -> None:
         """Do nothing: no entry is held."""
 
+    def pending(self, seq: int, left: int) -> None:
+        """Do nothing: no entry is held."""
+
+    def discard(self, seq: int) -> None:
+        """Do nothing: no entry is held."""
+
+    def give_back(self, seqs: list[int]) -> None:
+        """Rewind after an aborted transaction."""
+        if self.active is not None:
+            self.redeliver(self.active, None)
+
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
         """Rewind, whatever the ids are. An inactive consumer is ignored."""
         if consumer is not self.active:
@@ -143,7 +154,7 @@ class SingleActive:
             entry = log.entries[seq - log.base]
             if entry.hidden:
                 cursor.ack(seq)
-            elif not cursor.is_acked(seq):
+            elif not cursor.is_settled(seq):
                 entries.append(entry)
             seq += 1
         return _Block(entries, seq)

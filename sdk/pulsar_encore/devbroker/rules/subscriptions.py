@@ -19,10 +19,12 @@ from .cursor import Cursor
 from .dispatch import Dispatcher, SharedDispatch
 from .key_ranges import check_ranges
 from .key_shared_dispatch import KeySharedDispatch
+from .pending_acks import AckedId, EndedAcks, PendingAcks
 from .refusal import Refusal
 from .rule_settings import BrokerRules
 from .single_active import Overtaking, SingleActive
 from .topic_log import TopicLog
+from .transactions import TransactionId
 
 _BEFORE_FIRST = 2**64 - 1  # -1 as an unsigned number
 
@@ -51,6 +53,7 @@ class Subscription:
         self._rules = rules
         self._overtaking = Overtaking(rules, log.id_before(log.end)[0])
         self._dispatcher: Dispatcher | None = None
+        self._pending = PendingAcks(log, self.cursor, f"[{log.name}][{name}]")
 
     @property
     def consumers(self) -> list[SubscribedConsumer]:
@@ -158,17 +161,21 @@ class Subscription:
         seq = self.log.locate(ledger, entry)
         if seq is None:
             return
+        if mask is None or self._rules.batch_index_ack:
+            self._ack_seq(seq, mask)
+
+    def _ack_seq(self, seq: int, mask: int | None) -> None:
         rule = self._dispatcher
         if mask is None:
             if self.cursor.ack(seq) and rule is not None:
                 rule.acked(seq)
             return
-        if not self._rules.batch_index_ack:
-            return
         left = self.cursor.ack_indexes(seq, self.log.at(seq).messages, mask)
         if left is None or rule is None:
             return
         if left:
+            if self.cursor.withheld:
+                left = self.cursor.remaining(seq) or 0
             rule.partly_acked(seq, left.bit_count())
         else:
             rule.acked(seq)
@@ -193,6 +200,74 @@ class Subscription:
         if self._rules.batch_index_ack:
             self.cursor.forget_partial_of(seq)
             self.cursor.ack_indexes(seq, self.log.at(seq).messages, mask)
+
+    def ack_in_transaction(self, txn: TransactionId, ids: list[AckedId]) -> None:
+        """Ack entries or indexes when the transaction commits, and withhold them until its end.
+
+        Raises:
+            Refusal: TransactionConflict. As on Pulsar, the whole entries of the refused ACK are no
+                longer held by their consumer, though none is acked.
+            UnansweredAck: an index of an entry that is pending as a whole.
+        """
+        rule = self._dispatcher
+        shares = rule is not None and rule.type.shares
+        try:
+            seqs = self._pending.add(txn, ids, shares)
+        except Refusal:
+            if rule is not None:
+                self._discard(rule, ids)
+            raise
+        if rule is not None:
+            for seq in seqs:
+                left = self.cursor.remaining(seq) or 0
+                rule.pending(seq, left.bit_count())
+
+    def _discard(self, rule: Dispatcher, ids: list[AckedId]) -> None:
+        for each in ids:
+            seq = self.log.locate(each.ledger, each.entry)
+            if seq is not None and each.mask is None:
+                rule.discard(seq)
+
+    def ack_cumulative_in_transaction(self, txn: TransactionId, acked: AckedId) -> None:
+        """Ack every entry up to an id when the transaction commits. Not for Shared.
+
+        Raises:
+            Refusal: TransactionConflict.
+        """
+        self._pending.set_cumulative(txn, acked)
+
+    def end_transaction(self, txn: TransactionId, commit: bool, low_water: int) -> None:
+        """Apply the pending acks of a transaction, or redeliver their messages.
+
+        After individual acks, the acks of one late transaction are aborted, too.
+        """
+        ended = self._pending.end(txn, commit)
+        if ended is None:
+            return
+        if commit:
+            self._apply(ended)
+        elif ended.entries:
+            self._give_back(ended)
+        if not ended.entries:
+            return
+        late = self._pending.late(txn[0], low_water)
+        swept = self._pending.end(late, commit=False) if late is not None else None
+        if swept is not None and self.type is not None and self.type.shares:
+            # Pulsar does not rewind Exclusive and Failover here.
+            self._give_back(swept)
+
+    def _apply(self, ended: EndedAcks) -> None:
+        cumulative = ended.cumulative
+        if cumulative is not None:
+            self.ack_cumulative(cumulative.ledger, cumulative.entry, cumulative.mask)
+        for seq, mask in ended.entries.items():
+            if seq >= self.log.base:
+                self._ack_seq(seq, mask)
+
+    def _give_back(self, ended: EndedAcks) -> None:
+        if self._dispatcher is not None:
+            is_acked = self.cursor.is_acked
+            self._dispatcher.give_back([seq for seq in ended.entries if not is_acked(seq)])
 
     def redeliver(
         self,
@@ -241,6 +316,7 @@ class Subscription:
         closed = self.consumers
         self._dispatcher = None
         self.cursor.forget_partial()
+        self._pending.restore()
         return closed
 
     def dispatch(self, wall_now_ms: int, limit: int = 1000) -> list[Delivery]:

@@ -1,7 +1,7 @@
-"""A transaction coordinator: open transactions, and the topics that each has registered (PIP-31).
+"""A transaction coordinator: open transactions, and what each has registered (PIP-31).
 
-As on Pulsar, a transaction that has ended is forgotten, and nothing is checked when a message
-arrives.
+As on Pulsar, a transaction that has ended is forgotten, and nothing is checked when a message or an
+ack arrives.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ ASSIGN_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"
 
 @dataclass(slots=True, eq=False)
 class OpenTransaction:
+    """A transaction, its topics, and its subscriptions as pairs of topic and name."""
+
     id: TransactionId
     topics: set[str] = field(default_factory=set)
+    subscriptions: set[tuple[str, str]] = field(default_factory=set)
 
 
 class TransactionCoordinator:

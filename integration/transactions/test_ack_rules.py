@@ -1,0 +1,3 @@
+"""The tests of acks in transactions, against a real Pulsar."""
+
+from tests.harness.contract.test_transactional_acks import *  # noqa: F403
