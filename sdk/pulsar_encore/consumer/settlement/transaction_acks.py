@@ -197,9 +197,13 @@ class TransactionAcks:
         whole: list[EntryKey] = []
         parts: list[tuple[int, int, int, int]] = []
         for entry, indexes in entries.items():
-            if entry.size == len(indexes):  # an entry with other acks is named by its parts
+            if not indexes:
+                continue
+            if entry.size == len(indexes):
+                # The broker finds each conflict with an entry that is pending as a whole. Of
+                # indexes it misses some (`docs/notes/wire-protocol.md#transactions`).
                 whole.append(entry.key)
-            elif indexes:
+            else:
                 mask = (1 << entry.size) - 1
                 for index in indexes:
                     mask ^= 1 << index

@@ -137,7 +137,11 @@ class TopicConsumer:
         )
         self._acks = AckWriter(self._broker, self._chunked, durable=durable)
         self.transaction_acks: TransactionAcks = TransactionAcks(
-            self._broker, self._chunked, subscribe_commands.name, lookup.pool
+            self._broker,
+            self._chunked,
+            subscribe_commands.name,
+            lookup.pool,
+            shared=subscribe_commands.shared,
         )
         self._incoming = IncomingEntries(
             number,

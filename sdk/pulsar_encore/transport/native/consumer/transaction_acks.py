@@ -9,13 +9,15 @@ transaction aborts.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Sequence
+from functools import partial as bound
+from typing import NamedTuple
 
-from ....errors import TransactionAbortedError
+from ....errors import TransactionAbortedError, TransactionConflict
 from ...interface import AckPlan
 from ..connection.pool import ConnectionPool
 from ..transactions.native_transaction import NativeTransaction, own_transaction
-from . import ack_commands as commands
+from .ack_commands import MOST_IDS, cumulative_ack_in_transaction, individual_acks
 from .broker_consumer import BrokerConsumer
 from .chunked_messages import ChunkedMessages
 
@@ -44,6 +46,14 @@ class _Group:
         return [(*key, size, mask) for key, (size, mask) in self._masks.items()]
 
 
+class _Command(NamedTuple):
+    """An ACK of single messages, or of a cumulative position, that was written."""
+
+    entries: Sequence[tuple[int, int]]
+    partial: Sequence[tuple[int, int, int, int]]
+    answer: asyncio.Future[object]
+
+
 class TransactionAcks:
     """Sends the acks of transactions for one topic or partition."""
 
@@ -53,11 +63,14 @@ class TransactionAcks:
         chunked: ChunkedMessages,
         subscription: str,
         pool: ConnectionPool,
+        *,
+        shared: bool,
     ) -> None:
         self._broker = broker
         self._chunked = chunked
         self._subscription = subscription
         self._pool = pool
+        self._shared = shared
         self._open: dict[NativeTransaction, _Group] = {}  # groups that have not left
         self._present: dict[NativeTransaction, set[_Group]] = {}  # and those without an answer
 
@@ -72,7 +85,7 @@ class TransactionAcks:
             own.on_ack()
             self._present.setdefault(own, set()).add(group)
             group.task = self._broker.loop.create_task(self._send(own, group))
-            group.task.add_done_callback(partial(self._on_done, own, group))
+            group.task.add_done_callback(bound(self._on_done, own, group))
         group.add(plan)
         return group.outcome
 
@@ -98,12 +111,13 @@ class TransactionAcks:
             group.outcome.exception()  # marks it as retrieved: the commit reports it too
 
     async def _send(self, txn: NativeTransaction, group: _Group) -> None:
-        for answer in await self._write_when_ready(txn, group):
-            await answer
+        conflict: TransactionConflict | None = None
+        for command in await self._write_when_ready(txn, group):
+            conflict = await self._outcome(txn, command) or conflict
+        if conflict is not None:
+            raise conflict
 
-    async def _write_when_ready(
-        self, txn: NativeTransaction, group: _Group
-    ) -> list[asyncio.Future[object]]:
+    async def _write_when_ready(self, txn: NativeTransaction, group: _Group) -> list[_Command]:
         """Write the commands of a group as soon as the topic and the transaction allow it.
 
         While the consumer is disconnected, the acks wait: nothing was sent.
@@ -111,32 +125,16 @@ class TransactionAcks:
         registering = txn.register_subscription(self._broker.topic, self._subscription)
         if registering is not None:
             await asyncio.shield(registering)
-        session = await self._broker.until_attached(txn.deadline_s)
+        await self._broker.until_attached(txn.deadline_s)
         # From here on to the last command nothing else runs.
         del self._open[txn]
-        if not txn.may_send:
-            raise _ended_error(txn)
-        consumer_id, most = self._broker.consumer_id, commands.MOST_IDS
-        txn_bits = (txn.id.most, txn.id.least)
-        answers: list[asyncio.Future[object]] = []
-
-        def request() -> int:
-            request_id = session.requests.new_id()
-            purpose = f"ack on {self._broker.topic} in transaction {txn.id}"
-            answers.append(session.requests.begin(request_id, purpose, self._broker.timeout_s))
-            return request_id
-
+        written = []
         if group.cumulative is not None:
-            command = commands.cumulative_ack_in_transaction
-            session.write(command(consumer_id, group.cumulative, request(), txn_bits))
+            written.append(self._write(txn, cumulative=group.cumulative))
         entries, partial = self._chunked.expand(group.entries), group.partial()
-        for at in range(0, max(len(entries), len(partial)), most):
-            part = slice(at, at + most)
-            session.write(
-                commands.individual_acks(
-                    consumer_id, entries[part], partial[part], request(), txn_bits
-                )
-            )
+        for at in range(0, max(len(entries), len(partial)), MOST_IDS):
+            part = slice(at, at + MOST_IDS)
+            written.append(self._write(txn, entries[part], partial[part]))
         if entries is not group.entries:
             acked = group.entries
 
@@ -145,7 +143,47 @@ class TransactionAcks:
                     self._chunked.forget(acked)
 
             txn.when_ended(forget)
-        return answers
+        return written
+
+    def _write(
+        self,
+        txn: NativeTransaction,
+        entries: Sequence[tuple[int, int]] = (),
+        partial: Sequence[tuple[int, int, int, int]] = (),
+        cumulative: tuple[int, int, int, int] | None = None,
+    ) -> _Command:
+        session, consumer_id = self._broker.ready(), self._broker.consumer_id
+        if not txn.may_send:
+            raise _ended_error(txn)
+        request_id = session.requests.new_id()
+        purpose = f"ack on {self._broker.topic} in transaction {txn.id}"
+        answer = session.requests.begin(request_id, purpose, self._broker.timeout_s)
+        id_bits = (txn.id.most, txn.id.least)
+        if cumulative is not None:
+            frame = cumulative_ack_in_transaction(consumer_id, cumulative, request_id, id_bits)
+        else:
+            frame = individual_acks(consumer_id, entries, partial, request_id, id_bits)
+        session.write(frame)
+        return _Command(entries, partial, answer)
+
+    async def _outcome(
+        self, txn: NativeTransaction, command: _Command
+    ) -> TransactionConflict | None:
+        """Wait for the answer to a command, and return a conflict that it causes.
+
+        The broker refuses a whole command for one message, and on Shared and Key_Shared it then
+        forgets that this consumer holds the others: neither a nack nor the abort would bring them
+        again. So they are sent again, in halves. Then they are pending, and the abort brings them.
+        """
+        try:
+            await command.answer
+        except TransactionConflict as conflict:
+            if self._shared:
+                halves = _halves(command.entries, command.partial)
+                for written in [self._write(txn, *half) for half in halves]:
+                    await self._outcome(txn, written)
+            return conflict
+        return None
 
     # `TransactionSender`
 
@@ -173,6 +211,26 @@ class TransactionAcks:
         """Fail the acks that have not left."""
         for group in list(self._open.values()):
             group.task.cancel()
+
+
+def _halves(
+    entries: Sequence[tuple[int, int]], partial: Sequence[tuple[int, int, int, int]]
+) -> list[tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int, int, int]]]]:
+    """Split the messages of an ACK into two halves; return none for a single message."""
+    if len(entries) + len(partial) > 1:
+        half, part_half = (len(entries) + 1) // 2, len(partial) // 2
+        return [(entries[:half], partial[:part_half]), (entries[half:], partial[part_half:])]
+    for ledger, entry, size, mask in partial:
+        every = (1 << size) - 1
+        indexes = [index for index in range(size) if not mask >> index & 1]
+        if len(indexes) > 1:
+            middle = indexes[len(indexes) // 2]
+            low = (1 << middle) - 1
+            return [
+                ((), [(ledger, entry, size, mask | (every ^ low))]),
+                ((), [(ledger, entry, size, mask | low)]),
+            ]
+    return []
 
 
 def _ended_error(txn: NativeTransaction) -> TransactionAbortedError:
