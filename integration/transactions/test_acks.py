@@ -1,4 +1,4 @@
-"""Acks in transactions on a real Pulsar: what a commit, an abort and a lost connection do."""
+"""Acks in transactions on a real Pulsar: the effects of a commit, an abort and a lost connection."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
 
 
 async def rest(consumer: Consumer) -> list[str]:
-    """Receive, and ack, what still comes."""
+    """Receive and ack all other messages."""
     found = []
     try:
         while True:
@@ -414,7 +414,7 @@ async def test_a_closed_consumer_leaves_its_acks_to_the_transaction(
         async with client.transaction() as txn:
             async with subscribe(client, topic, ConsumerType.Shared) as consumer:
                 messages = await take(consumer, 4)
-                consumer.acknowledge(messages, txn=txn)  # nobody awaits it
+                consumer.acknowledge(messages, txn=txn)  # without an await
             if end == "abort":
                 await txn.abort()
     async with subscribe(client, topic, ConsumerType.Shared) as consumer:

@@ -1,9 +1,9 @@
 """The diagram of a message's life is that of the table of transitions in the code.
 
 Each state of the code is one state of the drawing: AWAY is "at the broker", QUEUED "queued", HELD
-"held", NACKED "nacked", FORWARDING "forwarding" and ACKED "acked". Events that several rows of the
-table share are drawn once, and a transition from a state to itself is in the table of the page
-alone. A step of `UNSEEN` changes the bookkeeping only.
+"held", NACKED "nacked", FORWARDING "forwarding", ACK_PENDING "ack pending" and ACKED "acked".
+Events that several rows of the table share are drawn once, and a transition from a state to itself
+is in the table of the page alone. A step of `UNSEEN` changes the bookkeeping only.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def test_every_state_of_the_code_is_drawn() -> None:
         "held",
         "nacked",
         "forwarding",
+        "ack pending",
         "acked",
     }
 

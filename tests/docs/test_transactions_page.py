@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pulsar_encore as encore
 from pulsar_encore import Client, MessageId, TransactionNotFound, TxnId
 from tests.harness.pages import blocks_of, run_block
 
-TWO_TOPICS, NOT_AWAITED, BY_ID = blocks_of("transactions.md")
+TWO_TOPICS, READ_AND_SEND, NOT_AWAITED, BY_ID = blocks_of("transactions.md")
 
 
 async def visible(client: Client, topic: str) -> list[bytes]:
@@ -28,6 +29,26 @@ async def test_messages_of_two_topics_are_in_one_transaction(client: Client) -> 
     ):
         await run_block(TWO_TOPICS, {"client": client, "orders": orders, "invoices": invoices})
     assert await visible(client, "orders") == await visible(client, "invoices") == [b"42"]
+
+
+async def test_the_input_is_acked_with_the_output(client: Client) -> None:
+    async with (
+        client.create_producer("in") as source,
+        client.create_producer("out") as producer,
+        client.subscribe("in", "s", initial_position=encore.InitialPosition.Earliest) as consumer,
+    ):
+        for number in range(5):
+            await source.send(b"%d" % number)
+        names = {"client": client, "consumer": consumer, "producer": producer, "convert": bytes}
+        running = asyncio.create_task(run_block(READ_AND_SEND, names))
+        while len(await visible(client, "out")) < 5:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait((running,))
+    assert await visible(client, "out") == [b"%d" % number for number in range(5)]
+    async with client.subscribe("in", "s") as consumer:
+        with pytest.raises(TimeoutError):
+            await consumer.receive(timeout_millis=100)
 
 
 async def test_sends_may_be_left_to_the_commit(client: Client) -> None:

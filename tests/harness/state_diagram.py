@@ -15,6 +15,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from pulsar_encore.core.message_states import (
+    ACK_PENDING,
     ACKED,
     AWAY,
     FORWARDING,
@@ -46,10 +47,13 @@ STATES: Final = {
     FORWARDING: State("forwarding", "copied to a letter topic", 980, 130),
     NACKED: State("nacked", "waits for its due time", 400, 350),
     ACKED: State("acked", "not delivered again", 835, 350),
+    ACK_PENDING: State("ack pending", "its transaction is open", 690, 550),
 }
 
 _BY_ID = "ack by id"
 _REWIND = "rewind"
+_IN_TRANSACTION = "ack in a transaction"
+_COMMIT = "commit, or ack without a transaction"
 #: The events that an application observes, by step and by the state before.
 EVENTS: Final = {
     "queue": {AWAY: "arrives", NACKED: "arrives as requested"},
@@ -74,6 +78,7 @@ EVENTS: Final = {
         NACKED: _BY_ID,
         HELD: "ack",
         FORWARDING: "letter stored",
+        ACK_PENDING: _COMMIT,
     },
     "ack_held": {HELD: "ack"},
     "ack_all": {
@@ -82,7 +87,14 @@ EVENTS: Final = {
         NACKED: _BY_ID,
         HELD: "ack",
         FORWARDING: "letter stored",
+        ACK_PENDING: _COMMIT,
     },
+    "begin_pending_ack": {
+        HELD: _IN_TRANSACTION,
+        QUEUED: "ack by id in a transaction",
+        NACKED: "cumulative ack in a transaction",
+    },
+    "give_up_pending_ack": {ACK_PENDING: "abort"},
     "requeue": {HELD: "given back here"},
     "fail_in_place": {HELD: "attempt failed, and the worker keeps it for the next one"},
     "release": {HELD: "ack timeout or lease expired", NACKED: "due time reached"},
@@ -91,6 +103,7 @@ EVENTS: Final = {
 }
 #: Steps that an application does not observe.
 UNSEEN: Final = {
+    "hold_again": "an abort on Exclusive and Failover; a rewind follows in the same step",
     "readopt": "the record of an entry is used again, for messages that are not here any more",
 }
 
@@ -125,7 +138,12 @@ ROUTES: Final = {
     (FORWARDING, ACKED): Route("M960 160 L877 318", 930, 240, "start"),
     (QUEUED, ACKED): Route("M470 160 C520 240 640 290 743 336", 640, 274, "start"),
     (NACKED, ACKED): Route("M490 358 H743", 600, 375),
-    (AWAY, ACKED): Route("M40 160 C40 470 500 440 800 382", 400, 443, width=40),
+    (AWAY, ACKED): Route("M40 160 C40 470 500 440 800 382", 290, 428, width=40),
+    (HELD, ACK_PENDING): Route("M690 160 V518", 698, 460, "start", 12),
+    (QUEUED, ACK_PENDING): Route("M425 160 C455 300 540 460 640 518", 545, 400, "start", 13),
+    (NACKED, ACK_PENDING): Route("M415 380 C425 470 500 540 598 548", 440, 470, "start", 14),
+    (ACK_PENDING, ACKED): Route("M745 520 L820 382", 803, 440, "start", 22),
+    (ACK_PENDING, AWAY): Route("M600 562 C180 610 20 420 90 162", 230, 540),
 }
 
 _STYLE: Final = """
@@ -176,14 +194,14 @@ def by_pair() -> dict[tuple[int, int], list[str]]:
 def svg() -> str:
     """Return the drawing. Transitions from a state to itself are in the table alone."""
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1090 470" role="img" '
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1090 600" role="img" '
         'aria-labelledby="title">',
         "  <!-- Made by `python -m tests.harness.state_diagram`. -->",
         '  <title id="title">The states of a message and the events that change them</title>',
         f"  <style>{_STYLE}  </style>",
         '  <marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" '
         'markerHeight="8" orient="auto"><path class="head" d="M0 0 L10 5 L0 10 z"/></marker>',
-        '  <rect class="card" x="1" y="1" width="1088" height="468" rx="8"/>',
+        '  <rect class="card" x="1" y="1" width="1088" height="598" rx="8"/>',
     ]
     pairs = {pair: events for pair, events in by_pair().items() if pair[0] != pair[1]}
     parts += [

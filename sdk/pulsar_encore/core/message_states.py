@@ -60,7 +60,6 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
         QUEUED: ACK_PENDING,
         HELD: ACK_PENDING,
         NACKED: ACK_PENDING,
-        FORWARDING: ACK_PENDING,
     },
     # The transaction was aborted. On Exclusive and Failover the message counts as held until the
     # rewind that follows in the same step.

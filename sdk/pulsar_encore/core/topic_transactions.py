@@ -35,7 +35,7 @@ class TopicTransactions(TopicRelease):
     def ack_pending(self, txn: object, entry: Entry, indexes: Sequence[int]) -> int:
         """Ack messages in an open transaction; return the mask of those that were not acked in it.
 
-        All must be QUEUED, HELD, NACKED or FORWARDING; other states are left alone.
+        Messages that are not QUEUED, HELD or NACKED are left alone.
         """
         mask = 0
         for index in indexes:

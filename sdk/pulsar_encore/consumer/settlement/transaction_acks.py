@@ -22,7 +22,7 @@ from ...errors import (
     TransactionConflict,
     TransportError,
 )
-from ...message import Held, Message
+from ...message import Message
 from ...transport.interface import AckPlan, TransportConsumer, TransportTransaction
 from .ack_sender import AckSender
 from .ownership import Ownership, Settleable, check_index
@@ -107,19 +107,6 @@ class TransactionAcks:
         state.ack_pending_through(txn, key, index, size)
         self._watch(state, txn)
         return [sent]
-
-    def ack_forwarded(self, held: Held, txn: TransportTransaction) -> asyncio.Future[None]:
-        """Ack the original of a letter that is sent in the same transaction."""
-        state: TopicState = held.entry.topic_state
-        return self._begin(state, {held.entry: [held.batch_index]}, txn)
-
-    def check_letter(self, message: Message, txn: TransportTransaction) -> None:
-        """Raise if a held message could not be acked in the transaction."""
-        self._check(txn)
-        found: _Found = {}
-        self._find(message, txn, found)
-        for state in found:
-            self._check_topic(state, txn, cumulative=False)
 
     # Decisions
 
