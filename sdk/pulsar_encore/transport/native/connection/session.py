@@ -64,7 +64,7 @@ PART_RUN: Final = 400
 _HAND_OVER_S: Final = 0.0005
 # After a hand-over that took so many times as long as reading, the parts are shorter. Messages that
 # a reconnect or a rewind repeats are checked one by one, and 400 of them took up to 7 ms.
-_SLOW_HAND_OVER: Final = 2.5
+_SLOW_HAND_OVER: Final = 1.5
 _SLOW_CUT: Final = 4
 _RECEIPTS_PER_FRAME: Final = 16  # messages of a receipt that count as one frame
 _SHORT_READ_BYTES: Final = 4_096  # the clock is not read for shorter reads: about 0.4 ms
