@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core import entry_records as module
 from pulsar_encore.core import topic_release as release_module
-from pulsar_encore.core.entry import Entry, ack_singles, drop_queued_singles, release_singles
+from pulsar_encore.core.entry import Entry, ack_singles, release_singles
 from pulsar_encore.core.message_states import (
     ACKED,
     AWAY,
@@ -188,7 +188,6 @@ def alone(state: int) -> Entry:
     [
         ("ack_all", lambda entry: ack_singles([entry])[0]),
         ("release_all", lambda entry: release_singles([entry])[0]),
-        ("drop_queued", lambda entry: drop_queued_singles([entry])),
     ],
 )
 def test_a_bulk_step_follows_its_row_of_the_transition_table(
@@ -235,6 +234,29 @@ def test_no_bulk_step_makes_a_call_for_each_entry(end: str, state: int) -> None:
         "lose": topic_state.disconnected,
     }
     assert calls(work[end]) < 2_000
+    topic_state._check()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@settings(max_examples=30)
+@given(STEPS, STEPS)
+@example([("ack", 3), ("deliver", 7), ("begin_forwarding", 7)], [("come_again", 0)])
+@example([("deliver", 0), ("nack", 0), ("release", 0), ("come_again", 0)], [("reconnect", 0)])
+def test_batches_lost_together_equal_batches_lost_one_by_one(
+    shared: bool, before: list[tuple[str, int]], after: list[tuple[str, int]]
+) -> None:
+    steps = [*before, ("lose", 0), ("reconnect", 0), *after]
+    together = play(shared, list(range(COUNT)), steps, 3)
+    with mock.patch.object(module.EntryTable, "drop_queued", lambda _: 0):
+        assert play(shared, list(range(COUNT)), steps, 3) == together
+
+
+def test_a_lost_connection_takes_few_calls_for_each_queued_batch() -> None:
+    topic_state = make_topic_state(shared=True)
+    for number in range(5_000):
+        topic_state.arrive((1, number), 10, 0, range(10))
+    assert calls(topic_state.disconnected) < 3 * 5_000
+    assert topic_state.unacked == 0 and not topic_state.table.entries
     topic_state._check()
 
 

@@ -62,10 +62,10 @@ def opened() -> tuple[Session, Slow, Socket]:
     return session, handler, socket
 
 
-def message(entry: int) -> bytes:
+def message(entry: int, redeliveries: int = 1) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
     command.message.consumer_id = 1
-    command.message.redelivery_count = 1
+    command.message.redelivery_count = redeliveries
     command.message.message_id.ledgerId = 7
     command.message.message_id.entryId = entry
     return frames.encode_with_body(command, body())
@@ -181,5 +181,47 @@ def test_a_consumer_that_is_removed_between_two_steps_gets_no_further_entry() ->
         session.detach_consumer(1)
         await until(lambda: "resume" in socket.events)
         assert len(handler.entries) == module.PART_FRAMES
+
+    run(main())
+
+
+class SlowHandOver(Handler):
+    """A consumer that takes runs, 1 us for each message, and 8 us to check each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[int] = []
+        self._run = 0
+
+    def on_run(self, *given: Any) -> int:
+        _, _, _, data, at, _, stop = given
+        loop: Any = asyncio.get_running_loop()
+        size = len(message(1_000))
+        while at < stop and at + size <= len(data):
+            at += size
+            self._run += 1
+            loop.advance(0.000_001)
+        return int(at)
+
+    def on_entries_end(self) -> None:
+        loop: Any = asyncio.get_running_loop()
+        loop.advance(self._run * 0.000_008)
+        self.parts.append(self._run)
+        self._run = 0
+
+
+def test_parts_are_shorter_while_the_consumer_checks_messages_one_by_one() -> None:
+    async def main() -> None:
+        session, _, socket = opened()
+        handler = SlowHandOver()
+        session.attach_consumer(1, handler)
+        loop: Any = asyncio.get_running_loop()
+        session.receive(b"".join(message(1_000 + at, redeliveries=0) for at in range(10_000)))
+        while socket.events != ["pause", "resume"]:
+            before = loop.time()
+            await asyncio.sleep(0)
+            assert loop.time() - before < 1.5 * module.PART_S
+        assert sum(handler.parts) > 9_900
+        assert max(handler.parts[1:]) < module.PART_RUN / 2
 
     run(main())

@@ -401,15 +401,3 @@ def release_singles(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKe
             entry.live = False
             done.append(entry)
     return done, queued
-
-
-def drop_queued_singles(entries: Iterable[Entry]) -> list[Entry]:
-    done: list[Entry] = []
-    for entry in entries:
-        state = entry.state
-        if state[0] == QUEUED and entry.size == 1:
-            state[0] = AWAY
-            entry.active = 0
-            entry.live = False
-            done.append(entry)
-    return done

@@ -22,7 +22,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from .attempts import Attempts
-from .entry import Entry, EntryKey, drop_queued_singles, release_singles
+from .entry import Entry, EntryKey, release_singles
 from .message_states import HELD, QUEUED
 from .packing import PackedBatches
 
@@ -191,7 +191,7 @@ class EntryTable:
         return None
 
     def end_all_but(self, rest: Sequence[Entry] = ()) -> None:
-        """End all records except some; each must be a single message."""
+        """End all records except some; no message of an ended one is with the application."""
         self._end_live()
         for entry in rest:
             entry.live = self.live_records
@@ -247,17 +247,39 @@ class EntryTable:
         self.discard(ended)
         return [entry.key for entry in ended], queued
 
-    def drop_queued_singles(self) -> int:
+    def drop_queued(self) -> int:
+        """End the records whose messages are all QUEUED; return the number of these messages.
+
+        One look at each record, because 50,000 records do not fit in the processor's cache.
+        """
+        entries, dropped = self.entries, 0
+        ended: list[Entry] = []
+        rest: list[Entry] = []
         if self.many:
-            queued = [entry for entry in self.entries.values() if entry.state[0] == QUEUED]
-            if 2 * len(queued) > len(self.entries):
-                self.end_all_but([e for e in self.entries.values() if e.state[0] != QUEUED])
-                return len(queued)
-            ended = drop_queued_singles(queued)
+            rest = [entry for entry in entries.values() if entry.state[0] != QUEUED]
+            dropped = len(entries) - len(rest)
+            if 2 * dropped <= len(entries):
+                ended = [entry for entry in entries.values() if entry.state[0] == QUEUED]
         else:
-            ended = drop_queued_singles(self.entries.values())
-        self.discard(ended)
-        return len(ended)
+            for entry in entries.values():
+                size = entry.size
+                if entry.state[0] == QUEUED and (
+                    size == 1 or (entry.failed is None and entry.state.count(QUEUED) == size)
+                ):
+                    ended.append(entry)
+                    dropped += size
+                else:
+                    rest.append(entry)
+        if not dropped:
+            return 0
+        if len(rest) < len(entries) - len(rest):
+            self.end_all_but(rest)
+        else:
+            for entry in ended:
+                entry.live = False
+                del entries[entry.key]
+            self._dispose(ended)
+        return dropped
 
     def clear(self) -> None:
         self.end_all_but()
@@ -272,7 +294,9 @@ class EntryTable:
         return (entry for entry in list(self.entries.values()) if HELD in entry.state)
 
     def count(self, state: int) -> int:
-        # A call for each of 50,000 records would take 10 ms. This takes 2 ms.
+        # A call for each of 50,000 records would take 10 ms. This takes 2 to 4 ms.
+        if self.all_single:
+            return len([1 for entry in self.entries.values() if entry.state[0] == state])
         return b"".join(map(_STATE, self.entries.values())).count(state)
 
     @property

@@ -235,7 +235,7 @@ class TopicRelease(TopicArrival):
         table = self.table
         self.window.all_requested = False
         if not self.in_order:
-            self._entered -= table.drop_queued_singles()
+            self._entered -= table.drop_queued()
         if self.in_order or not table.all_single:
             for entry in [each for each in table.entries.values() if QUEUED in each.state]:
                 self._entered -= entry.drop_queued()

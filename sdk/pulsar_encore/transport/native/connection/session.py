@@ -62,6 +62,10 @@ PART_RUN: Final = 400
 # Time in s after which entries are handed over within a read, because the hand-over takes up to six
 # times as long as reading. One hand-over for a shorter read is a tenth cheaper.
 _HAND_OVER_S: Final = 0.0005
+# After a hand-over that took so many times as long as reading, the parts are shorter. Messages that
+# a reconnect or a rewind repeats are checked one by one, and 400 of them took up to 7 ms.
+_SLOW_HAND_OVER: Final = 1.5
+_SLOW_CUT: Final = 4
 _RECEIPTS_PER_FRAME: Final = 16  # messages of a receipt that count as one frame
 _SHORT_READ_BYTES: Final = 4_096  # the clock is not read for shorter reads: about 0.4 ms
 _NO_TEMPLATE: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")
@@ -131,6 +135,7 @@ class Session:
         # the loop's clock decides.
         common = type(loop).time is asyncio.BaseEventLoop.time
         self._clock: Callable[[], float] = time.thread_time if common else loop.time
+        self._cut = 1
         self._keep_alive_s = keep_alive_s
         self._renew = renew
         self._on_end = on_end
@@ -469,17 +474,23 @@ class Session:
         clock = self._clock
         since = clock() if size > _SHORT_READ_BYTES else math.inf
         ends = since + PART_S
-        left, stop = PART_FRAMES, PART_BYTES
+        cut = self._cut
+        left, stop = PART_FRAMES, PART_BYTES // cut
         while size - at >= 4:
             if left <= 0 or at >= stop:
-                if clock() >= since + _HAND_OVER_S:
+                read = clock()
+                if read >= since + _HAND_OVER_S / cut:
                     self._hand_over()
                     if self.closed:
                         return size, True
-                    since = clock()
-                    if since >= ends:
+                    now = clock()
+                    is_slow = now - read > _SLOW_HAND_OVER * (read - since)
+                    self._cut = cut = _SLOW_CUT if is_slow else 1
+                    # The next part takes about as long as this one did.
+                    if now + (now - since) / 2 >= ends:
                         return at, False
-                left, stop = PART_FRAMES, at + PART_BYTES
+                    since = now
+                left, stop = PART_FRAMES, at + PART_BYTES // cut
             left -= 1
             (total,) = _U32.unpack_from(data, at)
             if not 4 <= total <= most:
@@ -492,7 +503,7 @@ class Session:
                 if template.single_frames:
                     template.single_frames -= 1
                 else:
-                    behind = max(stop, at + PART_RUN * (total + 4))
+                    behind = max(stop, at + PART_RUN // cut * (total + 4))
                     taken = self._take_run(template, data, at, most, behind)
                     if taken > at:
                         at = taken
