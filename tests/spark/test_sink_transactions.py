@@ -17,11 +17,12 @@ from pulsar_encore.client import Client
 from pulsar_encore.errors import (
     ConfigurationError,
     TransactionAbortedError,
+    TransportTimeout,
 )
 from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.spark.sink import SinkCommit, batch_writer, stream_writer
 from pulsar_encore.spark.sink.batch_commits import BatchCommits
-from pulsar_encore.spark.sink.commit_journal import Begun, Prepared, Settled, decode
+from pulsar_encore.spark.sink.commit_journal import BatchKey, Begun, Prepared, Settled, decode
 from pulsar_encore.spark.spark_errors import DataLossError
 from pulsar_encore.values.transaction_id import TxnId
 
@@ -220,6 +221,47 @@ def test_a_batch_of_which_a_part_is_lost_is_an_error_that_names_the_task(here: H
             query.writer()
 
 
+def test_a_commit_without_an_answer_is_found_by_its_marker(here: Home) -> None:
+    query = Query(here)
+    commits = query.attempts(0)
+    original = BatchCommits.end
+
+    async def lost(self: BatchCommits, txn: str, *, commit: bool) -> bool:
+        await original(self, txn, commit=commit)
+        assert commits[1].transaction is not None
+        return txn != commits[1].transaction.txn
+
+    with patch.object(BatchCommits, "end", lost):
+        query.commit(0, commits)
+    assert visible(here) == all_rows(0)
+    assert query.records()[-2] == Settled(BatchKey("q", 0), True)
+
+
+def test_markers_that_stay_hidden_are_an_error_that_says_why(
+    here: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(here)
+    commits = query.attempts(0)
+    monkeypatch.setattr("pulsar_encore.spark.sink.commit_topics._READ_TIMEOUT_S", 0.5)
+
+    async def with_another_write(client: Client) -> None:
+        async with client.create_producer("j-markers") as producer:
+            txn = await client.transaction()
+            await producer.send(b"", txn=txn)
+            await asyncio.to_thread(check)
+            await txn.abort()
+
+    def check() -> None:
+        for each in commits:
+            query.end(each, "abort")
+        with pytest.raises(TransportTimeout, match="an open transaction hides the end of"):
+            query.commit(0, commits)
+
+    query.call(with_another_write)
+    query.run(0)
+    assert visible(here) == all_rows(0)
+
+
 def test_a_batch_that_ended_before_it_was_prepared_is_an_error_and_is_repeated(here: Home) -> None:
     query = Query(here)
     commits = query.attempts(0)
@@ -227,7 +269,7 @@ def test_a_batch_that_ended_before_it_was_prepared_is_an_error_and_is_repeated(h
         query.end(each, "abort")
     with pytest.raises(TransactionAbortedError, match="transactionTimeout"):
         query.commit(0, commits)
-    assert Settled(("q", 0), False) in query.records()  # type: ignore[arg-type]
+    assert Settled(BatchKey("q", 0), False) in query.records()
     query.run(0)
     assert visible(here) == all_rows(0)
 

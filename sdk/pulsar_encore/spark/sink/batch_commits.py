@@ -92,7 +92,7 @@ class BatchCommits:
         """
         async with self._topics.journal() as journal:
             foreign = journal.records.foreign(key.query, _now_ms())
-            if foreign is not None and key.batch and not foreign.startswith("write-"):
+            if foreign is not None and key.batch:  # the journal of a query, not of batch writes
                 log.warning(
                     "%s is also used by the query %s: give each query a journalTopic of its own, "
                     "or one hides the rows of the other",
@@ -134,9 +134,9 @@ class BatchCommits:
 
     def _late_error(self, key: BatchKey) -> TransactionAbortedError:
         return TransactionAbortedError(
-            f"{key}: nothing of it is visible, because it took longer than its transactions may: "
-            f"{self._options.timeout_ms / 1000:g} s. Set a longer transactionTimeout, or let a "
-            "batch have fewer rows, and start the query again"
+            f"{key}: nothing of it is visible, because it took longer than its transactions may "
+            f"({self._options.timeout_ms / 1000:g} s), or they were ended by their ids. Set a "
+            "longer transactionTimeout, or let a batch have fewer rows, and start the query again"
         )
 
     async def _settle(self, journal: OpenJournal, prepared: Prepared, *, is_new: bool) -> Outcome:
