@@ -28,7 +28,7 @@ from pulsar_encore.spark.triage import triage
 from pulsar_encore.testing import BrokerSettings, BrokerThread
 from tests.harness.pages import Block, blocks_of, run_block
 
-FIRST, DECRYPTED, ENCRYPTED, WRITTEN = blocks_of("spark.md")
+FIRST, DECRYPTED, ENCRYPTED, WRITTEN, EXACTLY_ONCE = blocks_of("spark.md")
 KEPT, PROGRAM, FOLLOWED = blocks_of("spark-triage.md")
 WAIT_S = 90
 
@@ -145,6 +145,15 @@ def test_a_stream_is_written_to_a_topic(names: dict[str, Any], url: str, folder:
     # Several tasks write, so the order is open.
     found = received(url, "prices", 3)
     assert len(set(found)) == 3
+    assert set(found) <= {b"p%d" % number for number in range(100)}
+
+
+def test_a_stream_is_written_in_transactions(names: dict[str, Any], url: str, folder: Path) -> None:
+    rate = names["spark"].readStream.format("rate").option("rowsPerSecond", 5).load()
+    names["df"] = rate.select(f.format_string("p%d", "value").alias("value"))
+    run(local(EXACTLY_ONCE, folder, url), names)
+    found = received(url, "prices", 10)
+    assert len(set(found)) == 10
     assert set(found) <= {b"p%d" % number for number in range(100)}
 
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import subprocess
-import sys
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import psutil
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -40,8 +32,8 @@ from tests.harness.admin import Admin
 from tests.harness.pulsar_server import Server
 
 from .numbered_topics import KILLS
+from .sink_driver import TOTAL, read, run_with_kills
 from .sink_source import Sink
-from .spark_kit import ROOT, worker_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +42,6 @@ if TYPE_CHECKING:
 asyncio.set_event_loop(None)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
-
-BATCHES: Final = 6
-ROWS: Final = 1000  # in each batch
-TOTAL: Final = BATCHES * ROWS
 
 
 @pytest.fixture
@@ -66,22 +54,6 @@ def broker() -> Iterator[BrokerThread]:
 def session(spark: SparkSession) -> SparkSession:
     spark.dataSource.register(Sink)
     return spark
-
-
-def read(url: str, topic: str) -> list[encore.Message]:
-    """Return all messages of a topic, in order."""
-
-    async def all_of_it() -> list[encore.Message]:
-        async with (
-            encore.Client(url) as client,
-            await client.create_reader(topic, encore.MessageId.earliest) as reader,
-        ):
-            found = []
-            while await reader.has_message_available():
-                found.append(await reader.read_next(10_000))
-            return found
-
-    return asyncio.run(all_of_it())
 
 
 def test_a_batch_is_written_with_all_its_columns(
@@ -227,97 +199,6 @@ def test_copies_keep_keys_times_and_properties_of_their_messages(
 
 
 # Kills
-
-
-class Driver:
-    """A query in a process of its own.
-
-    Args:
-        checkpoint: Checkpoint folder of the query.
-        options: Options of the sink.
-    """
-
-    def __init__(self, checkpoint: Path, options: dict[str, str]) -> None:
-        worker_environment()
-        parameters = {
-            "checkpoint": str(checkpoint),
-            "batches": BATCHES,
-            "rows": ROWS,
-            "options": {"pauseMs": "25", **options},
-        }
-        command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(parameters)]
-        self._output = TemporaryFile("w+")  # a full pipe would block the process
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=self._output
-        )
-
-    @property
-    def ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def problems(self) -> str:
-        """Return the error output of a failed process; "" if it ended normally."""
-        if not self._process.returncode:
-            return ""
-        self._output.seek(0)
-        return self._output.read()[-3000:]
-
-    def _children(self) -> list[psutil.Process]:
-        with suppress(psutil.NoSuchProcess):
-            return psutil.Process(self._process.pid).children(recursive=True)
-        return []
-
-    def kill_worker(self) -> bool:
-        """Kill one of Spark's Python workers. Return False if there is none."""
-        for each in self._children():
-            with suppress(psutil.NoSuchProcess):
-                parent = each.parent()
-                if parent is not None and "pyspark.daemon" in parent.cmdline():
-                    each.send_signal(signal.SIGKILL)
-                    return True
-        return False
-
-    def kill(self) -> None:
-        """Kill the driver, its JVM and all of its workers."""
-        children = self._children()
-        self._process.kill()
-        for each in children:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-        self._process.wait()
-        self._output.close()
-        psutil.wait_procs(children, timeout=10)
-
-
-def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[], int]) -> int:
-    """Kill a worker or everything, in turn, after each further share of the rows is stored.
-
-    Returns:
-        The number of kills.
-    """
-    driver = Driver(checkpoint, options)
-    kills = failures = 0
-    deadline = time.monotonic() + 600
-    try:
-        while not (driver.ended and not (problems := driver.problems())):
-            assert time.monotonic() < deadline, f"{stored()} rows after {kills} kills"
-            if driver.ended:
-                # One of the workers belongs to the query and commits. When it is killed, Spark ends
-                # the query. The test starts it again, as an operator would.
-                assert "Python worker exited" in problems and failures < kills, problems
-                failures += 1
-                driver = Driver(checkpoint, options)
-            elif kills == KILLS or stored() <= TOTAL * (2 * kills + 1) // (2 * KILLS + 2):
-                time.sleep(0.02)
-            elif kills % 2:
-                driver.kill()
-                kills += 1
-                driver = Driver(checkpoint, options)
-            elif driver.kill_worker():
-                kills += 1
-    finally:
-        driver.kill()
-    return kills
 
 
 @pytest.mark.timeout(700)

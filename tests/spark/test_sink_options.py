@@ -11,7 +11,11 @@ from sink_kit import URL
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.options import BatchingType, CompressionType
 from pulsar_encore.spark.retry_delays import RetryDelays, retry_delays
-from pulsar_encore.spark.sink.sink_options import SinkOptions, sink_options
+from pulsar_encore.spark.sink.sink_options import (
+    SinkOptions,
+    TransactionOptions,
+    sink_options,
+)
 
 
 def options(streaming: bool = False, /, **given: str) -> SinkOptions:
@@ -197,3 +201,66 @@ def test_jitter_shortens_the_delay() -> None:
 def test_an_invalid_delay_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="backoff"):
         retry_delays(text, "backoff")
+
+
+# Transactions
+
+
+def transactions(streaming: bool = True, /, **given: str) -> TransactionOptions:
+    found = options(streaming, transactional="true", **given).transactions
+    assert found is not None
+    return found
+
+
+def test_a_write_has_no_transactions_by_default() -> None:
+    assert options(topic="t").transactions is None
+    assert options(topic="t", transactional="false").transactions is None
+
+
+def test_the_journal_is_named_after_the_checkpoint_of_the_query() -> None:
+    found = transactions(topic="a/b/t", checkpointLocation="s3://lake/orders")
+    assert found.timeout_ms == 900_000
+    assert found.journal_topic.startswith("persistent://a/b/spark-")
+    assert found.marker_topic == f"{found.journal_topic}-markers"
+    assert transactions(topic="a/b/t", checkpointLocation="s3://lake/orders/") == found
+    other = transactions(topic="a/b/t", checkpointLocation="s3://lake/prices")
+    assert other.journal_topic != found.journal_topic
+    default = transactions(CHECKPOINTLOCATION="c")
+    assert default.journal_topic.startswith("persistent://public/default/spark-")
+
+
+def test_batch_writes_of_a_topic_share_a_journal() -> None:
+    found = transactions(False, topic="t")
+    assert found.journal_topic == "persistent://public/default/t-spark-journal"
+    assert transactions(False).journal_topic == "persistent://public/default/batches-spark-journal"
+
+
+def test_names_and_timeout_of_transactions_can_be_given() -> None:
+    found = transactions(journalTopic="j", markerTopic="m", transactionTimeout="2m")
+    assert (found.journal_topic, found.marker_topic, found.timeout_ms) == (
+        "persistent://public/default/j",
+        "persistent://public/default/m",
+        120_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "set journalTopic"),
+        ({"journalTopic": "j", "markerTopic": "j"}, "must differ"),
+        ({"journalTopic": "t", "topic": "t"}, "journalTopic must be a persistent topic of its own"),
+        ({"journalTopic": "non-persistent://a/b/j"}, "must be a persistent topic"),
+        ({"journalTopic": "j", "transactionTimeout": "10ms"}, "at least 1000 ms"),
+        (
+            {"journalTopic": "j", "deduplication": "task-sequence", "producerName": "p"},
+            "does not go with transactional=true",
+        ),
+        ({"journalTopic": "j", "pulsar.client.transport": "stock"}, "needs the native transport"),
+        ({"transactional": "false", "journalTopic": "j"}, "journalTopic goes with transactional"),
+        ({"transactional": "false", "transactionTimeout": "1m"}, "goes with transactional=true"),
+    ],
+)
+def test_wrong_combinations_with_transactions_raise(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        sink_options({"service.url": URL, "transactional": "true", **given}, streaming=True)

@@ -36,7 +36,10 @@ from pulsar_encore import (
     TxnId,
     TxnState,
 )
+from pulsar_encore.client import transport_of
+from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport, run
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 URL = "pulsar://memory:6650"
 TOPIC = "persistent://public/default/t"
@@ -336,6 +339,23 @@ def test_no_message_leaves_after_the_deadline() -> None:
             assert await visible(client) == ["plain"]
             with pytest.raises(TransactionAbortedError, match="timed out"):
                 await txn.commit()
+
+    run(main())
+
+
+def test_a_transaction_that_was_handed_over_is_ended_by_its_id_only() -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            transport = transport_of(client)
+            producer = await transport.create_producer(ProducerOptions(topic=TOPIC))
+            txn = await transport.begin_transaction(10)
+            await producer.publish(OutgoingMessage(payload=b"1", txn=txn))
+            txn.hand_over()
+            await asyncio.sleep(9.5)  # after the client's deadline, before the cluster's
+            with pytest.raises(TransactionStateError, match="ended by another process"):
+                await producer.publish(OutgoingMessage(payload=b"late", txn=txn))
+            await client.commit_transaction(txn.id)
+            assert await visible(client) == ["1"]
 
     run(main())
 

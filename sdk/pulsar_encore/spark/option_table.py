@@ -332,6 +332,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
     # Sink: the producers
     _sink("deduplication", one_of("none", SEQUENCED),
           "task-sequence numbers rows, so that brokers drop rows that they have.", default="none"),
+    _sink("transactional", flag, "Each task writes in a transaction; the driver commits them.",
+          default="false"),
+    _sink("transactionTimeout", duration_ms(low=1000),
+          "Longest time from the first row of a batch to its commit, with a restart between.",
+          default="15m"),
+    _sink("journalTopic", topic, "Where the driver finds the transactions of a batch again."),
+    _sink("markerTopic", topic, "Where a row of each transaction shows that it is committed."),
     _sink("producerName, pulsar.producer.producerName", words, "Begins the names of the producers.",
           target="publishing.name"),
     _sink("maxPendingMessages, pulsar.producer.maxPendingMessages", at_least(1, 10_000_000),

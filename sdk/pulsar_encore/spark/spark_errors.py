@@ -6,7 +6,10 @@ from ..errors import EncoreError
 
 
 class DataLossError(EncoreError):
-    """Messages that should be read no longer exist or cannot be read."""
+    """Messages that should be read no longer exist or cannot be read, or rows are lost.
+
+    Rows are lost if only some transactions of a batch could be committed.
+    """
 
     __module__ = "pulsar_encore.spark"
 

@@ -493,6 +493,12 @@ class TransportTransaction(Protocol):
     def abandon(self) -> None:
         """Abort it in the background, if it is open."""
 
+    def hand_over(self) -> None:
+        """Leave the end to another process, which has its id. Nothing more leaves in it.
+
+        Its messages need their receipts before. The client never aborts it afterwards.
+        """
+
     async def ended(self) -> None:
         """Wait for the end of a commit or abort that has begun."""
 

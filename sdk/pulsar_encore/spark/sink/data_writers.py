@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ...client import transport_of
+from ...client import Client, transport_of
 from ...errors import ConfigurationError, EncoreError, TopicNotFound
 from ...values.topic_names import full_name
 from ..compat import DataSourceStreamArrowWriter
 from ..option_table import PRODUCE
 from ..plain_errors import plain_errors
 from ..runtime import runtime
+from .attempt_transaction import AttemptTransaction
+from .batch_commits import BatchCommits
+from .commit_journal import BatchKey, TaskTransaction
 from .letter_copies import AttemptTimes, copy_rule
 from .row_batches import CopiedRows, ProducedRows, RowChunk, RowMessages
 from .row_sender import RowSender
@@ -37,16 +41,23 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
+T = TypeVar("T")
+
 _ABORT_TIMEOUT_S: Final = 15.0
 
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """The number of rows that a task stored, their number by topic, and their payloads in bytes."""
+    """The number of rows that a task stored, their number by topic, and their payloads in bytes.
+
+    With transactions also the batch, and the task's transaction if it had rows.
+    """
 
     rows: int = 0
     size: int = 0
     topics: dict[str, int] = field(default_factory=dict)
+    batch: BatchKey | None = None
+    transaction: TaskTransaction | None = None
 
 
 def batch_writer(
@@ -109,15 +120,25 @@ class _BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
+        self._key: BatchKey | None = None
+        if options.transactions is not None:
+            # PySpark pickles this writer for the tasks and for the commit.
+            self._key = BatchKey(f"write-{uuid.uuid4().hex}", 0)
+            _call(options, lambda commits: commits.begin_write(), "begin a transactional write")
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
-        return write_rows(self._options, self._layout, iterator)
+        return write_rows(self._options, self._layout, iterator, batch=self._key)
 
+    @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._key is not None:
+            _commit(self._options, self._key, messages)
         _log_outcome(messages, "stored")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._key is not None:
+            _abort(self._options, self._key)
         _log_outcome(messages, "failed; tasks that did not had stored")
 
 
@@ -125,9 +146,18 @@ class _StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
+        self._committed: BatchKey | None = None
+        if options.transactions is not None:
+            # PySpark makes a writer before each micro-batch, and pickles it for the tasks. It makes
+            # another for the commit, where this finds nothing to do.
+            self._committed = _call(
+                options, lambda commits: commits.recover(), "read the journal of the query"
+            )
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        if self._options.transactions is not None:
+            return self._write_batch(iterator)
         publishing = self._options.publishing
         numbering = None
         if publishing.sequenced:
@@ -135,11 +165,72 @@ class _StreamWriter(DataSourceStreamArrowWriter):
             numbering = numbering_of(TaskContext.get(), publishing.name)
         return write_rows(self._options, self._layout, iterator, numbering)
 
+    def _write_batch(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        """Write rows of a micro-batch in a transaction, or none if the batch is committed."""
+        key = _micro_batch_of(TaskContext.get())
+        committed = self._committed
+        if committed is not None and key.query == committed.query and key.batch <= committed.batch:
+            for _ in iterator:
+                pass  # Spark would report a broken pipe
+            return SinkCommit(batch=key)
+        return write_rows(self._options, self._layout, iterator, batch=key)
+
+    @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        key = _batch_of(messages)
+        if key is not None:
+            _commit(self._options, key, messages)
         _log_outcome(messages, f"stored micro-batch {batchId}:")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        if self._options.transactions is not None:
+            _abort(self._options, _batch_of(messages))
         _log_outcome(messages, f"failed in micro-batch {batchId}; tasks that did not had stored")
+
+
+def _micro_batch_of(task: TaskContext | None) -> BatchKey:
+    query = batch = None
+    if task is not None:
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
+    if not query or not batch:
+        raise ConfigurationError(
+            "transactional=true: Spark does not tell the task its query and its micro-batch"
+        )
+    return BatchKey(query, int(batch))
+
+
+def _batch_of(messages: Sequence[WriterCommitMessage | None]) -> BatchKey | None:
+    found = (each.batch for each in messages if isinstance(each, SinkCommit))
+    return next((each for each in found if each is not None), None)
+
+
+def _call(
+    options: SinkOptions, work: Callable[[BatchCommits], Coroutine[Any, Any, T]], doing: str
+) -> T:
+    """Do the driver's part of a transactional write."""
+    assert options.transactions is not None  # checked by the caller
+    process_runtime = runtime()
+    client = process_runtime.client(options.connection)
+    return process_runtime.call(work(BatchCommits(client, options.transactions)), doing)
+
+
+def _commit(
+    options: SinkOptions, key: BatchKey, messages: Sequence[WriterCommitMessage | None]
+) -> None:
+    tasks = [
+        each.transaction
+        for each in messages
+        if isinstance(each, SinkCommit) and each.transaction is not None
+    ]
+    _call(options, lambda commits: commits.commit(key, tasks), f"commit {key}")
+
+
+def _abort(options: SinkOptions, key: BatchKey | None) -> None:
+    try:
+        _call(options, lambda commits: commits.abort(key), "abort a batch")
+    except EncoreError as error:  # must not replace the error of the batch
+        log.warning("transactions of the batch are open until their timeout: %s", error)
 
 
 def _log_outcome(messages: Sequence[WriterCommitMessage | None], outcome: str) -> None:
@@ -155,16 +246,22 @@ def write_rows(
     layout: ColumnLayout,
     batches: Iterator[pa.RecordBatch],
     numbering: SequenceIds | None = None,
+    batch: BatchKey | None = None,
 ) -> SinkCommit:
-    """Publish the rows of a task; without rows, no connection is opened."""
+    """Publish the rows of a task; without rows, no connection is opened.
+
+    Args:
+        numbering: The numbers of the rows, or None.
+        batch: With transactions, the batch of the rows.
+    """
     task: _Task | None = None
     try:
-        for batch in batches:
-            if batch.num_rows:
+        for rows in batches:
+            if rows.num_rows:
                 if task is None:
-                    task = _Task(options, layout, numbering)
-                task.add(batch)
-        return SinkCommit() if task is None else task.finish()
+                    task = _Task(options, layout, numbering, batch)
+                task.add(rows)
+        return SinkCommit(batch=batch) if task is None else task.finish()
     except BaseException:
         if task is not None:
             task.abort()
@@ -173,7 +270,11 @@ def write_rows(
 
 class _Task:
     def __init__(
-        self, options: SinkOptions, layout: ColumnLayout, numbering: SequenceIds | None
+        self,
+        options: SinkOptions,
+        layout: ColumnLayout,
+        numbering: SequenceIds | None,
+        batch: BatchKey | None,
     ) -> None:
         self._runtime = runtime()
         client = self._runtime.client(options.connection)
@@ -189,8 +290,23 @@ class _Task:
         self._spool: RowSpool | None = None
         if numbering is not None:
             self._spool = RowSpool(self._read, copies=options.mode != PRODUCE)
-        self._sender = RowSender(client, options)
-        self._commit = SinkCommit()
+        self._attempt = self._begin(client, options, batch)
+        txn = None if self._attempt is None else self._attempt.txn
+        self._sender = RowSender(client, options, txn)
+        self._commit = SinkCommit(batch=batch)
+
+    def _begin(
+        self, client: Client, options: SinkOptions, batch: BatchKey | None
+    ) -> AttemptTransaction | None:
+        if options.transactions is None or batch is None:
+            return None
+        task = TaskContext.get()
+        partition = 0 if task is None else task.partitionId()
+        attempt = AttemptTransaction(
+            client, options.transactions, options.publishing, batch, partition
+        )
+        self._runtime.call(attempt.begin(), "begin a transaction")
+        return attempt
 
     def add(self, batch: pa.RecordBatch) -> None:
         if self._spool is not None:
@@ -214,13 +330,22 @@ class _Task:
             for chunk in self._spool.take():
                 self._publish(chunk)
         self._runtime.call(self._sender.finish(), "store rows")
+        if self._attempt is not None:
+            self._commit.transaction = self._runtime.call(
+                self._attempt.finish(), "store the marker of a transaction"
+            )
         self._commit.topics = dict(self._sender.topics)
         return self._commit
 
     def abort(self) -> None:
         if self._spool is not None:
             self._spool.close()
+        self._clean_up(self._sender.abort(), "discard rows")
+        if self._attempt is not None:
+            self._clean_up(self._attempt.abort(), "abort a transaction")
+
+    def _clean_up(self, work: Coroutine[Any, Any, None], doing: str) -> None:
         try:
-            self._runtime.call(self._sender.abort(), "discard rows", _ABORT_TIMEOUT_S)
+            self._runtime.call(work, doing, _ABORT_TIMEOUT_S)
         except EncoreError as error:  # must not replace the error of the task
             log.warning("the pulsar sink gave up a task, and its producers stay open: %s", error)

@@ -19,7 +19,7 @@ from ...consumer.forwarding.copy_options import Destination
 from ...errors import EncoreError, TransportTimeout
 from ...transport.interface import TransportProducer
 from ...values.message_id import MessageId
-from ...values.outgoing_message import OutgoingMessage
+from ...values.outgoing_message import MessageTransaction, OutgoingMessage
 from ..option_table import PRODUCE
 from .producer_cache import ProducerKind, producers_of
 from .row_batches import RowChunk
@@ -37,9 +37,16 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class RowSender:
-    """Publishes the rows of one task, on the client's event loop. `topics` counts rows by topic."""
+    """Publishes the rows of one task, on the client's event loop. `topics` counts rows by topic.
 
-    def __init__(self, client: Client, options: SinkOptions) -> None:
+    Args:
+        txn: The transaction of the rows, or None.
+    """
+
+    def __init__(
+        self, client: Client, options: SinkOptions, txn: MessageTransaction | None = None
+    ) -> None:
+        self._txn = txn
         self._producers = producers_of(client)
         self._kind = ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
         self._numbering: SequenceIds | None = None
@@ -67,6 +74,9 @@ class RowSender:
             ids = self._numbering.ids(self._rows, len(messages))
             for message, sequence_id in zip(messages, ids, strict=True):
                 message.sequence_id = sequence_id
+        if self._txn is not None:
+            for message in messages:
+                message.txn = self._txn
         self._rows += len(messages)
         if isinstance(destinations, Destination):
             producers = [await self._producer(destinations)] * len(messages)

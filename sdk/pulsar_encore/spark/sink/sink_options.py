@@ -5,9 +5,10 @@ A wrong option is an error before anything connects.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError
@@ -16,6 +17,8 @@ from ..connection_options import ConnectionOptions, connection_of
 from ..encryption_keys import KeyReaderOptions, keys_of
 from ..option_table import LETTERS, REPLAY, SEQUENCED, SINK, Values
 from ..retry_delays import RetryDelays
+
+_TRANSACTION_OPTIONS: Final = ("transactionTimeout", "journalTopic", "markerTopic")
 
 # Each field has the value of the option in `option_table` that names it (`Option.target`).
 
@@ -59,11 +62,20 @@ class Publishing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TransactionOptions:
+    """Transactions of tasks. The topics are full names."""
+
+    timeout_ms: int
+    journal_topic: str
+    marker_topic: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SinkOptions:
     """The options of a write.
 
     `topic` is None if each row names its topic. `text_keys` is None if the user did not say whether
-    keys are text.
+    keys are text. `transactions` is None without transactions.
     """
 
     connection: ConnectionOptions
@@ -76,6 +88,7 @@ class SinkOptions:
     letters: LetterOptions | None
     replay: ReplaySettings | None
     publishing: Publishing
+    transactions: TransactionOptions | None = None
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -102,7 +115,62 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         letters=_letters(values) if mode in LETTERS else None,
         replay=_replay(values) if mode == REPLAY else None,
         publishing=_publishing(values, streaming=streaming),
+        transactions=_transactions(values, _checkpoint_of(given), streaming=streaming),
     )
+
+
+def _checkpoint_of(given: Mapping[str, str]) -> str | None:
+    """Return the checkpoint folder of the query; Spark adds it to the options of a stream."""
+    return next(
+        (text for name, text in given.items() if name.lower() == "checkpointlocation"), None
+    )
+
+
+def _transactions(
+    values: Values, checkpoint: str | None, *, streaming: bool
+) -> TransactionOptions | None:
+    if not values["transactional"]:
+        for name in _TRANSACTION_OPTIONS:
+            if name in values:
+                raise ConfigurationError(f"{name} goes with transactional=true: set it, too")
+        return None
+    if values["deduplication"] == SEQUENCED:
+        raise ConfigurationError(
+            "deduplication=task-sequence does not go with transactional=true: a broker keeps the "
+            "numbers of an aborted attempt, and would drop the rows of the next one"
+        )
+    if values.client.get("transport", "native").lower() == "stock":
+        raise ConfigurationError(
+            "transactional=true needs the native transport: leave out pulsar.client.transport"
+        )
+    journal = values["journalTopic"] or _journal_of(values["topic"], checkpoint, streaming)
+    marker = values["markerTopic"] or f"{journal}-markers"
+    for name, topic in (("journalTopic", journal), ("markerTopic", marker)):
+        if topic.startswith("non-persistent://") or topic == values["topic"]:
+            raise ConfigurationError(f"{name} must be a persistent topic of its own, got {topic}")
+    if journal == marker:
+        raise ConfigurationError("journalTopic and markerTopic must differ")
+    return TransactionOptions(
+        timeout_ms=values["transactionTimeout"], journal_topic=journal, marker_topic=marker
+    )
+
+
+def _journal_of(topic: str | None, checkpoint: str | None, streaming: bool) -> str:
+    """Return a topic for each query: named after its checkpoint folder, which is its identity.
+
+    The driver does not know the id of a query when it starts a batch or aborts one. Batch writes of
+    a topic share a journal.
+    """
+    if not streaming:
+        return f"{topic or 'persistent://public/default/batches'}-spark-journal"
+    if checkpoint is None:
+        raise ConfigurationError(
+            "transactional=true needs a name for the journal of the query: set journalTopic, or "
+            "the option checkpointLocation of the query, from which it is made"
+        )
+    namespace = (topic or "persistent://public/default/").rpartition("/")[0]
+    digest = hashlib.blake2b(checkpoint.rstrip("/").encode(), digest_size=8).hexdigest()
+    return f"{namespace}/spark-{digest}-journal"
 
 
 def _letters(values: Values) -> LetterOptions:

@@ -154,6 +154,7 @@ class NativeTransaction:
         self.pool: ConnectionPool = pool
         self.state: TxnState = TxnState.OPEN
         self._may_send = True
+        self._handed_over = False
         self.timed_out: bool = False
         self._coordinators = coordinators
         self._is_visible = is_visible
@@ -201,6 +202,10 @@ class NativeTransaction:
         """Raise `TransactionStateError` if no more messages can be sent or acked in it."""
         if self.state is not TxnState.OPEN:
             raise self._state_error(action)
+        if self._handed_over:
+            raise TransactionStateError(
+                f"transaction {self._id} is ended by another process, so you cannot {action}"
+            )
         if not self._is_here:
             raise TransactionStateError(
                 f"transaction {self._id} belongs to the cluster that the client was connected to "
@@ -334,6 +339,11 @@ class NativeTransaction:
                 self._timer.cancel()
             else:
                 self._begin_abort()
+
+    def hand_over(self) -> None:
+        """Leave the end to another process, which has its id. Nothing more leaves in it."""
+        self._handed_over = True
+        self._stop_sends()
 
     async def ended(self) -> None:
         """Wait for the end of a commit or abort that has begun."""
