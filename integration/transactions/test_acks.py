@@ -1,4 +1,4 @@
-"""Acks in transactions on a real Pulsar: the effects of a commit, an abort and a lost connection."""
+"""Acks in transactions on a real Pulsar: effects of a commit, an abort and a lost connection."""
 
 from __future__ import annotations
 
