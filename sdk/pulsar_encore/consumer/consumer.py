@@ -404,7 +404,7 @@ class Consumer(Generic[T_co]):
         With `txn` (native transport), the message is acked if that transaction is committed. If it
         is aborted, the message is redelivered, and the abort counts as no failed attempt here.
         Until then the broker delivers it to nobody, and a nack or an ack timeout does not change
-        it; an ack without `txn` acks it for good. The await ends when the broker has stored the
+        it. An ack without `txn` acks it for good. The await ends when the broker has stored the
         acks. The messages of a list are acked together or not at all, in one command for each
         topic. See `docs/transactions.md`.
 

@@ -130,7 +130,7 @@ class Attempts:
         if self._counts_redeliveries:
             (self.batches.get(key) or self._new_batch(key, deliveries=1)).requests += 1
 
-    def batch_requested_before(self, key: EntryKey) -> int:
+    def note_answered_request(self, key: EntryKey) -> int:
         """Count a request that the latest delivery has answered already.
 
         Returns:

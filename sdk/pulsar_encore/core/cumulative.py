@@ -34,17 +34,27 @@ class CumulativeAck:
 
     def advance(self, key: EntryKey, size: int, mask: int) -> bool:
         """Ack everything up to `key`; return False if it was acked cumulatively before."""
+        if self.includes(key, mask):
+            return False
         last = self.last
-        if last is not None and key <= last.key:
-            if key < last.key or last.mask == -1:
-                return False
-            if mask != -1:
-                mask &= last.mask
-                if mask == last.mask:
-                    return False
+        if last is not None and key == last.key and mask != -1:
+            mask &= last.mask
         self.last = Position(key, size, mask)
         self.due = True
         return True
+
+    def includes(self, key: EntryKey, mask: int) -> bool:
+        """Return True if everything up to `key` was acked cumulatively before.
+
+        Args:
+            mask: The indexes of the entry that stay unacked; -1 if the whole entry is acked.
+        """
+        last = self.last
+        if last is None or key > last.key:
+            return False
+        if key < last.key or last.mask == -1:
+            return True
+        return mask != -1 and mask & last.mask == last.mask
 
     def covers(self, key: EntryKey) -> bool:
         last = self._uncertain(key)

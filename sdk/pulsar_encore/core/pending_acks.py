@@ -31,11 +31,12 @@ class PendingAcks:
     A transaction is any object that can be a dictionary key.
     """
 
-    __slots__ = ("_copies", "_open")
+    __slots__ = ("_copies", "_failed", "_open")
 
     def __init__(self) -> None:
         self._open: dict[object, TransactionMarks] = {}
         self._copies: dict[Entry, int] = {}
+        self._failed: dict[Entry, int] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -51,10 +52,14 @@ class PendingAcks:
         """Forget an ended transaction, and return its marks."""
         return self._open.pop(txn, None)
 
-    def has(self, txn: object, entry: Entry, index: int) -> bool:
-        """Return True if this transaction has acked the message."""
+    def peek(self, txn: object) -> TransactionMarks | None:
+        """Return the marks of a transaction, or None."""
+        return self._open.get(txn)
+
+    def mask_of(self, txn: object, entry: Entry) -> int:
+        """Return the mask of the messages of an entry that this transaction has acked."""
         marks = self._open.get(txn)
-        return marks is not None and bool(marks.masks.get(entry, 0) >> index & 1)
+        return 0 if marks is None else marks.masks.get(entry, 0)
 
     def cumulative_of(self, txn: object) -> CumulativeMark | None:
         """Return the highest cumulative ack of a transaction."""
@@ -67,21 +72,41 @@ class PendingAcks:
         With a cumulative ack pending, a broker loses single acks of another transaction
         (`docs/notes/wire-protocol.md#transactions`).
         """
-        others = [marks for each, marks in self._open.items() if each is not txn and marks.masks]
         if cumulative:
             own = self._open.get(txn)
-            return bool(others) or (own is not None and own.cumulative is None and bool(own.masks))
+            is_single = own is not None and own.cumulative is None and bool(own.masks)
+            return is_single or any(
+                marks.masks or marks.cumulative is not None
+                for each, marks in self._open.items()
+                if each is not txn
+            )
         return any(each.cumulative is not None for each in self._open.values())
 
     def note_copy(self, entry: Entry, index: int) -> None:
         """Note that a copy of a message arrived while its ack was pending."""
         self._copies[entry] = self._copies.get(entry, 0) | 1 << index
 
-    def take_copies(self, entry: Entry) -> int:
-        """Forget the copies of an entry, and return their indexes as a mask."""
-        return self._copies.pop(entry, 0)
+    def note_failure(self, entry: Entry, mask: int) -> None:
+        """Note that the broker may not know of acks: an abort there would not redeliver them."""
+        self._failed[entry] = self._failed.get(entry, 0) | mask
+
+    def take_copies(self, entry: Entry, mask: int) -> int:
+        """Forget copies of the messages of a mask, and return the mask of these copies."""
+        return _take(self._copies, entry, mask)
+
+    def take_failures(self, entry: Entry, mask: int) -> int:
+        """Forget failed acks of the messages of a mask, and return the mask of these messages."""
+        return _take(self._failed, entry, mask)
 
     def clear(self) -> None:
         """Forget all marks after a seek. The transactions still end."""
         self._open.clear()
         self._copies.clear()
+        self._failed.clear()
+
+
+def _take(masks: dict[Entry, int], entry: Entry, mask: int) -> int:
+    before = masks.pop(entry, 0)
+    if before & ~mask:
+        masks[entry] = before & ~mask
+    return before & mask

@@ -86,7 +86,11 @@ class TopicState(TopicTransactions):
         if entry.active == 0:
             self._remember_away(entry)
         if self.rewind is not None and self.rewind.outstanding:
-            self.rewind.settled_part(entry.key, entry.lowest_unacked())
+            lowest = entry.lowest_unacked()
+            if lowest < entry.size:
+                self.rewind.settled_part(entry.key, lowest)
+            else:  # the rest is being forwarded, or acked in a transaction
+                self.rewind.settled(entry.key)
         if entry.unsent_part:
             return 0
         self.acks.add_part(entry)

@@ -25,10 +25,12 @@ class Committed(NamedTuple):
     Attributes:
         unsent: Number of plain acks that were added to `TopicState.acks`.
         cumulative: A cumulative ack that is part of the transaction.
+        is_more: Call `commit_pending` again.
     """
 
     unsent: int
     cumulative: CumulativeMark | None
+    is_more: bool
 
 
 class TopicTransactions(TopicRelease):
@@ -37,6 +39,18 @@ class TopicTransactions(TopicRelease):
 
         Messages that are not QUEUED, HELD or NACKED are left alone.
         """
+        state = entry.state
+        if entry.size == 1 and state[0] == HELD and not (self.special or len(self.timeouts)):
+            mask = int(entry.begin_pending_ack(0))  # nearly always
+        else:
+            mask = self._begin_each(entry, indexes)
+        if mask:
+            self._keeps_some: bool = True
+            masks = self.pending_acks.of(txn).masks
+            masks[entry] = masks.get(entry, 0) | mask
+        return mask
+
+    def _begin_each(self, entry: Entry, indexes: Sequence[int]) -> int:
         mask = 0
         for index in indexes:
             was_nacked = entry.state[index] == NACKED
@@ -50,10 +64,6 @@ class TopicTransactions(TopicRelease):
                 self.timeouts.discard(due_key)
             if self.special:
                 self._observer.ends_waiting((due_key,))
-        if mask:
-            self._keeps_some: bool = True
-            masks = self.pending_acks.of(txn).masks
-            masks[entry] = masks.get(entry, 0) | mask
         return mask
 
     def ack_pending_through(self, txn: object, key: EntryKey, index: int, size: int) -> None:
@@ -69,15 +79,18 @@ class TopicTransactions(TopicRelease):
             self.ack_pending(txn, entry, here)
         self.pending_acks.of(txn).cumulative = (key, index, size)
 
-    def commit_pending(self, txn: object) -> Committed:
-        """Ack the messages of a committed transaction. The broker has done so."""
-        marks = self.pending_acks.take(txn)
+    def commit_pending(self, txn: object, most: int) -> Committed:
+        """Ack about `most` messages of a committed transaction. The broker has acked all."""
+        marks = self.pending_acks.peek(txn)
         if marks is None:
-            return Committed(0, None)
+            return Committed(0, None, False)
         unsent = 0
-        for entry, mask in marks.masks.items():
-            self.pending_acks.take_copies(entry)
+        while marks.masks and most > 0:
+            entry, mask = marks.masks.popitem()
+            self.pending_acks.take_copies(entry, mask)
+            self.pending_acks.take_failures(entry, mask)
             pending = entry.pending(mask)
+            most -= 1 + len(pending)
             for index in pending:
                 entry.ack(index)
                 self._forget(entry, index, ACK_PENDING)
@@ -86,7 +99,9 @@ class TopicTransactions(TopicRelease):
                 unsent += self._acked_by_commit(entry)
             elif pending and entry.active == 0:
                 self._remember_away(entry)
-        return Committed(unsent, marks.cumulative)
+        if not marks.masks:
+            self.pending_acks.take(txn)
+        return Committed(unsent, marks.cumulative, bool(marks.masks))
 
     def _acked_by_commit(self, entry: Entry) -> int:
         self._drop(entry)
@@ -105,12 +120,15 @@ class TopicTransactions(TopicRelease):
         On Exclusive and Failover they are held again, and the caller rewinds the topic at once.
 
         Returns:
-            Entries to request, by ledger: a copy of them was dropped while their ack was pending.
+            Entries to request, by ledger. On Shared and Key_Shared the broker's own copy often
+            arrives before the answer to the abort, and is dropped because the ack is pending. An
+            ack that failed may not have reached the broker, which then redelivers nothing.
         """
         marks = self.pending_acks.take(txn)
         groups: list[tuple[int, list[int]]] = []
         for entry, mask in () if marks is None else marks.masks.items():
-            copies = self.pending_acks.take_copies(entry)
+            copies = self.pending_acks.take_copies(entry, mask)
+            failures = self.pending_acks.take_failures(entry, mask)
             if not self.shared:
                 entry.hold_again(mask)
                 continue
@@ -120,23 +138,24 @@ class TopicTransactions(TopicRelease):
             self._entered -= len(given_up)
             entry.causes |= Cause.REDELIVERY
             if copies:
-                self._uncount_copy(entry)
+                self._ignore_last_copy(entry)
+            if copies or failures:
                 groups.append((entry.key[0], [entry.key[1]]))
-            self._expect_uncounted_copy(entry)
+            self._ignore_next_copy(entry)
             if entry.active == 0:
                 self._remember_away(entry)
         return groups
 
-    def _expect_uncounted_copy(self, entry: Entry) -> None:
+    def _ignore_next_copy(self, entry: Entry) -> None:
         """Note that the broker counts a redelivery without a failed attempt."""
         if entry.size == 1:
             self.ignore_copy(entry.key, 1)
         else:
             self.attempts.batch_requested(entry.key)
 
-    def _uncount_copy(self, entry: Entry) -> None:
+    def _ignore_last_copy(self, entry: Entry) -> None:
         """Note that the last delivery was counted without a failed attempt."""
         if entry.size == 1:
             self.ignore_copy(entry.key, 1)
         else:
-            entry.redelivered = self.attempts.batch_requested_before(entry.key)
+            entry.redelivered = self.attempts.note_answered_request(entry.key)

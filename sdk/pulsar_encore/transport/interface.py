@@ -361,7 +361,7 @@ class TransportConsumer(Protocol):
         before its end. Acks of one turn of the event loop can share a command.
 
         Args:
-            plan: The mask of a part of a batch has all indexes that are not acked now.
+            plan: The mask of a part of a batch has all indexes that are not acked now; 0 for none.
 
         Returns:
             Done when the broker has stored the acks. It fails with `TransactionConflict` or another

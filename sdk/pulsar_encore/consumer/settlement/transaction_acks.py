@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from ...core.entry import Entry, EntryKey
+from ...core.message_key import set_bits
 from ...core.message_states import ACK_PENDING, HELD, QUEUED
 from ...core.pending_acks import CumulativeMark
 from ...core.topic_state import TopicState
@@ -31,7 +32,9 @@ from .settlement import Settlement
 
 _ACTION: Final = "ack in it"
 
-_Found = dict[TopicState, dict[Entry, list[int]]]
+_Found = dict[TopicState, dict[Entry, int]]
+# Messages of a committed transaction that are acked in one step of the event loop.
+_STEP: Final = 1_000
 
 
 class TransactionAcks:
@@ -61,7 +64,8 @@ class TransactionAcks:
         self._ordered_leases = ordered_leases
         self._has_warned = False
         self._is_closed = False
-        self._watched: dict[TransportTransaction, set[TopicState]] = {}
+        # The topics of open transactions, each with the last acks that were sent.
+        self._watched: dict[TransportTransaction, dict[TopicState, asyncio.Future[None]]] = {}
 
     # Calls
 
@@ -84,9 +88,8 @@ class TransactionAcks:
         for state in found:
             self._check_topic(state, txn, cumulative=False)
         return [
-            self._begin(state, entries, txn)
+            self._begin(state, entries, txn) if any(entries.values()) else self._watched[txn][state]
             for state, entries in found.items()
-            if any(entries.values())
         ]
 
     def ack_cumulative(
@@ -98,14 +101,16 @@ class TransactionAcks:
         self._check_topic(state, txn, cumulative=True)
         if not 0 <= index < size - 1:
             index = -1  # the whole entry
+        mask = -1 if index < 0 else ((1 << size) - 1) >> (index + 1) << (index + 1)
+        if state.acks.cumulative.includes(key, mask):
+            raise _not_held(item)
         last = state.pending_acks.cumulative_of(txn)
         if last is not None and _covers(last, key, index):
-            return []
-        mask = -1 if index < 0 else ((1 << size) - 1) >> (index + 1) << (index + 1)
+            return [self._watched[txn][state]]
         plan = AckPlan(state.number, (*key, size, mask), [], [])
         sent = self._transport_consumer.ack_in_transaction(plan, txn)
         state.ack_pending_through(txn, key, index, size)
-        self._watch(state, txn)
+        self._watch(state, txn, sent)
         return [sent]
 
     # Decisions
@@ -149,9 +154,12 @@ class TransactionAcks:
             entry = entry_here
             is_whole = message_id.batch_index() < 0 or not entry.batched
             indexes = range(entry.size) if is_whole else (check_index(entry, message_id),)
-        new = found.setdefault(state, {}).setdefault(entry, [])
+        entries = found.setdefault(state, {})
+        mask = entries.get(entry, 0)
+        acked = state.pending_acks.mask_of(txn, entry)
         for index in indexes:
-            if index in new or state.pending_acks.has(txn, entry, index):
+            bit = 1 << index
+            if (mask | acked) & bit:
                 continue
             if entry.state[index] == ACK_PENDING:
                 raise TransactionConflict(
@@ -159,7 +167,8 @@ class TransactionAcks:
                 )
             if entry.state[index] not in (QUEUED, HELD):
                 raise _not_held(item.message_id() if type(item) is Message else item)
-            new.append(index)
+            mask |= bit
+        entries[entry] = mask
 
     def _position(self, item: Settleable) -> tuple[TopicState, EntryKey, int, int]:
         if type(item) is Message:
@@ -179,29 +188,24 @@ class TransactionAcks:
     # Steps
 
     def _begin(
-        self, state: TopicState, entries: dict[Entry, list[int]], txn: TransportTransaction
+        self, state: TopicState, entries: dict[Entry, int], txn: TransportTransaction
     ) -> asyncio.Future[None]:
         whole: list[EntryKey] = []
         parts: list[tuple[int, int, int, int]] = []
-        for entry, indexes in entries.items():
-            if not indexes:
-                continue
-            if entry.size == len(indexes):
-                # The broker finds each conflict with an entry that is pending as a whole. Of
-                # indexes it misses some (`docs/notes/wire-protocol.md#transactions`).
+        for entry, mask in entries.items():
+            if entry.size == 1 and mask:
                 whole.append(entry.key)
-            else:
-                mask = (1 << entry.size) - 1
-                for index in indexes:
-                    mask ^= 1 << index
-                parts.append((*entry.key, entry.size, mask))
+            elif mask:
+                parts.append((*entry.key, entry.size, ((1 << entry.size) - 1) ^ mask))
             if entry.batched and state.shared and not self._has_warned:
                 self._warn(state)
         plan = AckPlan(state.number, None, whole, parts)
         sent = self._transport_consumer.ack_in_transaction(plan, txn)
-        for entry, indexes in entries.items():
-            state.ack_pending(txn, entry, indexes)
-        self._watch(state, txn)
+        for entry, mask in entries.items():
+            state.ack_pending(txn, entry, set_bits(mask))
+        if state.shared:
+            sent.add_done_callback(partial(_note_failure, state, entries))
+        self._watch(state, txn, sent)
         return sent
 
     def _warn(self, state: TopicState) -> None:
@@ -215,34 +219,43 @@ class TransactionAcks:
 
     # The end
 
-    def _watch(self, state: TopicState, txn: TransportTransaction) -> None:
+    def _watch(
+        self, state: TopicState, txn: TransportTransaction, sent: asyncio.Future[None]
+    ) -> None:
         states = self._watched.get(txn)
         if states is None:
-            states = self._watched[txn] = set()
+            states = self._watched[txn] = {}
             txn.when_ended(partial(self._ended, txn))
-        states.add(state)
+        states[state] = sent
 
     def _ended(self, txn: TransportTransaction, committed: bool) -> None:
         for state in self._watched.pop(txn, ()):
-            if self._is_closed:  # the broker has what it needs
+            if self._is_closed:  # the broker has everything that it needs
                 return
-            if committed:
-                self._committed(state, txn)
-            else:
-                self._given_up(state, txn)
+            try:
+                if committed:
+                    self._commit(state, txn)
+                else:
+                    self._give_up(state, txn)
+            except Exception:  # the other topics have to know too
+                self._logger.exception("%s: the end of %s failed", state.topic, txn)
 
     def close(self) -> None:
         """Leave the ends of transactions to the broker."""
         self._is_closed = True
         self._watched.clear()
 
-    def _committed(self, state: TopicState, txn: TransportTransaction) -> None:
-        unsent, cumulative = state.commit_pending(txn)
+    def _commit(self, state: TopicState, txn: TransportTransaction) -> None:
+        if self._is_closed:
+            return
+        unsent, cumulative, is_more = state.commit_pending(txn, _STEP)
         self._acks.added(state, unsent)
-        if cumulative is not None:
+        if is_more:
+            asyncio.get_running_loop().call_soon(self._commit, state, txn)
+        elif cumulative is not None:
             self._settlement.ack_up_to(state, *cumulative)
 
-    def _given_up(self, state: TopicState, txn: TransportTransaction) -> None:
+    def _give_up(self, state: TopicState, txn: TransportTransaction) -> None:
         groups = state.give_up_pending(txn)
         if not state.shared:
             self._rewinds.begin(state)
@@ -251,6 +264,13 @@ class TransactionAcks:
                 self._transport_consumer.redeliver(state.number, groups)
             except TransportError as error:  # everything unacked is redelivered after a reconnect
                 self._logger.debug("%s: not redelivered now: %s", state.topic, error)
+
+
+def _note_failure(state: TopicState, entries: dict[Entry, int], sent: asyncio.Future[None]) -> None:
+    if sent.cancelled() or sent.exception() is not None:
+        for entry, mask in entries.items():
+            if entry.pending(mask):
+                state.pending_acks.note_failure(entry, mask)
 
 
 def _covers(last: CumulativeMark, key: EntryKey, index: int) -> bool:

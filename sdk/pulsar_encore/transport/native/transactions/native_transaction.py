@@ -170,6 +170,7 @@ class NativeTransaction:
         self._all_done: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         self._failed_operation = ""
+        self._has_acked = False
         self._stored: MessageId | None = None  # of one message
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
@@ -185,8 +186,13 @@ class NativeTransaction:
 
         In another cluster its id is another transaction.
         """
+        return self._may_send and self.may_finish
+
+    @property
+    def may_finish(self) -> bool:
+        """True if the rest of an ack that was sent before may leave: the end waits for it."""
         in_time = self._loop.time() < self.deadline_s  # the timer may be late
-        return self._may_send and in_time and self._is_here
+        return in_time and self._is_here
 
     @property
     def _is_here(self) -> bool:
@@ -263,6 +269,7 @@ class NativeTransaction:
         self._on_answered()
 
     def on_acked(self) -> None:
+        self._has_acked = True
         self._on_answered()
 
     def on_failed(self, error: BaseException, operation: str = "a send") -> None:
@@ -404,9 +411,11 @@ class NativeTransaction:
             raise
         if answer is EndAnswer.OTHER_WAY:
             self._end_as(TxnState.COMMITTED)
-        elif answer is EndAnswer.NOT_FOUND and self._stored is not None:
+        elif answer is EndAnswer.NOT_FOUND and (self._stored is not None or self._has_acked):
             # Another client ended it by its id, or it has timed out.
-            decision = await self._ask_topic()
+            decision = Decision.UNKNOWN
+            if self._stored is not None:
+                decision = await self._ask_topic()
             if decision is Decision.UNKNOWN and not self.timed_out:
                 raise self._unknown("abort", None)
             committed = decision is Decision.COMMITTED
@@ -474,8 +483,9 @@ class NativeTransaction:
     # Errors
 
     def _unknown(self, action: str, lost: Exception | None) -> TransactionOutcomeUnknown:
-        self.state = TxnState.UNKNOWN
-        self._end_by_timeout()
+        if self.state is not TxnState.UNKNOWN:
+            self.state = TxnState.UNKNOWN
+            self._end_by_timeout()
         reason = f"; the last error: {lost}" if lost is not None else ""
         return TransactionOutcomeUnknown(
             f"{action} transaction {self._id}: it has ended or will end, and it cannot be found "

@@ -1,0 +1,462 @@
+"""Acks in transactions, in virtual time on the development broker: ends, faults, random histories.
+
+`integration/transactions` has the same cases on Pulsar.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import Any
+
+import pytest
+
+from pulsar_encore import (
+    Client,
+    Consumer,
+    ConsumerType,
+    EncoreError,
+    InitialPosition,
+    Message,
+    MessageNotHeldError,
+    TransactionAbortedError,
+    TransactionConflict,
+    TransactionOutcomeUnknown,
+    TransactionStateError,
+    TransportError,
+    TxnState,
+)
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport, run
+
+URL = "pulsar://memory:6650"
+KINDS = [
+    ConsumerType.Shared,
+    ConsumerType.KeyShared,
+    ConsumerType.Failover,
+    ConsumerType.Exclusive,
+]
+SHARED = KINDS[:2]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+each_shape = pytest.mark.parametrize("batching", [True, False], ids=["batches", "unbatched"])
+
+
+def client_of(*faults: Fault, transport: MemoryTransport | None = None) -> Client:
+    plan = FaultPlan(list(faults)) if faults else None
+    return Client(URL, transport=transport or MemoryTransport(faults=plan))
+
+
+async def fill(client: Client, count: int, *, batching: bool = False, start: int = 0) -> None:
+    async with client.create_producer("t", batching_enabled=batching) as producer:
+        values = range(start, start + count)
+        await asyncio.gather(*(producer.send(b"%d" % each) for each in values))
+
+
+def subscribe(client: Client, kind: ConsumerType, **options: Any) -> Any:
+    return client.subscribe("t", "s", kind, initial_position=InitialPosition.Earliest, **options)
+
+
+async def take(consumer: Consumer, count: int) -> list[Message]:
+    return [await consumer.receive(timeout_millis=60_000) for _ in range(count)]
+
+
+async def rest(consumer: Consumer) -> list[int]:
+    """Receive and ack all other messages."""
+    found = []
+    with contextlib.suppress(TimeoutError):
+        while True:
+            message = await consumer.receive(timeout_millis=60_000)
+            found.append(int(message.data()))
+            await consumer.acknowledge(message)
+    return found
+
+
+async def left(client: Client) -> list[int]:
+    """Return the messages that another consumer of the subscription gets afterwards."""
+    async with subscribe(client, ConsumerType.Shared) as consumer:
+        return await rest(consumer)
+
+
+@each_kind
+@each_shape
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_an_end_settles_each_message_once(kind: ConsumerType, batching: bool, end: str) -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 20, batching=batching)
+            async with subscribe(client, kind) as consumer:
+                messages = await take(consumer, 12)
+                txn = await client.transaction()
+                await consumer.acknowledge(messages[:3], txn=txn)
+                await asyncio.gather(
+                    *(consumer.acknowledge(each, txn=txn) for each in messages[3:6])
+                )
+                await consumer.negative_acknowledge(messages[0])  # changes nothing
+                await getattr(txn, end)()
+                first = 6 if end == "commit" else 0
+                if kind in SHARED:
+                    await consumer.acknowledge(messages[6:])
+                    again = await take(consumer, 8 + (6 - first))
+                else:
+                    if end == "commit":
+                        await consumer.acknowledge(messages[6:])
+                        first = 12
+                    again = await take(consumer, 20 - first)
+                    assert [int(each.data()) for each in again] == list(range(first, 20))
+                assert {each.attempt for each in again} == {1}
+                await consumer.acknowledge(again)
+                assert await rest(consumer) == []
+                assert consumer.statistics().unacked == 0
+            assert await left(client) == []
+
+    run(main())
+
+
+@each_shape
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_cumulative_acks(batching: bool, end: str) -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 12, batching=batching)
+            async with subscribe(client, ConsumerType.Exclusive) as consumer:
+                messages = await take(consumer, 8)
+                txn = await client.transaction()
+                await consumer.acknowledge_cumulative(messages[2], txn=txn)
+                await consumer.acknowledge_cumulative(messages[5], txn=txn)
+                with pytest.raises(TransactionConflict):
+                    await consumer.acknowledge(messages[6], txn=txn)
+                await getattr(txn, end)()
+                if end == "commit":
+                    await consumer.acknowledge(messages[6:])
+                assert await rest(consumer) == list(range(8 if end == "commit" else 0, 12))
+            assert await left(client) == []
+
+    run(main())
+
+
+@each_kind
+@pytest.mark.parametrize("kind_of_fault", ["close_before", "close_after"])
+@pytest.mark.parametrize("command", ["ACK", "ACK_RESPONSE"])
+def test_an_ack_without_an_answer_is_not_sent_again(
+    kind: ConsumerType, kind_of_fault: Any, command: str
+) -> None:
+    async def main() -> None:
+        cut = Fault(kind=kind_of_fault, command=command)
+        transport = MemoryTransport(faults=FaultPlan([cut]))
+        async with client_of(transport=transport) as client:
+            await fill(client, 4)
+            async with subscribe(client, kind) as consumer:
+                messages = await take(consumer, 4)
+                txn = await client.transaction()
+                if kind_of_fault == "close_after":
+                    await consumer.acknowledge(messages, txn=txn)  # the answer came
+                    await txn.commit()
+                    assert await rest(consumer) == []
+                    return
+                with pytest.raises(TransportError):
+                    await consumer.acknowledge(messages, txn=txn)
+                with pytest.raises(TransactionAbortedError, match="an ack has failed"):
+                    await txn.commit()
+                assert sorted(await rest(consumer)) == [0, 1, 2, 3]
+            assert await left(client) == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind="close_before", command="END_TXN"),
+        Fault(kind="close_before", command="END_TXN_RESPONSE"),
+        Fault(kind="drop", command="END_TXN_RESPONSE"),
+        Fault(kind="close_before", command="ADD_SUBSCRIPTION_TO_TXN"),
+        Fault(kind="drop", command="ADD_SUBSCRIPTION_TO_TXN_RESPONSE"),
+        Fault(kind="close_after", command="NEW_TXN"),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.command}",
+)
+@each_kind
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_lost_answer_changes_nothing(fault: Fault, kind: ConsumerType, end: str) -> None:
+    """A transaction with acks alone: no message tells how it has ended."""
+
+    async def main() -> None:
+        async with client_of(fault) as client:
+            await fill(client, 3)
+            async with subscribe(client, kind) as consumer:
+                messages = await take(consumer, 3)
+                txn = await client.transaction(timeout=600)
+                acking = asyncio.ensure_future(consumer.acknowledge(messages, txn=txn))
+                outcomes = await asyncio.gather(acking, return_exceptions=True)
+                try:
+                    await getattr(txn, end)()
+                except TransactionAbortedError:
+                    assert outcomes != [None]
+                committed = txn.state is TxnState.COMMITTED
+                assert committed is (end == "commit" and outcomes == [None])
+                assert sorted(await rest(consumer)) == ([] if committed else [0, 1, 2])
+            assert await left(client) == []
+
+    run(main())
+
+
+@each_kind
+@pytest.mark.parametrize("steps", range(12))
+@pytest.mark.parametrize("call", ["acknowledge", "commit", "abort"])
+def test_a_cancelled_call_leaves_no_message_behind(
+    kind: ConsumerType, steps: int, call: str
+) -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 3)
+            async with subscribe(client, kind) as consumer:
+                messages = await take(consumer, 3)
+                txn = await client.transaction()
+                if call == "acknowledge":
+                    calling = asyncio.ensure_future(consumer.acknowledge(messages, txn=txn))
+                else:
+                    consumer.acknowledge(messages, txn=txn)
+                    calling = asyncio.ensure_future(getattr(txn, call)())
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                calling.cancel()
+                await asyncio.gather(calling, return_exceptions=True)
+                with contextlib.suppress(TransactionStateError):
+                    await (txn.abort() if call == "abort" else txn.commit())
+                committed = txn.state is TxnState.COMMITTED
+                assert committed or txn.state is TxnState.ABORTED
+                assert sorted(await rest(consumer)) == ([] if committed else [0, 1, 2])
+            assert await left(client) == []
+
+    run(main())
+
+
+@each_kind
+def test_the_timeout_of_a_transaction_brings_its_messages_again(kind: ConsumerType) -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 3)
+            async with subscribe(client, kind) as consumer:
+                messages = await take(consumer, 3)
+                txn = await client.transaction(timeout=5)
+                await consumer.acknowledge(messages[:2], txn=txn)
+                if kind in SHARED:
+                    await consumer.acknowledge(messages[2])
+                again = await take(consumer, 2)
+                assert sorted(int(each.data()) for each in again) == [0, 1]
+                with pytest.raises(TransactionStateError):
+                    await consumer.acknowledge(again, txn=txn)
+                await consumer.acknowledge(again)
+                assert await rest(consumer) == ([] if kind in SHARED else [2])
+            assert await left(client) == []
+
+    run(main())
+
+
+@each_kind
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_closed_consumer_leaves_its_acks_to_the_transaction(kind: ConsumerType, end: str) -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 3)
+            txn = await client.transaction()
+            async with subscribe(client, kind) as consumer:
+                consumer.acknowledge(await take(consumer, 3), txn=txn)  # without an await
+            await getattr(txn, end)()
+            assert sorted(await left(client)) == ([] if end == "commit" else [0, 1, 2])
+
+    run(main())
+
+
+def test_a_closed_client_aborts_and_the_messages_come_again() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with client_of(transport=transport) as client:
+            await fill(client, 3)
+            async with client_of(transport=transport) as other:
+                consumer = await subscribe(other, ConsumerType.Shared)
+                txn = await other.transaction()
+                await consumer.acknowledge(await take(consumer, 3), txn=txn)
+            assert sorted(await left(client)) == [0, 1, 2]
+
+    run(main())
+
+
+def test_messages_that_are_not_held_are_refused() -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 3)
+            async with subscribe(client, ConsumerType.Shared) as consumer:
+                one, two, three = await take(consumer, 3)
+                await consumer.acknowledge(one)
+                await consumer.negative_acknowledge(two)
+                txn = await client.transaction()
+                for message in (one, two):
+                    with pytest.raises(MessageNotHeldError):
+                        await consumer.acknowledge([three, message], txn=txn)
+                other = await client.transaction()
+                await consumer.acknowledge(three.message_id(), txn=other)
+                with pytest.raises(TransactionConflict):
+                    await consumer.acknowledge(three, txn=txn)
+                await txn.commit()  # it has no part in the refused calls
+                await other.commit()
+                await consumer.seek(0)
+                with pytest.raises(MessageNotHeldError):
+                    await consumer.acknowledge(three, txn=await client.transaction())
+
+    run(main())
+
+
+@each_shape
+@pytest.mark.parametrize("late", [True, False], ids=["an abort meanwhile", "an abort afterwards"])
+def test_a_refused_list_keeps_no_other_message_back(batching: bool, late: bool) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with client_of(transport=transport) as client:
+            await fill(client, 6, batching=batching)
+            async with (
+                subscribe(client, ConsumerType.Shared) as consumer,
+                subscribe(client, ConsumerType.Shared) as other,
+            ):
+                messages = []
+                for each in (consumer, other):
+                    with contextlib.suppress(TimeoutError):
+                        while True:
+                            messages.append((each, await each.receive(timeout_millis=1_000)))
+                # All of one consumer, which the broker gave the most.
+                held = [message for each, message in messages if each is consumer]
+                rest_of = [message for each, message in messages if each is other]
+                one, two = (consumer, other) if len(held) > len(rest_of) else (other, consumer)
+                mine = held if one is consumer else rest_of
+                await two.acknowledge(mine[1].message_id())  # as after a lost connection
+                await two.acknowledge(rest_of if one is consumer else held)
+                await two.flush()
+                if late:
+                    slow = Fault(kind="delay", command="ACK_RESPONSE", delay_ms=500)
+                    transport.faults = FaultPlan([slow])
+                txn = await client.transaction()
+                acking = asyncio.ensure_future(one.acknowledge(mine, txn=txn))
+                if late:
+                    await asyncio.sleep(0.1)
+                else:
+                    with pytest.raises(TransactionConflict):
+                        await acking
+                await txn.abort()
+                await asyncio.gather(acking, return_exceptions=True)
+                found = await asyncio.gather(rest(one), rest(two))
+                expected = sorted(int(each.data()) for each in (*mine[:1], *mine[2:]))
+                assert sorted([*found[0], *found[1]]) == expected
+            assert await left(client) == []
+
+    run(main())
+
+
+def test_an_abort_of_acks_that_were_committed_by_id_is_unknown() -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 2)
+            async with subscribe(client, ConsumerType.Shared) as consumer:
+                txn = await client.transaction(timeout=30)
+                await consumer.acknowledge(await take(consumer, 2), txn=txn)
+                await client.commit_transaction(txn.id)
+                for _ in range(2):
+                    with pytest.raises(TransactionOutcomeUnknown):
+                        await txn.abort()
+                assert txn.state is TxnState.UNKNOWN
+                assert await rest(consumer) == []
+            assert await left(client) == []
+
+    run(main())
+
+
+def test_a_position_that_is_acked_is_not_acked_again() -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 4)
+            async with subscribe(client, ConsumerType.Exclusive) as consumer:
+                messages = await take(consumer, 4)
+                await consumer.acknowledge_cumulative(messages[2])
+                async with client.transaction() as txn:
+                    with pytest.raises(MessageNotHeldError):
+                        await consumer.acknowledge_cumulative(messages[1], txn=txn)
+                    await consumer.acknowledge_cumulative(messages[3], txn=txn)
+            assert await left(client) == []
+
+    run(main())
+
+
+SEEDS = range(12)
+MESSAGES = 30
+
+
+@each_kind
+@each_shape
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_histories(kind: ConsumerType, batching: bool, seed: int) -> None:
+    """Each message is acked at the end, and none comes again after an ack that was committed."""
+
+    async def main() -> None:
+        rng = random.Random(seed)
+        transport = MemoryTransport()
+        async with client_of(transport=transport) as client:
+            for start in range(0, MESSAGES, 10):
+                await fill(client, 10, batching=batching, start=start)
+            done: set[int] = set()
+            async with subscribe(
+                client,
+                kind,
+                receiver_queue_size=rng.choice([1, 5, 100]),
+                negative_ack_redelivery_delay_ms=rng.choice([100, 5_000]),
+                unacked_messages_timeout_ms=rng.choice([None, 60_000]),
+            ) as consumer:
+                for _ in range(300):
+                    if len(done) < MESSAGES:
+                        await step(client, consumer, transport, rng, done)
+                assert len(done) == MESSAGES, "some messages do not come again"
+                assert await rest(consumer) == []
+                assert consumer.statistics().unacked == 0
+            assert await left(client) == []
+
+    async def step(
+        client: Client,
+        consumer: Consumer,
+        transport: MemoryTransport,
+        rng: random.Random,
+        done: set[int],
+    ) -> None:
+        held: list[Message] = []
+        with contextlib.suppress(TimeoutError):
+            for _ in range(rng.randint(1, 8)):
+                held += [await consumer.receive(timeout_millis=20_000)]
+        values = {id(each): int(each.data()) for each in held}
+        assert done.isdisjoint(values.values()), "it was acked for good"
+        txn = await client.transaction(timeout=rng.choice([5, 60]))
+        chosen = [each for each in held if rng.random() < 0.7]
+        calls: list[tuple[list[Message], asyncio.Future[None]]] = []
+        for part in (chosen[::2], chosen[1::2]):
+            calls.append((part, asyncio.ensure_future(consumer.acknowledge(part, txn=txn))))
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.choice([0, 0.001, 1, 6]))
+            if rng.random() < 0.15:
+                transport.disconnect()
+                transport.reconnect()
+            if rng.random() < 0.1:
+                consumer.redeliver_unacknowledged_messages()
+            if held and rng.random() < 0.3:
+                await consumer.negative_acknowledge(rng.choice(held))
+        end = rng.choice([txn.commit, txn.commit, txn.abort])
+        with contextlib.suppress(EncoreError):
+            await end()
+        await asyncio.gather(*(call for _, call in calls), return_exceptions=True)
+        assert txn.state in (TxnState.COMMITTED, TxnState.ABORTED)
+        for part, call in calls:
+            if txn.state is TxnState.COMMITTED and call.exception() is None:
+                done |= {values[id(each)] for each in part}
+        for each in held:
+            if each not in chosen and rng.random() < 0.5:
+                await consumer.negative_acknowledge(each)
+            elif each not in chosen and consumer.holds(each):
+                await consumer.acknowledge(each)
+                done.add(values[id(each)])
+
+    run(main())
