@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import count
@@ -28,6 +29,7 @@ from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackof
 from ..lookup.lookup import Lookup
 from .coordinator import ASSIGN_TOPIC, Coordinator, CoordinatorRefusal
 
+_STATUS: Final = re.compile(r"but it is in (\w+)")
 _DISABLED: Final = (
     "the broker has no transactions: set transactionCoordinatorEnabled=true in broker.conf or "
     "standalone.conf, and restart it"
@@ -174,7 +176,7 @@ class Coordinators:
             if isinstance(refusal.error, TransactionNotFound):
                 return EndAnswer.NOT_FOUND_ON_RETRY if refusal.resent else EndAnswer.NOT_FOUND
             if isinstance(refusal.error, InvalidTxnStatusError):
-                return EndAnswer.OTHER_WAY
+                return answer_of_status(str(refusal.error), action)
             raise _explained(refusal.error) from refusal
         return EndAnswer.DONE
 
@@ -247,6 +249,19 @@ class Coordinators:
         except PulsarException as error:
             if not error.retryable:
                 raise
+
+
+def answer_of_status(text: str, action: pb.TxnAction.ValueType) -> EndAnswer:
+    """Return the meaning of InvalidTxnStatus, which names the status of the transaction.
+
+    A request that was sent again while the first one was under way gets it too, such as "Expect Txn
+    `(0,48)` to be in COMMITTING status but it is in COMMITTED status".
+    """
+    found = _STATUS.search(text)
+    own = "COMMIT" if action == pb.TxnAction.COMMIT else "ABORT"
+    if found is not None and found[1].startswith(own):
+        return EndAnswer.DONE
+    return EndAnswer.OTHER_WAY
 
 
 def _explained(error: PulsarException) -> EncoreError:
