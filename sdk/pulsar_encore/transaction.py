@@ -19,9 +19,10 @@ _CLOSE_S: Final = 10.0
 
 
 class Transaction:
-    """Messages that become visible together, or never (PIP-31). `Client.transaction` begins it.
+    """Sends and acks that take effect together, or never (PIP-31). `Client.transaction` begins it.
 
-    Give it to `Producer.send` as `txn`. Its messages can go to several topics and partitions.
+    Give it to `Producer.send` and `Consumer.acknowledge` as `txn`. It can include several topics,
+    partitions and subscriptions. After an abort, the messages that were acked in it come again.
     Readers see none of them before the commit, and meanwhile also no plain message that is stored
     behind the first of them. So keep transactions short.
 
@@ -68,13 +69,13 @@ class Transaction:
         return self._transport_transaction.state
 
     async def commit(self) -> None:
-        """Wait for all sends of the transaction, then make its messages visible (END_TXN).
+        """Wait for all sends and acks, then make them take effect (END_TXN).
 
-        If a send failed or was cancelled, the transaction is aborted instead. A cancelled call of
+        If a send or ack failed or was cancelled, the transaction is aborted instead. A cancelled call of
         `commit` does not stop it: call it again for the outcome.
 
         Raises:
-            TransactionAbortedError: if it was aborted, by a failed send or its timeout.
+            TransactionAbortedError: if it was aborted, by a failed send or ack, or its timeout.
             TransactionOutcomeUnknown: if an answer was lost, and it cannot be found out whether it
                 was committed.
             TransactionStateError: if `abort` was called before, or a send failed and it was
