@@ -19,7 +19,7 @@ _CLOSE_S: Final = 10.0
 
 
 class Transaction:
-    """Sends and acks that take effect together, or never (PIP-31). `Client.transaction` begins it.
+    """Sends and acks that take effect together, or never (PIP-31), of `Client.transaction`.
 
     Give it to `Producer.send` and `Consumer.acknowledge` as `txn`. It can include several topics,
     partitions and subscriptions. After an abort, the messages that were acked in it come again.
