@@ -71,8 +71,8 @@ class Transaction:
     async def commit(self) -> None:
         """Wait for all sends and acks, then make them take effect (END_TXN).
 
-        If a send or ack failed or was cancelled, the transaction is aborted instead. A cancelled call of
-        `commit` does not stop it: call it again for the outcome.
+        If a send or ack failed or was cancelled, the transaction is aborted instead. A cancelled
+        call of `commit` does not stop it: call it again for the outcome.
 
         Raises:
             TransactionAbortedError: if it was aborted, by a failed send or ack, or its timeout.
