@@ -100,7 +100,7 @@ class RandomKills:
     def is_due(self, kills: int) -> bool:
         stored = self._stored()
         if kills != self._kills:
-            self._kills, self._goal = kills, stored + self._random.randrange(50, 2 * ROWS)
+            self._kills, self._goal = kills, stored + self._random.randrange(50, 3 * ROWS // 2)
         return stored >= self._goal
 
 
@@ -109,7 +109,7 @@ def test_every_row_is_visible_exactly_once_when_drivers_and_workers_are_killed(
     transactional: Broker, topic: str, tmp_path: Path
 ) -> None:
     admin, url = Admin(transactional.admin_url), transactional.service_url
-    batches = BATCHES + KILLS
+    batches = BATCHES + KILLS // 2
     total = batches * ROWS
     for each, name in ((topic, "keep"), (f"{topic}-journal", "spark-sink")):
         admin.create_topic(each)
