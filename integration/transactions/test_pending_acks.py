@@ -297,6 +297,7 @@ async def test_input_and_output_are_there_once_or_both_not(client: Client, topic
         client.create_producer(f"{topic}-out") as producer,
     ):
         done: list[str] = []
+        seen: set[bytes] = set()
         while len(done) < 30:
             message = await consumer.receive(timeout_millis=10_000)
             try:
@@ -317,10 +318,7 @@ async def test_input_and_output_are_there_once_or_both_not(client: Client, topic
             assert sorted(await rest(check), key=int) == numbers(*range(30))
 
 
-seen: set[bytes] = set()
-
-
-async def test_a_pending_ack_frees_the_unacked_window_and_a_timeout_redelivers(
+async def test_the_timeout_of_a_transaction_brings_its_messages_again(
     client: Client, topic: str
 ) -> None:
     await fill(client, topic, 2, batching=False)

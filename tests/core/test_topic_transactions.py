@@ -22,6 +22,18 @@ def held(state: TopicState, size: int = 1) -> Entry:
     return entry
 
 
+def commit(state: TopicState, txn: str) -> int:
+    marks = state.pending_acks.take(txn)
+    assert marks is not None
+    return state.commit_pending(marks, ALL)
+
+
+def give_up(state: TopicState, txn: str) -> list[tuple[int, list[int]]]:
+    marks = state.pending_acks.take(txn)
+    assert marks is not None
+    return state.give_up_pending(marks)
+
+
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_commit_leaves_nothing(size: int, shared: bool) -> None:
@@ -30,7 +42,7 @@ def test_a_commit_leaves_nothing(size: int, shared: bool) -> None:
     assert state.ack_pending("t", entry, range(size)) == (1 << size) - 1
     state._check()
     assert state.unacked == size
-    assert state.commit_pending("t", ALL) == (0, None, False)
+    assert commit(state, "t") == 0
     state._check()
     assert (state.unacked, state.acked, len(state.pending_acks)) == (0, size, 0)
     assert state.find(KEY) is None
@@ -43,9 +55,12 @@ def test_a_commit_can_be_made_in_steps() -> None:
     for entry in entries:
         assert entry.deliver(0)
         state.ack_pending("t", entry, (0,))
-    steps = 1
-    while state.commit_pending("t", 4).is_more:
+    marks = state.pending_acks.take("t")
+    assert marks is not None
+    steps = 0
+    while marks.masks:
         steps += 1
+        state.commit_pending(marks, 4)
         state._check()
     assert (steps, state.acked, state.unacked) == (5, 10, 0)
 
@@ -55,7 +70,7 @@ def test_a_plain_ack_of_a_sibling_is_still_sent() -> None:
     entry = held(state, 3)
     state.ack_pending("t", entry, (0, 1))
     assert state.ack(entry, 2) == 1
-    assert state.commit_pending("t", ALL).unsent == 1
+    assert commit(state, "t") == 1
     assert state.acks.covers(KEY)
     state._check()
 
@@ -67,7 +82,7 @@ def test_a_copy_that_came_before_the_abort_is_requested_and_counts_no_attempt(si
     batch_size = size if size > 1 else 0
     state.ack_pending("t", entry, range(size))
     assert not state.arrive(KEY, batch_size, 1, range(size))[1]
-    assert state.give_up_pending("t") == [(3, [7])]
+    assert give_up(state, "t") == [(3, [7])]
     state._check()
     again, wanted = state.arrive(KEY, batch_size, 2, range(size))
     assert again is not None
@@ -80,7 +95,7 @@ def test_an_abort_without_a_copy_waits_for_the_broker(size: int) -> None:
     state = make_topic_state()
     entry = held(state, size)
     state.ack_pending("t", entry, range(size))
-    assert state.give_up_pending("t") == []
+    assert give_up(state, "t") == []
     assert state.unacked == 0
     again, wanted = state.arrive(KEY, size if size > 1 else 0, 1, range(size))
     assert again is not None
@@ -94,7 +109,7 @@ def test_an_ack_that_failed_is_requested_at_the_abort() -> None:
     entry = held(state)
     mask = state.ack_pending("t", entry, (0,))
     state.pending_acks.note_failure(entry, mask)
-    assert state.give_up_pending("t") == [(3, [7])]
+    assert give_up(state, "t") == [(3, [7])]
 
 
 def test_the_copies_of_another_transaction_stay() -> None:
@@ -103,8 +118,8 @@ def test_the_copies_of_another_transaction_stay() -> None:
     state.ack_pending("a", entry, (0,))
     state.ack_pending("b", entry, (1,))
     assert not state.arrive(KEY, 2, 0, (1,))[1]
-    state.commit_pending("a", ALL)
-    assert state.give_up_pending("b") == [(3, [7])]
+    commit(state, "a")
+    assert give_up(state, "b") == [(3, [7])]
     state._check()
 
 
@@ -112,7 +127,7 @@ def test_on_exclusive_an_abort_holds_the_messages_until_the_rewind() -> None:
     state = make_topic_state(shared=False)
     entry = held(state, 3)
     state.ack_pending("t", entry, (0, 1))
-    assert state.give_up_pending("t") == []
+    assert give_up(state, "t") == []
     assert state.unacked == 3
     state.release_all()
     assert (state.unacked, state.outstanding) == (0, 1)
@@ -131,7 +146,7 @@ def test_a_rewind_does_not_wait_for_pending_messages() -> None:
     assert state.outstanding == 0
     assert state.rewind is not None
     assert state.rewind.judge((3, 8), 0) is Admission.ADMIT
-    state.commit_pending("t", ALL)
+    commit(state, "t")
     assert state.unacked == 0
     state._check()
 
@@ -164,7 +179,6 @@ def test_a_seek_forgets_pending_acks() -> None:
     state = make_topic_state()
     state.ack_pending("t", held(state), (0,))
     state.reset()
-    assert state.commit_pending("t", ALL) == (0, None, False)
-    assert state.give_up_pending("t") == []
+    assert state.pending_acks.take("t") is None
     assert state.unacked == 0
     state._check()

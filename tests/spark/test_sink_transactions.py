@@ -221,15 +221,17 @@ def test_a_batch_of_which_a_part_is_lost_is_an_error_that_names_the_task(here: H
             query.writer()
 
 
-def test_a_commit_without_an_answer_is_found_by_its_marker(here: Home) -> None:
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_commit_without_an_answer_is_found_by_its_marker(here: Home, task: int) -> None:
     query = Query(here)
+    query.attempt(0, 0)  # killed: its marker is before the others
     commits = query.attempts(0)
     original = BatchCommits.end
 
     async def lost(self: BatchCommits, txn: str, *, commit: bool) -> bool:
         await original(self, txn, commit=commit)
-        assert commits[1].transaction is not None
-        return txn != commits[1].transaction.txn
+        assert commits[task].transaction is not None
+        return txn != commits[task].transaction.txn
 
     with patch.object(BatchCommits, "end", lost):
         query.commit(0, commits)

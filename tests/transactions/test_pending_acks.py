@@ -369,6 +369,28 @@ def test_an_abort_of_acks_that_were_committed_by_id_is_unknown() -> None:
     run(main())
 
 
+def test_a_long_commit_does_not_exclude_the_next_transaction() -> None:
+    """It is acked here in several steps of the event loop."""
+
+    async def main() -> None:
+        async with client_of() as client:
+            for start in range(0, 3_500, 500):
+                await fill(client, 500, start=start)
+            async with subscribe(
+                client, ConsumerType.Exclusive, receiver_queue_size=4_000
+            ) as consumer:
+                messages = await take(consumer, 3_500)
+                async with client.transaction() as txn:
+                    await consumer.acknowledge(messages[:-1], txn=txn)
+                async with client.transaction() as txn:
+                    await consumer.acknowledge_cumulative(messages[-1], txn=txn)
+                await asyncio.sleep(1)
+                assert consumer.statistics().unacked == 0
+            assert await left(client) == []
+
+    run(main())
+
+
 def test_a_position_that_is_acked_is_not_acked_again() -> None:
     async def main() -> None:
         async with client_of() as client:

@@ -52,10 +52,6 @@ class PendingAcks:
         """Forget an ended transaction, and return its marks."""
         return self._open.pop(txn, None)
 
-    def peek(self, txn: object) -> TransactionMarks | None:
-        """Return the marks of a transaction, or None."""
-        return self._open.get(txn)
-
     def mask_of(self, txn: object, entry: Entry) -> int:
         """Return the mask of the messages of an entry that this transaction has acked."""
         marks = self._open.get(txn)

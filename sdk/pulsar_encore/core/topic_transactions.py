@@ -10,27 +10,12 @@ behind messages that wait here, and after a cumulative ack not at all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey
 from .message_states import ACK_PENDING, HELD, NACKED, QUEUED
-from .pending_acks import CumulativeMark
+from .pending_acks import TransactionMarks
 from .topic_release import TopicRelease
-
-
-class Committed(NamedTuple):
-    """What is left to do after a commit.
-
-    Attributes:
-        unsent: Number of plain acks that were added to `TopicState.acks`.
-        cumulative: A cumulative ack that is part of the transaction.
-        is_more: Call `commit_pending` again.
-    """
-
-    unsent: int
-    cumulative: CumulativeMark | None
-    is_more: bool
 
 
 class TopicTransactions(TopicRelease):
@@ -39,18 +24,6 @@ class TopicTransactions(TopicRelease):
 
         Messages that are not QUEUED, HELD or NACKED are left alone.
         """
-        state = entry.state
-        if entry.size == 1 and state[0] == HELD and not (self.special or len(self.timeouts)):
-            mask = int(entry.begin_pending_ack(0))  # nearly always
-        else:
-            mask = self._begin_each(entry, indexes)
-        if mask:
-            self._keeps_some: bool = True
-            masks = self.pending_acks.of(txn).masks
-            masks[entry] = masks.get(entry, 0) | mask
-        return mask
-
-    def _begin_each(self, entry: Entry, indexes: Sequence[int]) -> int:
         mask = 0
         for index in indexes:
             was_nacked = entry.state[index] == NACKED
@@ -64,6 +37,10 @@ class TopicTransactions(TopicRelease):
                 self.timeouts.discard(due_key)
             if self.special:
                 self._observer.ends_waiting((due_key,))
+        if mask:
+            self._keeps_some: bool = True
+            masks = self.pending_acks.of(txn).masks
+            masks[entry] = masks.get(entry, 0) | mask
         return mask
 
     def ack_pending_through(self, txn: object, key: EntryKey, index: int, size: int) -> None:
@@ -79,11 +56,15 @@ class TopicTransactions(TopicRelease):
             self.ack_pending(txn, entry, here)
         self.pending_acks.of(txn).cumulative = (key, index, size)
 
-    def commit_pending(self, txn: object, most: int) -> Committed:
-        """Ack about `most` messages of a committed transaction. The broker has acked all."""
-        marks = self.pending_acks.peek(txn)
-        if marks is None:
-            return Committed(0, None, False)
+    def commit_pending(self, marks: TransactionMarks, most: int) -> int:
+        """Ack about `most` messages of a committed transaction. The broker has acked all.
+
+        Args:
+            marks: Taken from `pending_acks`. Call again until its `masks` are empty.
+
+        Returns:
+            The number of plain acks that were added to `acks`.
+        """
         unsent = 0
         while marks.masks and most > 0:
             entry, mask = marks.masks.popitem()
@@ -99,9 +80,7 @@ class TopicTransactions(TopicRelease):
                 unsent += self._acked_by_commit(entry)
             elif pending and entry.active == 0:
                 self._remember_away(entry)
-        if not marks.masks:
-            self.pending_acks.take(txn)
-        return Committed(unsent, marks.cumulative, bool(marks.masks))
+        return unsent
 
     def _acked_by_commit(self, entry: Entry) -> int:
         self._drop(entry)
@@ -114,7 +93,7 @@ class TopicTransactions(TopicRelease):
             self.window.acked(entry.key)
         return 0
 
-    def give_up_pending(self, txn: object) -> list[tuple[int, list[int]]]:
+    def give_up_pending(self, marks: TransactionMarks) -> list[tuple[int, list[int]]]:
         """Give back the messages of a transaction that was aborted, or whose end is unknown.
 
         On Exclusive and Failover they are held again, and the caller rewinds the topic at once.
@@ -124,9 +103,8 @@ class TopicTransactions(TopicRelease):
             arrives before the answer to the abort, and is dropped because the ack is pending. An
             ack that failed may not have reached the broker, which then redelivers nothing.
         """
-        marks = self.pending_acks.take(txn)
         groups: list[tuple[int, list[int]]] = []
-        for entry, mask in () if marks is None else marks.masks.items():
+        for entry, mask in marks.masks.items():
             copies = self.pending_acks.take_copies(entry, mask)
             failures = self.pending_acks.take_failures(entry, mask)
             if not self.shared:

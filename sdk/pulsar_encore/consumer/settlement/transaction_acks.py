@@ -15,7 +15,7 @@ from typing import Final
 from ...core.entry import Entry, EntryKey
 from ...core.message_key import set_bits
 from ...core.message_states import ACK_PENDING, HELD, QUEUED
-from ...core.pending_acks import CumulativeMark
+from ...core.pending_acks import CumulativeMark, TransactionMarks
 from ...core.topic_state import TopicState
 from ...errors import (
     ConfigurationError,
@@ -88,7 +88,7 @@ class TransactionAcks:
         for state in found:
             self._check_topic(state, txn, cumulative=False)
         return [
-            self._begin(state, entries, txn) if any(entries.values()) else self._watched[txn][state]
+            self._begin(state, entries, txn) if entries else self._watched[txn][state]
             for state, entries in found.items()
         ]
 
@@ -168,7 +168,8 @@ class TransactionAcks:
             if entry.state[index] not in (QUEUED, HELD):
                 raise _not_held(item.message_id() if type(item) is Message else item)
             mask |= bit
-        entries[entry] = mask
+        if mask:
+            entries[entry] = mask
 
     def _position(self, item: Settleable) -> tuple[TopicState, EntryKey, int, int]:
         if type(item) is Message:
@@ -193,9 +194,9 @@ class TransactionAcks:
         whole: list[EntryKey] = []
         parts: list[tuple[int, int, int, int]] = []
         for entry, mask in entries.items():
-            if entry.size == 1 and mask:
+            if entry.size == 1:
                 whole.append(entry.key)
-            elif mask:
+            else:
                 parts.append((*entry.key, entry.size, ((1 << entry.size) - 1) ^ mask))
             if entry.batched and state.shared and not self._has_warned:
                 self._warn(state)
@@ -232,11 +233,14 @@ class TransactionAcks:
         for state in self._watched.pop(txn, ()):
             if self._is_closed:  # the broker has everything that it needs
                 return
+            marks = state.pending_acks.take(txn)
+            if marks is None:  # a seek has forgotten them
+                continue
             try:
                 if committed:
-                    self._commit(state, txn)
+                    self._commit(state, marks)
                 else:
-                    self._give_up(state, txn)
+                    self._give_up(state, marks)
             except Exception:  # the other topics have to know too
                 self._logger.exception("%s: the end of %s failed", state.topic, txn)
 
@@ -245,18 +249,17 @@ class TransactionAcks:
         self._is_closed = True
         self._watched.clear()
 
-    def _commit(self, state: TopicState, txn: TransportTransaction) -> None:
+    def _commit(self, state: TopicState, marks: TransactionMarks) -> None:
         if self._is_closed:
             return
-        unsent, cumulative, is_more = state.commit_pending(txn, _STEP)
-        self._acks.added(state, unsent)
-        if is_more:
-            asyncio.get_running_loop().call_soon(self._commit, state, txn)
-        elif cumulative is not None:
-            self._settlement.ack_up_to(state, *cumulative)
+        self._acks.added(state, state.commit_pending(marks, _STEP))
+        if marks.masks:
+            asyncio.get_running_loop().call_soon(self._commit, state, marks)
+        elif marks.cumulative is not None:
+            self._settlement.ack_up_to(state, *marks.cumulative)
 
-    def _give_up(self, state: TopicState, txn: TransportTransaction) -> None:
-        groups = state.give_up_pending(txn)
+    def _give_up(self, state: TopicState, marks: TransactionMarks) -> None:
+        groups = state.give_up_pending(marks)
         if not state.shared:
             self._rewinds.begin(state)
         elif groups:

@@ -150,7 +150,7 @@ class BatchCommits:
             # An open transaction could hide a marker that is committed.
             await self._abort_left(journal, prepared.key, strict=True)
             visible = await self._topics.visible(prepared)
-        if not await self._finish(prepared, visible):
+        if not await self._finish(journal, prepared, visible):
             await self._abort_left(journal, prepared.key, strict=True)
             visible = await self._topics.visible(prepared, wait=True)
             outcome = outcome_of(prepared, visible)
@@ -161,7 +161,7 @@ class BatchCommits:
         await journal.store(Settled(prepared.key, outcome is Outcome.COMMITTED))
         return outcome
 
-    async def _finish(self, prepared: Prepared, visible: set[str]) -> bool:
+    async def _finish(self, journal: OpenJournal, prepared: Prepared, visible: set[str]) -> bool:
         """End the transactions that are not visible. Return True if all are committed now."""
         left = [each for each in prepared.tasks if each.txn not in visible]
         step = next_step(prepared, visible, _now_ms())
@@ -169,7 +169,10 @@ class BatchCommits:
             first = first_of(left)
             left.remove(first)
             if not await self.end(first.txn, commit=True):
-                step = Step.ABORT
+                # It has ended before, or it is committed and the answer was lost.
+                await self._abort_left(journal, prepared.key, strict=True)
+                seen = await self._topics.visible(prepared)
+                step = Step.COMMIT if first.txn in seen else Step.ABORT
         ended = await self._end_all((each.txn for each in left), commit=step is not Step.ABORT)
         return step is not Step.ABORT and all(ended)
 

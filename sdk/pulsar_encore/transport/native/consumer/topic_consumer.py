@@ -43,7 +43,7 @@ from .skipped_entries import SkippedEntries
 from .subscribe_commands import SubscribeCommands
 from .subscriber import Subscriber
 from .topic_events import TopicEvents
-from .transaction_acks import TransactionAcks
+from .transaction_ack_writer import TransactionAckWriter
 
 LOG_NAME: Final = "pulsar_encore.consumer"
 
@@ -136,7 +136,7 @@ class TopicConsumer:
             log,
         )
         self._acks = AckWriter(self._broker, self._chunked, durable=durable)
-        self.transaction_acks: TransactionAcks = TransactionAcks(
+        self.transaction_acks: TransactionAckWriter = TransactionAckWriter(
             self._broker,
             self._chunked,
             subscribe_commands.name,

@@ -500,7 +500,8 @@ class NativeTransaction:
                 "give it a longer timeout"
             )
         elif self._failure is not None:
-            reason = f"{self._failed_operation} has failed: {self._failure}"
+            cause = str(self._failure) or type(self._failure).__name__  # a cancelled one is silent
+            reason = f"{self._failed_operation} has failed: {cause}"
         else:
             reason = "abort() was called before the message or ack was sent"
         return TransactionAbortedError(

@@ -55,7 +55,7 @@ class _Command(NamedTuple):
     answer: asyncio.Future[object]
 
 
-class TransactionAcks:
+class TransactionAckWriter:
     """Sends the acks of transactions for one topic or partition."""
 
     def __init__(
