@@ -94,7 +94,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("admin/topic_stats.py", "admin/internal_stats.py"),
     ("admin/web_service.py",),
     ("admin/",),
-    ("transaction.py",),
+    ("transaction.py", "transaction_group.py"),
     # The consumer, bottom-up
     (
         "consumer/topic_states.py",
