@@ -146,6 +146,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "worker/batch_failure.py",
     ),
     ("worker/breaker.py", "worker/scheduler.py", "worker/handler_call.py", "worker/slots.py"),
+    ("worker/commit_queue.py", "worker/transaction_journal.py"),
     (
         "worker/worker_core.py",
         "worker/outbox.py",
@@ -163,6 +164,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "worker/topic_priorities.py",
     ),
     ("worker/batch_options.py", "worker/readiness.py", "worker/observed_calls.py"),
+    ("worker/result_commits.py",),
     ("worker/drain_deadline.py", "worker/drain_signals.py"),
     ("worker/worker_pending.py",),
     ("worker/worker_session.py", "worker/run.py", "worker/single_call.py"),

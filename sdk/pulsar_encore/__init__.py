@@ -168,6 +168,7 @@ if TYPE_CHECKING:
     from .worker.batch_failure import BatchFailure
     from .worker.batch_worker import BatchWorker
     from .worker.breaker import Breaker
+    from .worker.commit_queue import Transactional
     from .worker.handler_call import current_message
     from .worker.health import Health, LongHandler, Report
     from .worker.outbox import Out, PublishTo
@@ -213,6 +214,7 @@ _LAZY_NAMES: Final = {
     "Statistics": "consumer.statistics",
     "StoreStatistics": "state.rocks",
     "Transaction": "transaction",
+    "Transactional": "worker.commit_queue",
     "current_message": "worker.handler_call",
     "Health": "worker.health",
     "LongHandler": "worker.health",
@@ -430,6 +432,7 @@ __all__ = [
     "TransactionNotFound",
     "TransactionOutcomeUnknown",
     "TransactionStateError",
+    "Transactional",
     "TransportError",
     "TransportTimeout",
     "TxnId",

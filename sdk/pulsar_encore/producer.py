@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -209,6 +210,26 @@ class Producer(Generic[T_contra]):
             sending.add_done_callback(partial(_measure, meter, meter.begin(), size))
         sending.add_done_callback(partial(self._complete_send, callback))
 
+    def _begin_sends(
+        self, messages: Iterable[OutgoingMessage], txn: Transaction
+    ) -> list[asyncio.Future[MessageId]]:
+        self._check_open()
+        transport_transaction, meter = transport_transaction_of(txn), self._meter
+        sends = []
+        for message in messages:
+            # A copy, because a message may be sent again in another transaction.
+            message = replace(message, txn=transport_transaction)
+            try:
+                send = asyncio.ensure_future(self._transport_producer.publish(message))
+            except Exception as error:
+                send = self.affinity.loop.create_future()
+                send.set_exception(error)
+            if meter is not None:
+                size = len(message.payload or b"")
+                send.add_done_callback(partial(_measure, meter, meter.begin(), size))
+            sends.append(send)
+        return sends
+
     def _complete_send(
         self, callback: Callable[..., Any] | None, sending: asyncio.Future[MessageId]
     ) -> None:
@@ -378,6 +399,33 @@ class Producer(Generic[T_contra]):
         self._bind_to_running_loop()
         if self._closed:
             raise ClosedError("the producer is closed: create another")
+
+
+def prepared(
+    producer: Producer[Any],
+    content: Any,
+    properties: dict[str, str] | None,
+    key: str | bytes | None,
+) -> OutgoingMessage:
+    """Encode a message for `begin_sends`.
+
+    Raises:
+        ConfigurationError, ClosedError: as `Producer.send`.
+    """
+    return producer._outgoing(
+        content, properties, key, None, None, None, None, None, None, None, None
+    )
+
+
+def begin_sends(
+    producer: Producer[Any], messages: Iterable[OutgoingMessage], txn: Transaction
+) -> list[asyncio.Future[MessageId]]:
+    """Send prepared messages in a transaction, in order.
+
+    Returns:
+        A future for each message. One that was refused has failed already.
+    """
+    return producer._begin_sends(messages, txn)
 
 
 def _measure(

@@ -464,6 +464,12 @@ class Consumer(Generic[T_co]):
         items = message if isinstance(message, (list, tuple)) else (message,)
         return self._transaction_acks.ack(items, need_transport_transaction(txn))
 
+    def _begin_acks(
+        self, messages: Sequence[Message], txn: Transaction
+    ) -> list[asyncio.Future[None]]:
+        self._status.check()
+        return self._acknowledge_in(messages, txn)
+
     def _acknowledge_held(self, message: Message) -> bool:
         entry = message._entry
         if entry is not None and entry.live and self._status.refusal is None:
@@ -1349,6 +1355,17 @@ def acknowledge_held(consumer: Consumer[Any], message: Message) -> bool:
         MessageNotHeldError: if the message belongs to another consumer.
     """
     return consumer._acknowledge_held(message)
+
+
+def begin_acks(
+    consumer: Consumer[Any], messages: Sequence[Message], txn: Transaction
+) -> list[asyncio.Future[None]]:
+    """Ack messages in a transaction; the futures are done when the broker has stored the acks.
+
+    Raises:
+        EncoreError: as `Consumer.acknowledge` with ``txn``. None of the messages was acked.
+    """
+    return consumer._begin_acks(messages, txn)
 
 
 def topics_of(consumer: Consumer[Any]) -> tuple[str, ...]:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..errors import ClosedError, ConfigurationError, EncoreError, PulsarException
+from ..errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    InvalidTxnStatusError,
+    PulsarException,
+    TransactionNotFound,
+)
 from ..eventloop.close_once import seen
 from ..options import BatchingType
 from ..options.checks import string_map, topic_name
+from ..producer import begin_sends, prepared
 from ..transport.interface import MESSAGE_RESULTS
+from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import full_name
 
 if TYPE_CHECKING:
     from ..client import Client
     from ..producer import Producer
+    from ..transaction import Transaction
+
+# A message that fails with its transaction says nothing about its producer.
+_TRANSACTION_ERRORS: Final = (InvalidTxnStatusError, TransactionNotFound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,18 @@ class Out:
 class Outgoing(NamedTuple):
     topic: str
     out: Out
+
+
+class Prepared(NamedTuple):
+    """An encoded message, with the full name of its topic."""
+
+    topic: str
+    message: OutgoingMessage
+
+    @property
+    def size(self) -> int:
+        """Size of the payload in bytes."""
+        return len(self.message.payload or b"")
 
 
 def out_of(result: Any) -> Out:
@@ -114,22 +139,84 @@ class Outbox:
                 raise outcome
 
     async def _store(self, message: Outgoing) -> None:
-        if self._is_closed:  # a handler was left behind
-            raise ClosedError("the worker has ended")
         topic, out = full_name(message.topic), message.out
-        creating = self._producers.get(topic)
-        if creating is None:
-            creating = asyncio.ensure_future(self._create(topic))
-            self._producers[topic] = creating
+        creating = self._producer(topic)
         try:
             # Shielded, because other handlers wait for the same producer.
             producer = await asyncio.shield(creating)
             await producer.send(out.value, dict(out.properties) or None, out.key)
         except BaseException as error:
-            if creating.done() and self._producers.get(topic) is creating:
-                self._replace(topic, creating, error)
+            self._replace_if_ended(topic, creating, error)
             raise
         self.published += 1
+
+    async def prepare(self, messages: Sequence[Outgoing]) -> list[Prepared]:
+        """Encode messages for `store_in`.
+
+        Raises:
+            EncoreError: if one does not fit its schema, or its producer cannot be made.
+        """
+        encoded = []
+        for message in messages:
+            topic, out = full_name(message.topic), message.out
+            creating = self._producer(topic)
+            try:
+                producer = await asyncio.shield(creating)
+                properties = dict(out.properties) or None
+                encoded.append(Prepared(topic, prepared(producer, out.value, properties, out.key)))
+            except BaseException as error:
+                self._replace_if_ended(topic, creating, error)
+                raise
+        return encoded
+
+    async def store_in(self, txn: Transaction, messages: Iterable[Prepared]) -> None:
+        """Publish prepared messages in a transaction, and wait until all of them are stored.
+
+        Raises:
+            EncoreError: if one was not stored. No send is left in flight.
+        """
+        by_topic: dict[str, list[OutgoingMessage]] = {}
+        for topic, message in messages:
+            by_topic.setdefault(topic, []).append(message)
+        outcomes = await asyncio.gather(
+            *(self._store_topic_in(txn, topic, each) for topic, each in by_topic.items()),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def _store_topic_in(
+        self, txn: Transaction, topic: str, messages: Sequence[OutgoingMessage]
+    ) -> None:
+        creating = self._producer(topic)
+        try:
+            producer = await asyncio.shield(creating)
+            sends = begin_sends(producer, messages, txn)
+            with suppress(EncoreError):  # the error of a message, which is raised below
+                await producer.flush()
+            for outcome in await asyncio.gather(*sends, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+        except BaseException as error:
+            self._replace_if_ended(topic, creating, error)
+            raise
+
+    def _producer(self, topic: str) -> asyncio.Task[Producer]:
+        """Return the producer of a topic, or the task that makes it."""
+        if self._is_closed:  # a handler was left behind
+            raise ClosedError("the worker has ended")
+        creating = self._producers.get(topic)
+        if creating is None:
+            creating = asyncio.ensure_future(self._create(topic))
+            self._producers[topic] = creating
+        return creating
+
+    def _replace_if_ended(
+        self, topic: str, creating: asyncio.Task[Producer], error: BaseException
+    ) -> None:
+        if creating.done() and self._producers.get(topic) is creating:
+            self._replace(topic, creating, error)
 
     async def _create(self, topic: str) -> Producer:
         # By key, so that several workers with order "key" can read the results.
@@ -146,7 +233,11 @@ class Outbox:
             return  # the close has failed a message in flight
         if creating.cancelled() or creating.exception() is not None:
             del self._producers[topic]
-        elif isinstance(error, PulsarException) and error.result not in MESSAGE_RESULTS:
+        elif (
+            isinstance(error, PulsarException)
+            and not isinstance(error, _TRANSACTION_ERRORS)
+            and error.result not in MESSAGE_RESULTS
+        ):
             earlier = creating.result()
             self._closing.add(earlier)  # the outbox may be closed before the replacement is made
             self._producers[topic] = asyncio.ensure_future(self._renew(topic, earlier))

@@ -33,7 +33,7 @@ def health_of(
         reasons.append("each slot has a handler that ignores its cancellation")
     held_keys: tuple[str, ...] = ()
     is_full = snapshot.bytes >= options.max_bytes
-    has_work = snapshot.ready or snapshot.running or snapshot.settling
+    has_work = snapshot.ready or snapshot.running or snapshot.settling or snapshot.committing
     if snapshot.held_back >= HELD_LIMIT or (is_full and not has_work):
         held_keys = tuple(map(_key_text, snapshot.held_group_examples))
         bound = "" if snapshot.held_back >= HELD_LIMIT else " and fill max_bytes"

@@ -54,6 +54,7 @@ SETTLING: Final = 6  # the shell performs its action
 UNSETTLED: Final = 7  # its action failed and is due later
 LOST: Final = 8  # removed while its handler runs
 GONE: Final = 9
+COMMITTING: Final = 10  # its handler returned, and its transaction is not committed
 STATE_NAMES: Final = (
     "new",
     "blocked",
@@ -65,6 +66,7 @@ STATE_NAMES: Final = (
     "unsettled",
     "lost",
     "gone",
+    "committing",
 )
 
 
@@ -110,6 +112,7 @@ class Job:
     due_ms: int = field(default=0, init=False, repr=False)
     due_number: int = field(default=0, init=False, repr=False)  # its entry in a `DueJobs`
     action: Any = field(default=None, init=False, repr=False)
+    has_left_group: bool = field(default=False, init=False, repr=False)  # the next one may start
 
 
 class DueJobs:

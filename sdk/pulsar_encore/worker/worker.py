@@ -21,6 +21,7 @@ from ..options.checks import topic_name
 from ..values.topic_names import full_name
 from ..values.type_variables import T
 from .breaker import Breaker
+from .commit_queue import Transactional
 from .drain_deadline import DrainDeadline
 from .handler_call import HandlerCall, HandlerKind
 from .health import Health, Report
@@ -78,6 +79,11 @@ class Worker(Generic[T]):
         publish: The topic of results, or a `PublishTo` with a schema. Results are stored before the
             message is acked; an error is a failed attempt. Without it, results are ignored,
             and an `Out` is an error.
+        transactional: Exactly once: the results of a handler and the ack of its message take effect
+            together, in transactions of many messages (native transport). True, or `Transactional`
+            for other limits than 1,000 messages, 4 MiB, 50 ms and a timeout of 10 s. Readers of the
+            results wait for an open transaction. Effects of the handler itself may be doubled. See
+            `docs/transactions.md`.
         name: Name in logs and reports; None for "topics/subscription".
         on_failure: "raise", or "terminate" to also send SIGTERM to this process if the worker
             fails. An ASGI server needs that: it goes on serving after its lifespan task has ended.
@@ -134,6 +140,7 @@ class Worker(Generic[T]):
         initial_position: InitialPosition = InitialPosition.Latest,
         state: RocksState | None = None,
         publish: str | PublishTo | None = None,
+        transactional: bool | Transactional = False,
         name: str | None = None,
         on_failure: Literal["raise", "terminate"] = "raise",
         start_retry: bool = True,
@@ -155,6 +162,7 @@ class Worker(Generic[T]):
             initial_position=initial_position,
             state=state,
             publish=PublishTo(publish) if isinstance(publish, str) else publish,
+            transactional=transactional,
             name=name,
             on_failure=on_failure,
             start_retry=start_retry,
@@ -310,6 +318,9 @@ class Worker(Generic[T]):
             nonlocal made
             # Before the first event, which may come before there is a session.
             self._standby = self._new_standby()
+            if options.transactions is not None:
+                # So that a cluster without transactions is noticed before the first message.
+                await (await self.client.transaction(options.transactions.timeout)).abort()
             consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
                 if options.retry.dead_letters:

@@ -3,7 +3,8 @@
 A job is one received message. It is ready, running, waiting in place, blocked behind another job of
 its group, or settling. `WorkerCore.finished` maps the result of a handler call to an action that
 the shell performs. The job stays, and blocks its group, until the shell reports that the action is
-done.
+done. In a transactional worker, a job whose handler has returned is committing: it stays until its
+transaction is committed, but the next job of its group may start.
 
 Attempts. A failed attempt counts, except for `Retry(count=False)` and for failures of a breaker's
 kinds without proof that the dependency was there. The proof is another message that started after
@@ -29,6 +30,7 @@ from .breaker import Breaker, BreakerState
 from .reject_streak import TRIAL_PAUSE_MS, RejectStreak
 from .retry_policy import Retry, RetryPolicy, causes_of
 from .scheduler import (
+    COMMITTING,
     GONE,
     LOST,
     NEW,
@@ -160,6 +162,7 @@ class CoreSnapshot:
         blocked: Jobs behind another job of their group.
         settling: Jobs with an action that is not done.
         unsettled: Jobs with an action that failed and is due later.
+        committing: Jobs whose handler returned, and whose transaction is not committed.
         bytes: Total size of all jobs.
         held_back: Jobs that cannot start because of a failure: waiting, behind a failed job of
             their group, or unsettled.
@@ -180,6 +183,7 @@ class CoreSnapshot:
     blocked: int
     settling: int
     unsettled: int
+    committing: int
     bytes: int
     held_back: int
     held_groups: int
@@ -239,6 +243,7 @@ class WorkerCore:
         self._running = 0
         self._lost = 0  # of the running jobs
         self._settling = 0
+        self._committing = 0
         self._bytes = 0
         self._running_bytes = 0
         self._mean_size = 0.0
@@ -367,6 +372,50 @@ class WorkerCore:
         if self._scheduler.trials:
             self._update_trials()
 
+    def handled(self, job: Job, now_ms: int) -> None:
+        """Note a handler call that has succeeded, and whose results wait for their transaction.
+
+        The next job of its group may start.
+        """
+        assert job.state == RUNNING, f"the job is {STATE_NAMES[job.state]}"
+        self._now_ms = now_ms
+        self._running -= 1
+        self._running_bytes -= job.size
+        self._succeeded(job)
+        self._scheduler.leave(job)
+        job.has_left_group = True
+        job.state = COMMITTING
+        self._committing += 1
+        self._taken_for_trial = 0
+        if self._scheduler.trials:
+            self._update_trials()
+
+    def committed(self, job: Job, now_ms: int) -> None:
+        """The transaction of a job is committed: the job leaves. No effect for a removed job."""
+        self._now_ms = now_ms
+        if job.state != GONE:
+            assert job.state == COMMITTING, f"the job is {STATE_NAMES[job.state]}"
+            self._committing -= 1
+            self._leave(job)
+
+    def not_committed(self, job: Job, error: BaseException, now_ms: int) -> Action:
+        """The results of a job cannot be stored, which is a failed attempt.
+
+        Returns:
+            `Hold` to try the same results again at its time; the job is still committing. Another
+            action settles the message, and then the job is settling.
+        """
+        assert job.state == COMMITTING, f"the job is {STATE_NAMES[job.state]}"
+        self._now_ms = now_ms
+        action = self._failed(job, error, now_ms)
+        if type(action) is Hold:
+            job.attempt += action.counted
+        else:
+            self._committing -= 1
+            self._settle(job, action)
+        self._update_trials()
+        return action
+
     def settled(self, job: Job, now_ms: int) -> None:
         """The action of a job is done: the job leaves. Without effect for a removed job."""
         self._now_ms = now_ms
@@ -409,6 +458,8 @@ class WorkerCore:
                 self._settling -= 1
             elif job.state == UNSETTLED:
                 self._actions.discard(job)
+            elif job.state == COMMITTING:
+                self._committing -= 1
             self._leave(job)
 
     def keep(self, may_start: Callable[[Job], bool]) -> list[Job]:
@@ -419,7 +470,7 @@ class WorkerCore:
         removed: list[Job] = []
         groups: set[Hashable] = set()
         for job in self._jobs:
-            if job.state in (RUNNING, SETTLING, UNSETTLED):
+            if job.state in (RUNNING, SETTLING, UNSETTLED, COMMITTING):
                 continue
             if job.group in groups or not may_start(job):
                 removed.append(job)
@@ -522,6 +573,7 @@ class WorkerCore:
             blocked=scheduler.blocked,
             settling=self._settling,
             unsettled=len(self._actions),
+            committing=self._committing,
             bytes=self._bytes,
             held_back=len(scheduler.waiting)
             + scheduler.set_aside
@@ -639,16 +691,23 @@ class WorkerCore:
         job.state = UNSETTLED
         job.action = action
         self._actions.add(job, due_ms)
-        self._scheduler.hold_back(job)
+        if not job.has_left_group:
+            self._scheduler.hold_back(job)
 
     def _leave(self, job: Job) -> None:
         self._jobs.pop(job, None)  # a lost job is not in it
         self._taken_for_trial = 0
         self._bytes -= job.size
-        self._scheduler.leave(job)
+        if job.has_left_group:
+            job.state = GONE
+        else:
+            self._scheduler.leave(job)
 
     def _held_back(self) -> int:
-        """Return the number of jobs that are neither running, ready, nor behind a healthy job."""
+        """Return the number of jobs that are neither running, ready, nor behind a healthy job.
+
+        Jobs that are committing count, so that they are bounded too.
+        """
         scheduler = self._scheduler
         return (
             len(self._jobs)

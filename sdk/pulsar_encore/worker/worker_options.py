@@ -25,6 +25,7 @@ from ..options.checks import (
 from ..values.letter_topic_names import shared_dead_topic_of
 from ..values.topic_names import full_name
 from .breaker import Breaker
+from .commit_queue import Transactional
 from .outbox import PublishTo
 from .retry_policy import RetryPolicy
 from .scheduler import Order
@@ -69,6 +70,7 @@ class WorkerOptions:
     initial_position: InitialPosition = InitialPosition.Latest
     state: RocksState | None = None
     publish: PublishTo | None = None
+    transactional: bool | Transactional = False
     name: str | None = None
     on_failure: Literal["raise", "terminate"] = "raise"
     start_retry: bool = True
@@ -118,6 +120,11 @@ class WorkerOptions:
         if not isinstance(self.publish, PublishTo | None):
             raise ConfigurationError(
                 f"publish must be a topic name or a PublishTo, got {type(self.publish).__name__}"
+            )
+        if not isinstance(self.transactional, bool | Transactional):
+            raise ConfigurationError(
+                "transactional must be True, False or a Transactional, got "
+                f"{type(self.transactional).__name__}: for example Transactional(timeout=30)"
             )
         optional_text(self.name, "name")
         check_choice(self.on_failure, "on_failure", "raise", "terminate")
@@ -206,6 +213,13 @@ class WorkerOptions:
     @property
     def prefetch_messages(self) -> int:
         return 2 * self.concurrency if self.prefetch is None else self.prefetch
+
+    @property
+    def transactions(self) -> Transactional | None:
+        """How results are grouped in transactions; None without transactions."""
+        if isinstance(self.transactional, Transactional):
+            return self.transactional
+        return Transactional() if self.transactional else None
 
     @property
     def drain_s(self) -> float:

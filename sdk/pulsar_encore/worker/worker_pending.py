@@ -10,7 +10,17 @@ from typing import Final
 from ..consumer.pending_messages import PendingMessage, WallClock
 from ..letters.id_text import id_text
 from ..message import key_if_readable
-from .scheduler import BLOCKED, READY, RUNNING, SET_ASIDE, SETTLING, UNSETTLED, WAITING, Job
+from .scheduler import (
+    BLOCKED,
+    COMMITTING,
+    READY,
+    RUNNING,
+    SET_ASIDE,
+    SETTLING,
+    UNSETTLED,
+    WAITING,
+    Job,
+)
 
 STATE_NAMES: Final[Mapping[int, str]] = {
     BLOCKED: "blocked",
@@ -20,6 +30,7 @@ STATE_NAMES: Final[Mapping[int, str]] = {
     SET_ASIDE: "waiting",
     SETTLING: "settling",
     UNSETTLED: "settling",
+    COMMITTING: "settling",
 }
 
 

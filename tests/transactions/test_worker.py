@@ -1,0 +1,247 @@
+"""A transactional worker, in virtual time on the development broker.
+
+`integration/transactions` has the main cases on Pulsar.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore import Client, Message, MessageId, Out, Transactional, Worker
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport, run
+from pulsar_encore.worker.transaction_journal import FILE_NAME
+
+URL = "pulsar://memory:6650"
+IN, OUT = "persistent://public/default/in", "persistent://public/default/out"
+KEYS = 5
+ORDERS = ("none", "key", "partition")
+each_order = pytest.mark.parametrize("order", ORDERS)
+each_shape = pytest.mark.parametrize("batching", [True, False], ids=["batches", "unbatched"])
+
+
+async def fill(client: Client, count: int, *, batching: bool = False) -> None:
+    async with client.create_producer(
+        IN, batching_enabled=batching, batching_type=encore.BatchingType.KeyBased
+    ) as producer:
+        await asyncio.gather(
+            *(producer.send(b"%d" % n, partition_key=f"k{n % KEYS}") for n in range(count))
+        )
+
+
+async def convert(value: bytes, message: Message) -> Out:
+    await asyncio.sleep(int(value) % 3 * 0.01)
+    return Out(value, key=message.partition_key())
+
+
+def worker_of(client: Client, handler: Callable[..., Any] = convert, **options: Any) -> Worker:
+    settings: dict[str, Any] = {
+        "publish": OUT,
+        "transactional": True,
+        "initial_position": encore.InitialPosition.Earliest,
+        "retry": encore.RetryPolicy(attempts=3, backoff=[1]),
+    }
+    return Worker(client, IN, "s", handler, **(settings | options))
+
+
+async def outputs(client: Client, topic: str = OUT) -> list[int]:
+    """Return what a reader sees."""
+    found = []
+    async with client.create_reader(topic, MessageId.earliest) as reader:
+        while await reader.has_message_available():
+            with contextlib.suppress(TimeoutError):
+                found.append(int((await reader.read_next(timeout=60)).data()))
+    return found
+
+
+async def left(client: Client) -> list[int]:
+    """Return the messages that another consumer of the subscription gets afterwards."""
+    found = []
+    async with client.subscribe(IN, "s", encore.ConsumerType.Shared) as consumer:
+        with contextlib.suppress(TimeoutError):
+            while True:
+                found.append(int((await consumer.receive(timeout=60)).data()))
+    return found
+
+
+async def until_acked(transport: MemoryTransport, longest_s: float = 600) -> None:
+    async with asyncio.timeout(longest_s):
+        while transport.backlog(IN, "s"):
+            await asyncio.sleep(0.1)
+
+
+def check_order(found: list[int], order: str) -> None:
+    if order != "none":
+        for key in range(KEYS):
+            of_key = [each for each in found if each % KEYS == key]
+            assert of_key == sorted(of_key)
+
+
+@each_order
+@each_shape
+def test_each_input_has_one_output(order: str, batching: bool) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            await fill(client, 100, batching=batching)
+            async with worker_of(client, order=order) as worker:
+                await until_acked(transport)
+            found = await outputs(client)
+            assert sorted(found) == list(range(100))
+            check_order(found, order)
+            assert await left(client) == []
+            report = worker.report()
+            assert (report.succeeded, report.published, report.lost) == (100, 100, 0)
+
+    run(main())
+
+
+@each_order
+@each_shape
+@pytest.mark.parametrize(
+    "command",
+    [
+        "NEW_TXN",
+        "NEW_TXN_RESPONSE",
+        "ADD_PARTITION_TO_TXN",
+        "ADD_PARTITION_TO_TXN_RESPONSE",
+        "SEND",
+        "SEND_RECEIPT",
+        "ADD_SUBSCRIPTION_TO_TXN",
+        "ADD_SUBSCRIPTION_TO_TXN_RESPONSE",
+        "ACK",
+        "ACK_RESPONSE",
+        "END_TXN",
+        "END_TXN_RESPONSE",
+    ],
+)
+@pytest.mark.parametrize("kind", ["close_before", "close_after", "drop"])
+def test_a_fault_at_one_command_doubles_and_loses_nothing(
+    order: str, batching: bool, command: str, kind: Any
+) -> None:
+    async def main() -> None:
+        fault = Fault(kind=kind, command=command, nth=3)
+        transport = MemoryTransport(faults=FaultPlan([fault]))
+        async with Client(URL, transport=transport, operation_timeout_seconds=2) as client:
+            await fill(client, 60, batching=batching)
+            options = Transactional(max_messages=10, timeout=5)
+            async with worker_of(client, order=order, transactional=options, concurrency=4):
+                await until_acked(transport)
+            found = await outputs(client)
+            assert sorted(found) == list(range(60))
+            check_order(found, order)
+            assert await left(client) == []
+
+    run(main())
+
+
+@each_order
+def test_a_result_that_cannot_be_stored_fails_only_its_message(order: str) -> None:
+    calls = []
+
+    async def handle(value: bytes, message: Message) -> Out:
+        calls.append(int(value))
+        too_big = int(value) == 17
+        return Out(bytes(6_000_000) if too_big else value, key=message.partition_key())
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            await fill(client, 40)
+            async with worker_of(client, handle, order=order) as worker:
+                await until_acked(transport)
+            found = await outputs(client)
+            assert sorted(found) == [each for each in range(40) if each != 17]
+            check_order(found, order)
+            dead = await outputs(client, f"{IN}-s-DLQ")
+            assert dead == [17]
+            assert worker.report().rejected == 1
+            # The others were not handled again.
+            assert sorted(each for each in calls if each != 17) == sorted(found)
+
+    run(main())
+
+
+def test_a_cluster_without_transactions_is_an_error_at_the_start() -> None:
+    async def main() -> None:
+        async with Client(URL, transport=MemoryTransport(transactions=False)) as client:
+            with pytest.raises(encore.TransactionNotEnabledError):
+                async with worker_of(client):
+                    pass
+
+    run(main())
+
+
+def test_a_drain_commits_what_was_handled() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            await fill(client, 10)
+            options = Transactional(max_delay=60)
+            async with worker_of(client, transactional=options) as worker:
+                await asyncio.sleep(5)
+                assert transport.backlog(IN, "s") == 10
+            assert worker.report().succeeded == 10
+            assert sorted(await outputs(client)) == list(range(10))
+            assert await left(client) == []
+
+    run(main())
+
+
+def test_a_handler_that_settles_its_message_publishes_its_results() -> None:
+    async def handle(value: bytes, message: Message) -> bytes:
+        await message.ack()
+        return value
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            await fill(client, 5)
+            async with worker_of(client, handle):
+                await until_acked(transport)
+                await asyncio.sleep(1)
+            assert sorted(await outputs(client)) == list(range(5))
+
+    run(main())
+
+
+def test_the_next_process_aborts_the_open_transaction(tmp_path: Path) -> None:
+    """Readers of the results need not wait for the timeout of a killed process."""
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            txn = await client.transaction(timeout=600)
+            async with client.create_producer(OUT) as producer:
+                await producer.send(b"1", txn=txn)
+                await producer.send(b"2")
+            state = encore.RocksState(tmp_path)
+            async with worker_of(client, state=state):
+                pass
+            (tmp_path / FILE_NAME).write_text(f"{txn.id} {time.time() + 600:.0f}\n")
+            async with worker_of(client, state=state):
+                await asyncio.sleep(1)
+                assert await outputs(client) == [2]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_messages": 0}, "max_messages"),
+        ({"timeout": 0.5}, "at least 1 s"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"max_delay": -1}, "max_delay"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(encore.ConfigurationError, match=text):
+        Transactional(**options)
