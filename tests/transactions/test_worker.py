@@ -16,7 +16,7 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Message, MessageId, Out, Transactional, Worker
-from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport, run
+from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport, run
 from pulsar_encore.worker.transaction_journal import FILE_NAME
 
 URL = "pulsar://memory:6650"
@@ -127,8 +127,9 @@ def test_a_fault_at_one_command_doubles_and_loses_nothing(
     order: str, batching: bool, command: str, kind: Any
 ) -> None:
     async def main() -> None:
-        fault = Fault(kind=kind, command=command, nth=3)
-        transport = MemoryTransport(faults=FaultPlan([fault]))
+        topic = OUT if command.startswith("SEND") else None
+        plan = FaultPlan([Fault(kind=kind, command=command, nth=3, topic=topic)])
+        transport = MemoryTransport(faults=plan)
         async with Client(URL, transport=transport, operation_timeout_seconds=2) as client:
             await fill(client, 60, batching=batching)
             options = Transactional(max_messages=10, timeout=5)
@@ -138,6 +139,31 @@ def test_a_fault_at_one_command_doubles_and_loses_nothing(
             assert sorted(found) == list(range(60))
             check_order(found, order)
             assert await left(client) == []
+            assert plan.fired
+
+    run(main())
+
+
+@each_order
+@each_shape
+def test_an_abort_counts_no_attempt(order: str, batching: bool) -> None:
+    attempts = []
+
+    async def handle(value: bytes, message: Message) -> Out:
+        attempts.append(message.attempt)
+        return Out(value, key=message.partition_key())
+
+    async def main() -> None:
+        transport = MemoryTransport(faults=FaultPlan([Fault(kind="drop", command="ACK", nth=2)]))
+        async with Client(URL, transport=transport, operation_timeout_seconds=2) as client:
+            await fill(client, 60, batching=batching)
+            options = Transactional(max_messages=10, timeout=5)
+            async with worker_of(client, handle, order=order, transactional=options) as worker:
+                await until_acked(transport)
+            assert sorted(await outputs(client)) == list(range(60))
+            assert len(attempts) > 60  # results of an aborted transaction are made again
+            assert set(attempts) == {1}
+            assert worker.report().lost > 0
 
     run(main())
 
@@ -171,7 +197,8 @@ def test_a_result_that_cannot_be_stored_fails_only_its_message(order: str) -> No
 
 def test_a_cluster_without_transactions_is_an_error_at_the_start() -> None:
     async def main() -> None:
-        async with Client(URL, transport=MemoryTransport(transactions=False)) as client:
+        settings = BrokerSettings(namespaces=None, transactions=False)
+        async with Client(URL, transport=MemoryTransport(settings)) as client:
             with pytest.raises(encore.TransactionNotEnabledError):
                 async with worker_of(client):
                     pass

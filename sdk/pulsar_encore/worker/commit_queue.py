@@ -206,7 +206,10 @@ class CommitQueue:
         self._groups -= 1
         self._pause_ms = min(_MAX_PAUSE_MS, 2 * self._pause_ms or _PAUSE_MS)
         self._not_before_ms = now_ms + self._pause_ms
-        self._again.appendleft(group)
+        if group[0].group in self._behind:  # it failed alone before, and holds others back
+            self.wait(group[0], now_ms)
+        else:
+            self._again.appendleft(group)
 
     def not_committed(self, group: list[Handled]) -> Handled | None:
         """A group failed before its acks left: its halves are tried.

@@ -611,6 +611,9 @@ class Session:
     def _come_again(self) -> None:
         """Have all messages delivered again, in order, behind those of an aborted transaction."""
         try:
+            for job in self.core.jobs():
+                if self.consumer.holds(job.message):
+                    self.consumer.release(job.message)  # so that no attempt is counted
             self.consumer.redeliver_unacknowledged_messages()
         except EncoreError as error:  # the worker is being closed
             self._log.debug("worker %s: not redelivered: %s", self._name, error)
