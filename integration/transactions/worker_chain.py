@@ -1,0 +1,274 @@
+"""Two transactional workers in a row, whose processes are killed: each input has one output.
+
+Worker A reads `in` and writes `mid`, worker B reads `mid` and writes `out`. At random moments a
+process is killed and started again. At the end each input is in `out` exactly once, and in order
+for each key if the workers have an order.
+
+    python -m integration.transactions.worker_chain [--url URL] [--kills 50] [--order key]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pulsar_encore as encore
+from tests.harness.pulsar_server import own_broker
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+QUIET: Final = encore.ConsoleLogger(encore.LoggerLevel.Error)
+KEYS: Final = 20
+_LONGEST_S: Final = 240.0
+_MODULE: Final = "integration.transactions.worker_chain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainOutcome:
+    """The result of one run.
+
+    Attributes:
+        lost: Inputs without an output.
+        doubled: Inputs with several outputs.
+        crossed: Keys whose outputs are out of order.
+        kills: Processes that were killed.
+        took: Seconds from the first start to the last output.
+    """
+
+    lost: list[int]
+    doubled: list[int]
+    crossed: list[str]
+    kills: int
+    took: float
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.doubled or self.crossed)
+
+
+class _Stage:
+    """The processes of one worker."""
+
+    def __init__(self, setup: dict[str, Any], processes: int, folder: Path) -> None:
+        self._setup = setup
+        self._folder = folder
+        self._names = [f"{setup['source']}-{n}" for n in range(processes)]
+        self.running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self) -> None:
+        for name in self._names:
+            if name not in self.running:
+                setup = self._setup | {"state": str(self._folder / f"state-{name}")}
+                with (self._folder / f"{name}.log").open("ab") as log:
+                    self.running[name] = await asyncio.create_subprocess_exec(
+                        *(sys.executable, "-m", _MODULE, "--child", json.dumps(setup)),
+                        cwd=ROOT,
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                    )
+
+    async def kill_one(self, rng: random.Random) -> None:
+        name = rng.choice(self._names)
+        process = self.running.pop(name)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+    async def end(self) -> None:
+        for process in self.running.values():
+            if process.returncode is None:
+                process.terminate()
+        for process in self.running.values():
+            await process.wait()
+
+
+async def play(
+    url: str,
+    *,
+    order: str = "none",
+    kills: int = 6,
+    messages: int = 600,
+    seed: int = 1,
+) -> ChainOutcome:
+    """Run the chain, kill processes, and read the outputs."""
+    rng = random.Random(seed)
+    run = uuid.uuid4().hex[:8]
+    topics = [f"persistent://public/default/{run}-{each}" for each in ("in", "mid", "out")]
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        client = await stack.enter_async_context(encore.Client(url, logger=QUIET))
+        for source in topics[:2]:  # the subscriptions exist before their first message
+            kind = _KINDS[order]
+            await (await client.subscribe(source, "s", kind)).close()
+        outputs = await stack.enter_async_context(
+            client.create_reader(topics[2], encore.MessageId.earliest)
+        )
+        # Input of several consumers is not batched: see docs/transactions.md.
+        stages = [
+            await stack.enter_async_context(
+                _stage(
+                    {"url": url, "source": source, "target": target, "order": order},
+                    processes,
+                    folder,
+                )
+            )
+            for source, target, processes in (
+                (topics[0], topics[1], 2),
+                (topics[1], topics[2], 1),
+            )
+        ]
+        began = time.monotonic()
+        filling = asyncio.ensure_future(_fill(client, topics[0], messages, rng))
+        found: list[tuple[str, int]] = []
+        reading = asyncio.ensure_future(_read(outputs, found, messages))
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                for _ in range(kills):
+                    await asyncio.sleep(rng.uniform(0.2, 1.5))
+                    stage = rng.choice(stages)
+                    await stage.kill_one(rng)
+                    await asyncio.sleep(rng.uniform(0, 0.5))
+                    await stage.start()
+                await filling
+                await reading
+        except TimeoutError:
+            reading.cancel()
+        took = time.monotonic() - began
+        for stage in stages:
+            await stage.end()
+        await _read_rest(outputs, found)
+        if len(found) != messages:
+            for log in sorted(folder.glob("*.log")):
+                print(f"== {log.name}\n{log.read_text()[-3000:]}")
+    return _outcome(found, messages, order, kills, took)
+
+
+_KINDS: Final = {
+    "none": encore.ConsumerType.Shared,
+    "key": encore.ConsumerType.KeyShared,
+    "partition": encore.ConsumerType.Failover,
+}
+
+
+@contextlib.asynccontextmanager
+async def _stage(setup: dict[str, Any], processes: int, folder: Path) -> AsyncIterator[_Stage]:
+    stage = _Stage(setup, processes, folder)
+    try:
+        await stage.start()
+        yield stage
+    finally:
+        for process in stage.running.values():
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _fill(client: encore.Client, topic: str, messages: int, rng: random.Random) -> None:
+    async with client.create_producer(topic, batching_enabled=False) as producer:
+        for number in range(messages):
+            await producer.send(b"%d" % number, partition_key=f"k{number % KEYS}")
+            if number % 50 == 0:
+                await asyncio.sleep(rng.uniform(0, 0.2))
+
+
+async def _read(reader: Any, found: list[tuple[str, int]], messages: int) -> None:
+    seen: set[int] = set()
+    while len(seen) < messages:
+        message = await reader.read_next()
+        found.append((message.partition_key(), int(message.data())))
+        seen.add(found[-1][1])
+
+
+async def _read_rest(reader: Any, found: list[tuple[str, int]]) -> None:
+    """Read what was committed after the last new output."""
+    with contextlib.suppress(TimeoutError):
+        while True:
+            message = await reader.read_next(timeout=3)
+            found.append((message.partition_key(), int(message.data())))
+
+
+def _outcome(
+    found: list[tuple[str, int]], messages: int, order: str, kills: int, took: float
+) -> ChainOutcome:
+    counts = Counter(number for _, number in found)
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for key, number in found:
+        by_key[key].append(number)
+    return ChainOutcome(
+        lost=[each for each in range(messages) if not counts[each]],
+        doubled=[each for each, count in counts.items() if count > 1],
+        crossed=[
+            key for key, numbers in by_key.items() if order != "none" and numbers != sorted(numbers)
+        ],
+        kills=kills,
+        took=took,
+    )
+
+
+async def _work(setup: dict[str, Any]) -> None:
+    """The child: one worker until it is ended."""
+    rng = random.Random()
+
+    async def convert(value: bytes, message: encore.Message) -> encore.Out:
+        await asyncio.sleep(rng.uniform(0, 0.01))
+        return encore.Out(value, key=message.partition_key())
+
+    async with encore.Client(setup["url"], transport="native") as client:
+        worker: encore.Worker[Any] = encore.Worker(
+            client,
+            setup["source"],
+            "s",
+            convert,
+            order=setup["order"],
+            publish=setup["target"],
+            transactional=encore.Transactional(max_messages=100, timeout=10),
+            state=encore.RocksState(setup["state"]),
+            drain=8,
+        )
+        await encore.run(worker)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url")
+    parser.add_argument("--child")
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--messages", type=int, default=600)
+    parser.add_argument("--order", choices=list(_KINDS), default="key")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    if given.child:
+        asyncio.run(_work(json.loads(given.child)))
+        return
+    with contextlib.ExitStack() as stack:
+        url = given.url
+        if url is None:
+            broker = own_broker("standalone", transactionCoordinatorEnabled="true")
+            url = stack.enter_context(broker).service_url
+        outcome = asyncio.run(
+            play(
+                url,
+                order=given.order,
+                kills=given.kills,
+                messages=given.messages,
+                seed=given.seed,
+            )
+        )
+    print(outcome)
+    sys.exit(0 if outcome.is_clean else 1)
+
+
+if __name__ == "__main__":
+    main()
