@@ -30,6 +30,7 @@ NAMES: Final = (
     "ack_groups",
     "forwarding",
     "workers",
+    "transactions",
     "observers",
     "nack_accuracy",
     "nack_lateness",

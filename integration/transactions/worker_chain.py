@@ -150,9 +150,13 @@ async def play(
             await stage.end()
         await _read_rest(outputs, found)
         if len(found) != messages:
-            for log in sorted(folder.glob("*.log")):
-                print(f"== {log.name}\n{log.read_text()[-3000:]}")
+            _print_logs(folder)
     return _outcome(found, messages, order, kills, took)
+
+
+def _print_logs(folder: Path) -> None:
+    for log in sorted(folder.glob("*.log")):
+        print(f"== {log.name}\n{log.read_text()[-3000:]}")
 
 
 _KINDS: Final = {

@@ -1,4 +1,4 @@
-"""Which messages of a transactional worker share a transaction: random histories and single rules."""
+"""Which messages of a transactional worker share a transaction: random histories, and rules."""
 
 from __future__ import annotations
 
