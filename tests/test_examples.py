@@ -86,6 +86,7 @@ EXPECTED = {
     "worker_database.py": (
         r"99 rows, 1 dead letter\n7, NOT NULL constraint failed: readings\.celsius\n"
     ),
+    "worker_exactly_once.py": r"200 orders, 200 invoices, 200 different ones\n",
     "worker_long_handler.py": (
         r"attempt 1 begins at minute 0\nstopped after minute 46\ngiven back: 1\n"
         r"attempt 1 begins at minute 46\ndone\nfailed attempts: 0\n"

@@ -195,7 +195,7 @@ async def worker(url: str, topic: str, *, count: int, transactional: bool) -> Fi
             await first.wait()
             before = made.report().succeeded
             clock, cpu = Stopwatch(), time.process_time()
-            while made.report().succeeded < GROUP + count:
+            while made.report().succeeded < GROUP + count:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.002)
             return _figures(GROUP + count - before, clock, cpu)
 
