@@ -168,7 +168,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("worker/drain_deadline.py", "worker/drain_signals.py"),
     ("worker/worker_pending.py",),
     ("worker/worker_session.py", "worker/run.py", "worker/single_call.py"),
-    ("worker/worker.py", "worker/batch_session.py"),
+    ("worker/transactional_session.py", "worker/batch_session.py"),
+    ("worker/worker.py",),
     ("worker/",),
     # Exporters of metrics
     ("observability/samples.py",),

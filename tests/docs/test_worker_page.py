@@ -51,6 +51,10 @@ class Database:
 async def archive(value: Any) -> None: ...
 
 
+async def invoice(value: bytes) -> bytes:
+    return value
+
+
 @pytest.fixture
 def names(
     client: Client, transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,6 +74,7 @@ def names(
         "database": Database(),
         "encore": encore,
         "gateway": Gateway(),
+        "invoice": invoice,
         "jobs": asyncio.Queue(),
         "re": re,
         "url": "pulsar://nowhere:6650",

@@ -89,6 +89,7 @@ def test_each_message_ends_once_and_in_order(seed: int, is_ordered: bool) -> Non
             assert due is not None, f"seed {seed}: {len(queue)} messages wait for nothing"
             now = max(now, due)
     assert sorted(ends) == list(range(80)), seed
+    assert queue.bytes == 0
     if is_ordered:
         assert all(of_key == sorted(of_key) for of_key in committed.values()), seed
 

@@ -80,9 +80,13 @@ class CommitQueue:
 
     Args:
         is_ordered: One group at a time, and the order of each key is kept.
+
+    Attributes:
+        bytes: Size of all results that have not ended, those that are being committed included.
     """
 
     def __init__(self, options: Transactional, *, is_ordered: bool) -> None:
+        self.bytes: int = 0
         self._is_ordered = is_ordered
         self._most_groups = 1 if is_ordered else _MOST_GROUPS
         self._max_messages = options.max_messages
@@ -116,6 +120,7 @@ class CommitQueue:
     def add(self, handled: Handled) -> None:
         self._new.append(handled)
         self._new_bytes += handled.size
+        self.bytes += handled.size
 
     def take(
         self, now_ms: int, is_live: Callable[[Handled], bool], *, flush: bool = False
@@ -132,11 +137,13 @@ class CommitQueue:
             found = self._next(now_ms, flush=flush)
             if found is None:
                 return None
-            group = [each for each in found if is_live(each)]
+            group, dead = [], []
+            for each in found:
+                (group if is_live(each) else dead).append(each)
+            self._forget(dead)
             if group:
                 self._groups += 1
                 return group
-            self._forget(found)
         return None
 
     def _next(self, now_ms: int, *, flush: bool) -> list[Handled] | None:
@@ -239,21 +246,7 @@ class CommitQueue:
 
     def _forget(self, group: Sequence[Handled]) -> None:
         for each in group:
+            self.bytes -= each.size
             behind = self._behind.pop(each.group, None) if self._behind else None
             if behind:
                 self._again.appendleft(behind)
-
-    def clear(self) -> list[Handled]:
-        """Forget all messages that are not being committed, and return them."""
-        forgotten = [
-            *self._new,
-            *(each for group in self._again for each in group),
-            *(each for _, _, each in self._failed),
-            *(each for behind in self._behind.values() for each in behind),
-        ]
-        self._new.clear()
-        self._new_bytes = 0
-        self._again.clear()
-        self._failed.clear()
-        self._behind.clear()
-        return forgotten

@@ -90,6 +90,11 @@ class ResultCommits:
         if left:
             self._in_task(self._journal.abort_left(left, self._client.abort_transaction))
 
+    @property
+    def bytes(self) -> int:
+        """Size of the results that are not committed."""
+        return self._queue.bytes
+
     def add(self, job: Job | None, results: Sequence[Prepared], group: Any = None) -> None:
         """Commit the results of a handler, and with them the ack of its message.
 

@@ -273,7 +273,7 @@ class Worker(Generic[T]):
         consumer = await self._subscribe(self._stopping)
         if consumer is None:
             return
-        self._session = session = self._session_type(
+        self._session = session = self._make_session(
             self.client,
             consumer,
             self._options,
@@ -309,6 +309,13 @@ class Worker(Generic[T]):
                     await session.close(deadline)
                 finally:
                     self._observe("drain_ended")
+
+    def _make_session(self, *args: Any) -> Session:
+        if self._options.transactions is None:
+            return self._session_type(*args)
+        from .transactional_session import TransactionalSession  # lazy: few workers need it
+
+        return TransactionalSession(*args)
 
     async def _subscribe(self, stopping: asyncio.Event) -> Consumer | None:
         options = self._options

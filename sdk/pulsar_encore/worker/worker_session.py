@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -35,10 +34,9 @@ from .loop_watchdog import LOGGER as WATCHDOG_LOGGER
 from .loop_watchdog import LoopWatchdog
 from .message_groups import MessageGroups
 from .message_values import Undecodable, decoded, decoded_after_fetch
-from .outbox import Outbox, Prepared
+from .outbox import Outbox, Outgoing
 from .outcome import Outcome, outcome_of
 from .readiness import health_of
-from .result_commits import ResultCommits
 from .retry_policy import Reject, causes_of
 from .scheduler import (
     BLOCKED,
@@ -81,7 +79,6 @@ if TYPE_CHECKING:
 _SETTLE_AGAIN_MS: Final = 5_000
 _OUTSIDE_S: Final = 1.0  # between a cancellation by other code and the failure of the attempt
 SUCCEEDED: Final = Succeeded()
-ACK: Final = Ack()
 LOST: Final = "lost"
 DRAIN: Final = "drain"
 _UNKNOWN_S: Final = 5.0  # the broker names the active consumer about 1 s after a subscribe
@@ -127,9 +124,6 @@ class Session:
         self._writes_attempts = options.writes_attempts
         self._has_exact_attempts = options.has_exact_attempts
         self._outbox = Outbox(client, publish)
-        self._commits = self._make_commits(client)
-        # Of handlers that have returned, encoded, until their end is noted (transactional worker).
-        self._results: dict[Job, list[Prepared]] = {}
         self.core: WorkerCore = self._make_core(options)
         self._watchdog_log = logger_of(client)(WATCHDOG_LOGGER)
         self._watchdog = LoopWatchdog.watch(self._watchdog_log)
@@ -197,26 +191,6 @@ class Session:
             held_limit=HELD_LIMIT,
         )
 
-    def _make_commits(self, client: Client) -> ResultCommits | None:
-        options = self._options
-        if options.transactions is None:
-            return None
-        return ResultCommits(
-            client,
-            self.consumer,
-            self._outbox,
-            options.transactions,
-            is_ordered=self.order is not Order.NONE,
-            state_directory=None if options.state is None else Path(options.state.path),
-            name=self._name,
-            log=self._log,
-            committed=self._committed,
-            failed=self._commit_failed,
-            gave_up=self._gave_up,
-            come_again=self._come_again,
-            ended=self._failed,
-        )
-
     def _make_slots(self, options: WorkerOptions) -> Slots[Any]:
         return Slots(
             options.concurrency,
@@ -234,8 +208,6 @@ class Session:
 
     def start(self) -> None:
         self.consumer.watch_losses(self._lose_messages)
-        if self._commits is not None:
-            self._commits.start()
         self._receiver = self._loop.create_task(self._receive())
 
     async def _receive(self) -> None:
@@ -415,12 +387,12 @@ class Session:
             set_handler_context(message, None)
         if result is not None:
             context.add_result(result)
-        if not context.outgoing:
-            return
-        if self._commits is None:
-            await self._outbox.store(context.outgoing)
-        else:
-            self._results[job] = await self._outbox.prepare(context.outgoing)
+        if context.outgoing:
+            await self._store(job, context.outgoing)
+
+    async def _store(self, job: Job, results: Sequence[Outgoing]) -> None:
+        """Publish the results of a handler. An error is that of the handler."""
+        await self._outbox.store(results)
 
     def extend(self, job: Job, seconds: float) -> None:
         if not self.slots.extend(job, seconds):
@@ -460,7 +432,6 @@ class Session:
         if type(result) is Cancelled and self._is_deferred(result, partial(self._finished, job)):
             return
         core, now = self.core, now_ms(self._loop)
-        results = self._results.pop(job, None) if self._results else None
         outcome = SUCCEEDED if type(result) is Returned else self._outcome_of(result)
         if outcome is None:
             if self._calls is not None:
@@ -476,9 +447,7 @@ class Session:
         is_settled = job in self._detached or not self.consumer.holds(job.message)
         if is_settled:
             # The handler has settled or detached the message, or another consumer has it now.
-            if results and self._commits is not None and outcome is SUCCEEDED:
-                if job in self._detached or job.state == RUNNING:
-                    self._commits.add(None, results, job.group)
+            self._on_settled_by_handler(job, outcome)
             self._detached.discard(job)
             core.remove(job)
             if type(outcome) is Failed:
@@ -526,8 +495,6 @@ class Session:
 
     def _acked(self, job: Job) -> bool:
         """Ack a processed message; return False if its end is less simple than nearly always."""
-        if self._commits is not None and self._begin_commit(job, self._commits):
-            return True
         if self._verdicts or self._detached or self.on_outcome is not None:
             return False
         try:
@@ -544,79 +511,14 @@ class Session:
             self._limit_log.note(self.core)
         return True
 
-    # Transactions
+    def _on_settled_by_handler(self, job: Job, outcome: Succeeded | Failed | Lost) -> None:
+        """Note the end of a handler whose message is not held any more (for subclasses)."""
 
-    def _begin_commit(self, job: Job, commits: ResultCommits) -> bool:
-        """Leave a processed message to its transaction; return False if it does not need one.
+    async def _flush_results(self, deadline: DrainDeadline) -> None:
+        """Store the results of handlers that have returned (for subclasses)."""
 
-        A message without results needs none. But the broker takes plain acks and acks in
-        transactions of one batch for different things, so all messages of a batch have one.
-        """
-        results = self._results.get(job) if self._results else None
-        if not results and not has_siblings(job.message):
-            return False
-        if (
-            job.state != RUNNING
-            or job in self._verdicts
-            or job in self._detached
-            or not self.consumer.holds(job.message)
-        ):
-            return False
-        self._results.pop(job, None)
-        now = int(self._clock() * 1000)
-        self.core.handled(job, now)
-        commits.add(job, results or (), job.group)
-        if self.on_outcome is not None:
-            self.on_outcome(self._outcome(job.message, job.attempt, ACK, SUCCEEDED, now))
-        if self._calls is not None:
-            self._calls.acked(job)
-        self._make_room()
-        if self._limit_log.in_force:
-            self._limit_log.note(self.core)
-        return True
-
-    def _committed(self, jobs: Sequence[Job]) -> None:
-        now = now_ms(self._loop)
-        for job in jobs:
-            self._succeeded += 1
-            self.core.committed(job, now)
-        self._make_room()
-
-    def _commit_failed(self, job: Job, error: Exception) -> int | None:
-        """Decide about a message whose results cannot be stored; return when to try them again."""
-        now, message, attempt = now_ms(self._loop), job.message, job.attempt
-        self._counts["failed"] += 1
-        action = self.core.not_committed(job, error, now)
-        if isinstance(action, Hold | Nack | RetryLetter):
-            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
-            self._failures.retried(
-                message,
-                attempt,
-                action.error,
-                delay_ms,
-                now,
-                breaker_stays_open=self._limit_log.breaker_stays_open(self.core),
-            )
-        self._act(job, action)
-        self.update()
-        return action.due_ms if isinstance(action, Hold) else None
-
-    def _gave_up(self, jobs: Sequence[Job]) -> None:
-        """Forget messages that came again, or were aborted after their acks had left."""
-        for job in jobs:
-            self._counts["lost"] += 1
-            self.core.remove(job)
-        self._make_room()
-
-    def _come_again(self) -> None:
-        """Have all messages delivered again, in order, behind those of an aborted transaction."""
-        try:
-            for job in self.core.jobs():
-                if self.consumer.holds(job.message):
-                    self.consumer.release(job.message)  # so that no attempt is counted
-            self.consumer.redeliver_unacknowledged_messages()
-        except EncoreError as error:  # the worker is being closed
-            self._log.debug("worker %s: not redelivered: %s", self._name, error)
+    def _end_results(self) -> None:
+        """Store no more results (for subclasses)."""
 
     def _make_room(self) -> None:
         """Wake the receiver, if the core takes messages.
@@ -843,8 +745,7 @@ class Session:
         while not await self.slots.join(ends_s) and loop.time() < ends_s:
             pass  # a slot was free, and has a handler again
         await self._end_handlers(deadline)
-        if self._commits is not None:
-            await self._commits.flush(deadline.flush_left_s())
+        await self._flush_results(deadline)
         if self._background:
             await asyncio.wait(tuple(self._background), timeout=deadline.flush_left_s())
         self._give_back()
@@ -861,7 +762,8 @@ class Session:
         does every broker after it has unloaded the topic.
         """
         core = self.core
-        running = [job.message for job in core.jobs() if job.state in (RUNNING, SETTLING)]
+        states = (RUNNING, SETTLING, COMMITTING)
+        running = [job.message for job in core.jobs() if job.state in states]
         for message in self.consumer.take_rest_of_batches(running):
             self._take(message)
         begun = {batch_of(each) for each in running}
@@ -933,8 +835,7 @@ class Session:
             self._alarm.close()
             for task in self._background:
                 task.cancel()
-            if self._commits is not None:
-                self._commits.close()
+            self._end_results()
             self._give_back()
 
     async def _close_consumer(self) -> None:

@@ -206,6 +206,30 @@ def test_a_cluster_without_transactions_is_an_error_at_the_start() -> None:
     run(main())
 
 
+def test_results_that_are_not_committed_are_bounded() -> None:
+    """The coordinator is away; handlers stop at the worker's `max_bytes` of results."""
+    calls = 0
+
+    async def handle(value: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        return bytes(1_000)
+
+    async def main() -> None:
+        faults = [Fault(kind="drop", command="NEW_TXN", nth=2, times=20)]
+        transport = MemoryTransport(faults=FaultPlan(faults))
+        async with Client(URL, transport=transport, operation_timeout_seconds=2) as client:
+            await fill(client, 500)
+            async with worker_of(client, handle, concurrency=4, max_bytes=20_000) as worker:
+                await asyncio.sleep(10)
+                assert 20 <= calls <= 24
+                assert worker.held >= 20
+                await until_acked(transport)
+            assert calls == 500
+
+    run(main())
+
+
 def test_a_drain_commits_what_was_handled() -> None:
     async def main() -> None:
         transport = MemoryTransport()

@@ -1,0 +1,157 @@
+"""A running transactional worker: results and acks take effect together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import EncoreError
+from ..eventloop.alarm import now_ms
+from ..message import has_siblings
+from .commit_queue import Transactional
+from .drain_deadline import DrainDeadline
+from .outbox import Outgoing, Prepared
+from .result_commits import ResultCommits
+from .scheduler import GONE, RUNNING, Order
+from .slots import Result as SlotResult
+from .worker_core import Ack, Failed, Hold, Job, Lost, Nack, RetryLetter, Succeeded
+from .worker_session import SUCCEEDED, Session
+
+_ACK: Final = Ack()
+
+
+class TransactionalSession(Session):
+    """A session that commits the results of handlers in transactions (see `result_commits`).
+
+    A slot is free when its handler has returned. Its message is then committing in the core.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        client, options = args[0], self._options
+        # Of handlers that have returned, until their end is noted.
+        self._results: dict[Job, list[Prepared]] = {}
+        self._commits = ResultCommits(
+            client,
+            self.consumer,
+            self._outbox,
+            options.transactions or Transactional(),
+            is_ordered=self.order is not Order.NONE,
+            state_directory=None if options.state is None else Path(options.state.path),
+            name=self._name,
+            log=self._log,
+            committed=self._committed,
+            failed=self._commit_failed,
+            gave_up=self._gave_up,
+            come_again=self._come_again,
+            ended=self._failed,
+        )
+
+    def start(self) -> None:
+        super().start()
+        self._commits.start()
+
+    def _next_job(self) -> Job | None:
+        # Else results of any size would wait here for a broker that is away.
+        return None if self._commits.bytes >= self._options.max_bytes else super()._next_job()
+
+    async def _store(self, job: Job, results: Sequence[Outgoing]) -> None:
+        self._results[job] = await self._outbox.prepare(results)
+
+    def _finished(self, job: Job, result: SlotResult) -> None:
+        super()._finished(job, result)
+        self._results.pop(job, None)
+
+    def _acked(self, job: Job) -> bool:
+        return self._begin_commit(job) or super()._acked(job)
+
+    def _begin_commit(self, job: Job) -> bool:
+        """Leave a processed message to its transaction; return False if it does not need one.
+
+        A message without results needs none, but all messages of a batch are acked in one way.
+        """
+        results = self._results.get(job)
+        if not results and not has_siblings(job.message):
+            return False
+        if (
+            job.state != RUNNING
+            or job in self._verdicts
+            or job in self._detached
+            or not self.consumer.holds(job.message)
+        ):
+            return False
+        now = int(self._clock() * 1000)
+        self.core.handled(job, now)
+        self._commits.add(job, results or (), job.group)
+        if self.on_outcome is not None:
+            self.on_outcome(self._outcome(job.message, job.attempt, _ACK, SUCCEEDED, now))
+        if self._calls is not None:
+            self._calls.acked(job)
+        self._make_room()
+        if self._limit_log.in_force:
+            self._limit_log.note(self.core)
+        return True
+
+    def _on_settled_by_handler(self, job: Job, outcome: Succeeded | Failed | Lost) -> None:
+        results = self._results.get(job)
+        if results and outcome is SUCCEEDED and (job in self._detached or job.state == RUNNING):
+            self._commits.add(None, results, job.group)
+
+    # The ends of transactions
+
+    def _committed(self, jobs: Sequence[Job]) -> None:
+        now = now_ms(self._loop)
+        for job in jobs:
+            self._succeeded += 1
+            self.core.committed(job, now)
+        self.update()
+
+    def _commit_failed(self, job: Job, error: Exception) -> int | None:
+        """Decide what follows if the results of a message cannot be stored.
+
+        Returns:
+            When they are tried again; None if they are dropped.
+        """
+        now, message, attempt = now_ms(self._loop), job.message, job.attempt
+        self._counts["failed"] += 1
+        action = self.core.not_committed(job, error, now)
+        if isinstance(action, Hold | Nack | RetryLetter):
+            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
+            self._failures.retried(
+                message,
+                attempt,
+                action.error,
+                delay_ms,
+                now,
+                breaker_stays_open=self._limit_log.breaker_stays_open(self.core),
+            )
+        self._act(job, action)
+        self.update()
+        return action.due_ms if isinstance(action, Hold) else None
+
+    def _gave_up(self, jobs: Sequence[Job]) -> None:
+        """Forget messages that came again, or were aborted after their acks had left."""
+        for job in jobs:
+            if job.state != GONE:
+                self._counts["lost"] += 1
+                self.core.remove(job)
+        self._make_room()
+
+    def _come_again(self) -> None:
+        """Have all messages delivered again, in order, behind those of an aborted transaction."""
+        try:
+            for job in self.core.jobs():
+                if self.consumer.holds(job.message):
+                    self.consumer.release(job.message)  # so that no attempt is counted
+            self.consumer.redeliver_unacknowledged_messages()
+        except EncoreError as error:  # the worker is being closed
+            self._log.debug("worker %s: not redelivered: %s", self._name, error)
+
+    # The end
+
+    async def _flush_results(self, deadline: DrainDeadline) -> None:
+        await self._commits.flush(deadline.flush_left_s())
+
+    def _end_results(self) -> None:
+        self._commits.close()
