@@ -216,7 +216,7 @@ def test_results_that_are_not_committed_are_bounded() -> None:
         return bytes(1_000)
 
     async def main() -> None:
-        faults = [Fault(kind="drop", command="NEW_TXN", nth=2, times=20)]
+        faults = [Fault(kind="drop", command="NEW_TXN", nth=2, times=6)]
         transport = MemoryTransport(faults=FaultPlan(faults))
         async with Client(URL, transport=transport, operation_timeout_seconds=2) as client:
             await fill(client, 500)
