@@ -42,6 +42,7 @@ class ResultCommits:
         gave_up: Called with messages that the worker does not hold any more, or that come again.
         come_again: Called after a group of an ordered worker whose messages may come again, so that
             the later messages of the topics come again too, behind them.
+        changed: Called after the end of each group: there may be room for more results.
         ended: Called with an error after which the worker cannot go on.
     """
 
@@ -60,6 +61,7 @@ class ResultCommits:
         failed: Callable[[Job, Exception], int | None],
         gave_up: Callable[[Sequence[Job]], None],
         come_again: Callable[[], None],
+        changed: Callable[[], None],
         ended: Callable[[BaseException], None],
     ) -> None:
         self._client = client
@@ -73,6 +75,7 @@ class ResultCommits:
         self._failed = failed
         self._gave_up = gave_up
         self._come_again = come_again
+        self._changed = changed
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._queue = CommitQueue(options, is_ordered=is_ordered)
@@ -160,6 +163,7 @@ class ResultCommits:
             self._reports = None
             await self._on_end(group, result)
         self._pump()
+        self._changed()
 
     def _ack(self, messages: Sequence[Any], txn: Transaction) -> None:
         if messages:

@@ -45,6 +45,7 @@ class TransactionalSession(Session):
             failed=self._commit_failed,
             gave_up=self._gave_up,
             come_again=self._come_again,
+            changed=self.update,
             ended=self._failed,
         )
 
@@ -105,7 +106,6 @@ class TransactionalSession(Session):
         for job in jobs:
             self._succeeded += 1
             self.core.committed(job, now)
-        self.update()
 
     def _commit_failed(self, job: Job, error: Exception) -> int | None:
         """Decide what follows if the results of a message cannot be stored.
@@ -127,7 +127,6 @@ class TransactionalSession(Session):
                 breaker_stays_open=self._limit_log.breaker_stays_open(self.core),
             )
         self._act(job, action)
-        self.update()
         return action.due_ms if isinstance(action, Hold) else None
 
     def _gave_up(self, jobs: Sequence[Job]) -> None:
@@ -136,7 +135,6 @@ class TransactionalSession(Session):
             if job.state != GONE:
                 self._counts["lost"] += 1
                 self.core.remove(job)
-        self._make_room()
 
     def _come_again(self) -> None:
         """Have all messages delivered again, in order, behind those of an aborted transaction."""
