@@ -140,6 +140,7 @@ class ResultCommits:
         if handled.job is None or self._consumer.holds(handled.job.message):
             return True
         self._gave_up((handled.job,))
+        self._loop.call_soon(self._changed)
         return False
 
     async def _commit(self, group: list[Handled]) -> None:
