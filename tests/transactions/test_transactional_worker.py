@@ -296,3 +296,19 @@ def test_the_next_process_aborts_the_open_transaction(tmp_path: Path) -> None:
 def test_options_are_checked(options: dict[str, Any], text: str) -> None:
     with pytest.raises(encore.ConfigurationError, match=text):
         Transactional(**options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"topics": "non-persistent://a/b/c"}, {"publish": "non-persistent://a/b/c"}]
+)
+async def test_topics_that_are_not_persistent_are_refused(options: dict[str, Any]) -> None:
+    settings = {"topics": IN, "publish": OUT} | options
+    with pytest.raises(encore.ConfigurationError, match="not persistent"):
+        Worker(
+            Client(URL, transport=MemoryTransport()),
+            settings.pop("topics"),
+            "s",
+            convert,
+            transactional=True,
+            **settings,
+        )

@@ -13,7 +13,7 @@ from .commit_queue import Transactional
 from .drain_deadline import DrainDeadline
 from .outbox import Outgoing, Prepared
 from .result_commits import ResultCommits
-from .scheduler import GONE, RUNNING, Order
+from .scheduler import COMMITTING, GONE, RUNNING, Order
 from .slots import Result as SlotResult
 from .worker_core import Ack, Failed, Hold, Job, Lost, Nack, RetryLetter, Succeeded
 from .worker_session import SUCCEEDED, Session
@@ -113,6 +113,8 @@ class TransactionalSession(Session):
         Returns:
             When they are tried again; None if they are dropped.
         """
+        if job.state != COMMITTING:  # its topic went to another consumer
+            return None
         now, message, attempt = now_ms(self._loop), job.message, job.attempt
         self._counts["failed"] += 1
         action = self.core.not_committed(job, error, now)

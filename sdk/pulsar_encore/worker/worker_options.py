@@ -167,6 +167,13 @@ class WorkerOptions:
                 )
 
     def _check_combinations(self) -> None:
+        publish = () if self.publish is None else (self.publish.topic,)
+        for each in (*self.topic_names, *publish) if self.transactional else ():
+            if full_name(each).startswith("non-persistent:"):
+                raise ConfigurationError(
+                    f"{each} is not persistent, so it cannot be part of a transaction: use a "
+                    "persistent topic, or leave transactional out"
+                )
         keywords: Mapping[str, object] = {} if self.options is None else self.options.keywords
         if "key_shared_policy" in keywords and self.order is not Order.KEY:
             raise ConfigurationError(
