@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -39,8 +40,16 @@ async def test_the_input_is_acked_with_the_output(client: Client) -> None:
     ):
         for number in range(5):
             await source.send(b"%d" % number)
-        names = {"client": client, "consumer": consumer, "producer": producer, "convert": bytes}
-        running = asyncio.create_task(run_block(READ_AND_SEND, names))
+        names: dict[str, Any] = {
+            "client": client,
+            "consumer": consumer,
+            "convert": bytes,
+            "encore": encore,
+            "log": logging.getLogger(__name__),
+            "producer": producer,
+        }
+        await run_block(READ_AND_SEND, names)
+        running = asyncio.create_task(names["convert_all"]())
         while len(await visible(client, "out")) < 5:
             await asyncio.sleep(0.01)
         running.cancel()

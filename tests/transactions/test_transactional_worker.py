@@ -224,7 +224,12 @@ def test_results_that_are_not_committed_are_bounded() -> None:
                 await asyncio.sleep(10)
                 assert 20 <= calls <= 24
                 assert worker.held >= 20
+                await asyncio.sleep(20)
+                health = worker.health()
+                assert health.ready
+                assert "no results were committed for 30 s" in health.reasons[-1]
                 await until_acked(transport)
+                assert worker.health().reasons == ()
             assert calls == 500
 
     run(main())

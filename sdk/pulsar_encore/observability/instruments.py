@@ -254,7 +254,10 @@ REPORT: Final = {
     ),
     "published": _worker("published", "counter", "Messages that handlers published."),
     "lost": _worker(
-        "lost", "counter", "Messages that another consumer took over while they were here."
+        "lost",
+        "counter",
+        "Messages that another consumer took over while they were here, or whose transaction was "
+        "aborted.",
     ),
     "given_back": _worker(
         "given_back", "counter", "Unfinished messages that the drain gave back to the broker."

@@ -64,7 +64,8 @@ class Report:
         rejected: Messages that were dead-lettered.
         discarded: Messages that were acked without success, with `dead_letters=False`.
         published: Messages that handlers published.
-        lost: Messages that another consumer took over while they were here.
+        lost: Messages that another consumer took over while they were here, or whose transaction
+            was aborted after their acks had left. The latter come again.
         given_back: Unfinished messages that the drain gave back to the broker, without counting an
             attempt.
         abandoned: Handlers that ignored their cancellation.

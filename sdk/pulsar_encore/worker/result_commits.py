@@ -85,6 +85,9 @@ class ResultCommits:
         self._tasks: set[asyncio.Task[None]] = set()
         self._drained: asyncio.Future[None] | None = None
         self._is_closed = False
+        # Since when results wait without a commit; None if none do.
+        self._stalled_since_s: float | None = None
+        self._last_error: Exception | None = None
         self._reports: FailureReports | None = None  # of begins that failed in a row
 
     def start(self) -> None:
@@ -98,6 +101,18 @@ class ResultCommits:
         """Size of the results that are not committed."""
         return self._queue.bytes
 
+    def stall(self) -> str | None:
+        """Return why results wait for long without a commit; None if they do not."""
+        if self._stalled_since_s is None or self._queue.is_idle:
+            return None
+        elapsed_s = self._loop.time() - self._stalled_since_s
+        if elapsed_s < 2 * self._timeout_s:
+            return None
+        return (
+            f"no results were committed for {elapsed_s:.0f} s, and some wait: "
+            f"{self._last_error or 'the transaction has not ended yet'}"
+        )
+
     def add(self, job: Job | None, results: Sequence[Prepared], group: Any = None) -> None:
         """Commit the results of a handler, and with them the ack of its message.
 
@@ -105,6 +120,8 @@ class ResultCommits:
             job: None if the handler has settled the message itself.
         """
         size = sum(each.size for each in results)
+        if self._stalled_since_s is None:
+            self._stalled_since_s = self._loop.time()
         self._queue.add(Handled(job, results, size, group, now_ms(self._loop)))
         self._pump()
 
@@ -163,6 +180,11 @@ class ResultCommits:
         else:
             self._reports = None
             await self._on_end(group, result)
+        self._last_error = result.error
+        if self._queue.is_idle:
+            self._stalled_since_s = None
+        elif result.end is GroupEnd.COMMITTED:
+            self._stalled_since_s = self._loop.time()
         self._pump()
         self._changed()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from ..eventloop.alarm import now_ms
 from ..message import has_siblings
 from .commit_queue import Transactional
 from .drain_deadline import DrainDeadline
+from .health import Health
 from .outbox import Outgoing, Prepared
 from .result_commits import ResultCommits
 from .scheduler import COMMITTING, GONE, RUNNING, Order
@@ -147,6 +149,10 @@ class TransactionalSession(Session):
             self.consumer.redeliver_unacknowledged_messages()
         except EncoreError as error:  # the worker is being closed
             self._log.debug("worker %s: not redelivered: %s", self._name, error)
+
+    def health(self, state: str) -> Health:
+        found, stall = super().health(state), self._commits.stall()
+        return found if stall is None else replace(found, reasons=(*found.reasons, stall))
 
     # The end
 
