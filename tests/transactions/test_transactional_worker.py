@@ -169,6 +169,64 @@ def test_an_abort_counts_no_attempt(order: str, batching: bool) -> None:
 
 
 @each_order
+@each_shape
+@pytest.mark.parametrize("command", ["ACK", "END_TXN"])
+def test_slow_handlers_run_while_a_transaction_is_aborted(
+    order: str, batching: bool, command: str
+) -> None:
+    """Messages that wait or run then come again too, if the subscription is rewound."""
+
+    async def slow(value: bytes, message: Message) -> Out:
+        await asyncio.sleep(0.5)
+        return Out(value, key=message.partition_key())
+
+    async def main() -> None:
+        plan = FaultPlan([Fault(kind="drop", command=command, nth=3, times=8)])
+        async with Client(
+            URL, transport=MemoryTransport(faults=plan), operation_timeout_seconds=2
+        ) as client:
+            await fill(client, 60, batching=batching)
+            options = Transactional(max_messages=4, timeout=5)
+            async with worker_of(client, slow, order=order, transactional=options, concurrency=3):
+                found: list[int] = []
+                async with asyncio.timeout(1_000):
+                    while len(set(found)) < 60:
+                        await asyncio.sleep(5)
+                        found = await outputs(client)
+                await asyncio.sleep(30)
+            found = await outputs(client)
+            assert sorted(found) == list(range(60))
+            check_order(found, order)
+            assert await left(client) == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("order", ["none", "partition"])
+def test_a_drain_uses_up_no_attempt(order: str) -> None:
+    async def handle(value: bytes, message: Message) -> Out:
+        return Out(bytes(6_000_000) if value == b"7" else value, key=message.partition_key())
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            await fill(client, 10)
+            options = Transactional(max_delay=60, max_bytes=64 * 2**20)
+            retry = encore.RetryPolicy(attempts=1)
+            async with worker_of(
+                client, handle, order=order, transactional=options, retry=retry
+            ) as worker:
+                await asyncio.sleep(5)
+            assert worker.report().rejected == 0
+            found = await outputs(client)
+            kept = {each for each in range(10) if each % KEYS == 7 % KEYS and each >= 7}
+            assert set(range(10)) - set(found) <= kept
+            assert 7 in await left(client)
+
+    run(main())
+
+
+@each_order
 def test_a_result_that_cannot_be_stored_fails_only_its_message(order: str) -> None:
     calls = []
 
@@ -251,18 +309,22 @@ def test_a_drain_commits_what_was_handled() -> None:
     run(main())
 
 
-def test_a_handler_that_settles_its_message_publishes_its_results() -> None:
+@pytest.mark.parametrize("command", [None, "ACK", "SEND"])
+def test_a_handler_that_settles_its_message_publishes_its_results(command: str | None) -> None:
     async def handle(value: bytes, message: Message) -> bytes:
-        await message.ack()
+        if int(value) % 2:
+            await message.ack()
         return value
 
     async def main() -> None:
-        transport = MemoryTransport()
+        topic = OUT if command == "SEND" else None
+        faults = [Fault(kind="drop", command=command, topic=topic)] if command else []
+        transport = MemoryTransport(faults=FaultPlan(faults))
         async with Client(URL, transport=transport) as client:
             await fill(client, 5)
             async with worker_of(client, handle):
                 await until_acked(transport)
-                await asyncio.sleep(1)
+                await asyncio.sleep(60)
             assert sorted(await outputs(client)) == list(range(5))
 
     run(main())

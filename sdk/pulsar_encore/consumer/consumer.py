@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from ..core.message_states import QUEUED
+from ..core.message_states import ACKED, QUEUED
 from ..core.topic_state import TopicState
 from ..errors import (
     ClosedError,
@@ -469,6 +469,10 @@ class Consumer(Generic[T_co]):
     ) -> list[asyncio.Future[None]]:
         self._status.check()
         return self._acknowledge_in(messages, txn)
+
+    def _is_acked(self, message: Message) -> bool:
+        entry = message._entry
+        return entry is not None and entry.state[message._index] == ACKED
 
     def _acknowledge_held(self, message: Message) -> bool:
         entry = message._entry
@@ -942,11 +946,14 @@ class Consumer(Generic[T_co]):
     def watch_losses(self, on_lost: Callable[[], None]) -> None:
         """Call a function after each seek and `redeliver_unacknowledged_messages`. For a worker.
 
+        It is also called when an aborted transaction has rewound an Exclusive or Failover topic.
+
         `holds` then says which messages this consumer still holds. For a seek of several topics the
         function is called for each of them, before its first message arrives.
         """
         self._on_lost = on_lost
         self._parts.delivery_handler.on_sought = on_lost
+        self._transaction_acks.on_rewound = on_lost
 
     def _messages_lost(self) -> None:
         self._leases.sweep()
@@ -1366,6 +1373,11 @@ def begin_acks(
         EncoreError: as `Consumer.acknowledge` with ``txn``. None of the messages was acked.
     """
     return consumer._begin_acks(messages, txn)
+
+
+def is_acked(consumer: Consumer[Any], message: Message) -> bool:
+    """Return True if a message of the consumer was acked in this process."""
+    return consumer._is_acked(message)
 
 
 def topics_of(consumer: Consumer[Any]) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ class TopicTransactions(TopicRelease):
             if not given_up:
                 continue
             self._entered -= len(given_up)
+            self._observer.returned(entry, given_up)
             entry.causes |= Cause.REDELIVERY
             if copies:
                 self._ignore_last_copy(entry)

@@ -66,6 +66,7 @@ class Handled:
         size: Size of the results in bytes.
         group: Key or partition that keeps its order, or None.
         since_ms: When the handler returned.
+        tries: How often its results could not be stored alone.
     """
 
     job: Job | None
@@ -73,6 +74,7 @@ class Handled:
     size: int
     group: Hashable | None
     since_ms: int
+    tries: int = 0
 
 
 class CommitQueue:
@@ -203,16 +205,28 @@ class CommitQueue:
     # The end of a group
 
     def ended(self, group: Sequence[Handled]) -> None:
-        """The worker has nothing more to do for a group: it was committed, or it comes again."""
+        """A group was committed."""
         self._groups -= 1
         self._pause_ms = 0
         self._forget(group)
 
+    def aborted(self, group: Sequence[Handled], now_ms: int) -> None:
+        """A group was aborted after its acks had left, or perhaps: its messages come again.
+
+        The next group waits for a pause, or handlers would run again and again at full speed.
+        """
+        self._groups -= 1
+        self._pause(now_ms)
+        self._forget(group)
+
+    def _pause(self, now_ms: int) -> None:
+        self._pause_ms = min(_MAX_PAUSE_MS, 2 * self._pause_ms or _PAUSE_MS)
+        self._not_before_ms = now_ms + self._pause_ms
+
     def not_begun(self, group: list[Handled], now_ms: int) -> None:
         """There was no transaction for a group: it is tried again after a pause."""
         self._groups -= 1
-        self._pause_ms = min(_MAX_PAUSE_MS, 2 * self._pause_ms or _PAUSE_MS)
-        self._not_before_ms = now_ms + self._pause_ms
+        self._pause(now_ms)
         if group[0].group in self._behind:  # it failed alone before, and holds others back
             self.wait(group[0], now_ms)
         else:
@@ -228,6 +242,7 @@ class CommitQueue:
         self._pause_ms = 0
         if len(group) == 1:
             handled = group[0]
+            handled.tries += 1
             if handled.group is not None and self._is_ordered:
                 self._behind.setdefault(handled.group, [])
             return handled
@@ -249,4 +264,16 @@ class CommitQueue:
             self.bytes -= each.size
             behind = self._behind.pop(each.group, None) if self._behind else None
             if behind:
-                self._again.appendleft(behind)
+                self._again.extendleft(reversed(self._cut(behind)))
+
+    def _cut(self, messages: list[Handled]) -> list[list[Handled]]:
+        """Cut messages into groups within the limits."""
+        groups: list[list[Handled]] = []
+        size = self._max_bytes
+        for each in messages:
+            if size >= self._max_bytes or len(groups[-1]) >= self._max_messages:
+                groups.append([])
+                size = 0
+            groups[-1].append(each)
+            size += each.size
+        return groups

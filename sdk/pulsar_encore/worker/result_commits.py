@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..consumer.consumer import begin_acks
 from ..errors import EncoreError, NotSupportedError
 from ..eventloop.alarm import Alarm, now_ms
+from ..transaction import need_transport_transaction
 from ..transaction_group import GroupEnd, GroupResult, commit_group
 from ..values.backoff import FailureReports
 from .commit_queue import CommitQueue, Handled, Transactional
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
     from ..transaction import Transaction
 
+# Results whose message is settled already have nobody who handles it again.
+_TRIES_WITHOUT_MESSAGE: Final = 5
+
 
 class ResultCommits:
     """Commits the results of one worker.
@@ -36,14 +41,14 @@ class ResultCommits:
         is_ordered: The worker has an order, which commits keep.
         state_directory: Where the ids of open transactions are stored, or None.
         committed: Called with the messages of a committed group.
-        failed: Called with a message whose results cannot be stored, and the error. Returns when
-            they are tried again, in ms on the loop's clock; None if they are dropped, and the
+        not_stored: Called with a message whose results cannot be stored, and the error. Returns
+            when they are tried again, in ms on the loop's clock; None if they are dropped, and the
             message is settled another way.
-        gave_up: Called with messages that the worker does not hold any more, or that come again.
+        given_up: Called with messages that the worker does not hold any more, or that come again.
         come_again: Called after a group of an ordered worker whose messages may come again, so that
             the later messages of the topics come again too, behind them.
         changed: Called after the end of each group: there may be room for more results.
-        ended: Called with an error after which the worker cannot go on.
+        broken: Called with an error after which the worker cannot go on.
     """
 
     def __init__(
@@ -58,11 +63,11 @@ class ResultCommits:
         name: str,
         log: logging.Logger,
         committed: Callable[[Sequence[Job]], None],
-        failed: Callable[[Job, Exception], int | None],
-        gave_up: Callable[[Sequence[Job]], None],
+        not_stored: Callable[[Job, Exception], int | None],
+        given_up: Callable[[Sequence[Job]], None],
         come_again: Callable[[], None],
         changed: Callable[[], None],
-        ended: Callable[[BaseException], None],
+        broken: Callable[[BaseException], None],
     ) -> None:
         self._client = client
         self._consumer = consumer
@@ -72,11 +77,11 @@ class ResultCommits:
         self._name = name
         self._log = log
         self._committed = committed
-        self._failed = failed
-        self._gave_up = gave_up
+        self._not_stored = not_stored
+        self._given_up = given_up
         self._come_again = come_again
         self._changed = changed
-        self._ended = ended
+        self._broken = broken
         self._loop = asyncio.get_running_loop()
         self._queue = CommitQueue(options, is_ordered=is_ordered)
         self._journal = TransactionJournal(state_directory, name, log)
@@ -89,12 +94,6 @@ class ResultCommits:
         self._stalled_since_s: float | None = None
         self._last_error: Exception | None = None
         self._reports: FailureReports | None = None  # of begins that failed in a row
-
-    def start(self) -> None:
-        """Abort the transactions that a killed process left."""
-        left = self._journal.left()
-        if left:
-            self._in_task(self._journal.abort_left(left, self._client.abort_transaction))
 
     @property
     def bytes(self) -> int:
@@ -149,23 +148,31 @@ class ResultCommits:
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._ended(task.exception() or RuntimeError("unreachable"))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        self._is_closed = True
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._broken(error)
 
     def _is_live(self, handled: Handled) -> bool:
         """Return False for a message that another consumer has now, or that comes again."""
         if handled.job is None or self._consumer.holds(handled.job.message):
             return True
-        self._gave_up((handled.job,))
+        self._given_up((handled.job,))
         self._loop.call_soon(self._changed)
         return False
 
     async def _commit(self, group: list[Handled]) -> None:
         begun: list[Transaction] = []
+        has_ended = asyncio.Event()
 
         async def begin() -> Transaction:
             txn = await self._client.transaction(self._timeout_s)
             begun.append(txn)
+            need_transport_transaction(txn).when_ended(lambda _: has_ended.set())
             self._journal.begun(txn.id, self._timeout_s)
             return txn
 
@@ -179,7 +186,7 @@ class ResultCommits:
             self._on_not_begun(group, result.error)
         else:
             self._reports = None
-            await self._on_end(group, result)
+            await self._on_end(group, result, has_ended)
         self._last_error = result.error
         if self._queue.is_idle:
             self._stalled_since_s = None
@@ -193,7 +200,9 @@ class ResultCommits:
             for each in begin_acks(self._consumer, messages, txn):
                 each.add_done_callback(_retrieve)  # the commit raises its error
 
-    async def _on_end(self, group: list[Handled], result: GroupResult) -> None:
+    async def _on_end(
+        self, group: list[Handled], result: GroupResult, has_ended: asyncio.Event
+    ) -> None:
         jobs = [each.job for each in group if each.job is not None]
         if result.end is GroupEnd.COMMITTED:
             self._outbox.published += sum(len(each.results) for each in group)
@@ -207,20 +216,25 @@ class ResultCommits:
                 "not committed: %s",
                 self._name,
                 len(group),
-                "are lost" if result.end is GroupEnd.COMES_AGAIN else "are perhaps lost",
+                "were aborted" if result.end is GroupEnd.COMES_AGAIN else "were perhaps aborted",
                 result.error,
             )
-            self._gave_up(jobs)
+            self._given_up(jobs)
             if self._is_ordered:
-                if result.end is GroupEnd.UNKNOWN:
-                    # Until the cluster's timeout, the broker keeps them from all consumers.
-                    await asyncio.sleep(self._timeout_s)
+                # Until its end at the cluster, the broker keeps them from all consumers, and
+                # later messages would be committed before them.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(2 * self._timeout_s):
+                        await has_ended.wait()
                 self._come_again()
-            self._queue.ended(group)
+            self._queue.aborted(group, now_ms(self._loop))
+            for each in group:
+                if each.job is None and result.end is GroupEnd.COMES_AGAIN:
+                    self._queue.add(each)  # its message does not come again
 
     def _on_not_begun(self, group: list[Handled], error: Exception | None) -> None:
         if isinstance(error, NotSupportedError):
-            self._ended(error)
+            self._end(error)
             return
         now_s = self._loop.time()
         self._reports = self._reports or FailureReports()
@@ -239,18 +253,20 @@ class ResultCommits:
             self._log.debug("worker %s: a group failed, and is halved: %s", self._name, error)
             return
         job = handled.job
-        if job is None or not self._consumer.holds(job.message):
-            if job is None:
+        due_ms: int | None = None
+        if job is None:
+            if handled.tries < _TRIES_WITHOUT_MESSAGE:
+                due_ms = now_ms(self._loop) + 1_000 * 2**handled.tries
+            else:
                 self._log.error(
                     "worker %s: results of a message that its handler settled are lost: %s",
                     self._name,
                     error,
                 )
-            else:
-                self._gave_up((job,))
-            self._queue.done(handled)
-            return
-        due_ms = self._failed(job, error or EncoreError("no reason is known"))
+        elif self._consumer.holds(job.message):
+            due_ms = self._not_stored(job, error or EncoreError("no reason is known"))
+        else:
+            self._given_up((job,))
         if due_ms is not None:
             self._queue.wait(handled, due_ms)
         else:
@@ -260,6 +276,8 @@ class ResultCommits:
 
     async def flush(self, within_s: float) -> None:
         """Commit what has been added, for at most `within_s`."""
+        if self._is_closed:
+            return
         self._drained = self._loop.create_future()
         self._pump()
         await asyncio.wait((self._drained,), timeout=within_s)

@@ -17,6 +17,7 @@ from ..errors import EncoreError, TransactionNotFound
 from ..values.transaction_id import TxnId
 
 FILE_NAME: Final = "open-transactions.txt"
+_MOST_LINES: Final = 1_000  # of ended transactions, before the file is written again
 
 
 class TransactionJournal:
@@ -34,17 +35,26 @@ class TransactionJournal:
         self._path = None if directory is None else directory / FILE_NAME
         self._name = name
         self._log = log
-        self._open: set[TxnId] = set()
+        self._open: dict[TxnId, str] = {}  # with their lines
+        self._lines = 0
         self._has_failed = False
 
     def begun(self, txn_id: TxnId, timeout_s: float) -> None:
-        self._open.add(txn_id)
-        self._write("a", f"{txn_id} {time.time() + timeout_s:.0f}\n")
+        self._open[txn_id] = line = f"{txn_id} {time.time() + timeout_s:.0f}\n"
+        self._lines += 1
+        if self._lines < _MOST_LINES:
+            self._write("a", line)
+        else:
+            self._rewrite()
 
     def ended(self, txn_id: TxnId) -> None:
-        self._open.discard(txn_id)
+        self._open.pop(txn_id, None)
         if not self._open:
-            self._write("w", "")
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        self._lines = len(self._open)
+        self._write("w", "".join(self._open.values()))
 
     def _write(self, mode: str, text: str) -> None:
         if self._path is None or self._has_failed:
@@ -61,47 +71,43 @@ class TransactionJournal:
                 error,
             )
 
-    def left(self) -> list[TxnId]:
-        """Return the ids that an earlier process left, without those that have timed out.
 
-        Ids begin again in a new cluster, so an old id may be the transaction of somebody else.
-        """
-        if self._path is None:
-            return []
+async def abort_left(
+    directory: Path, abort: Callable[[TxnId], Awaitable[None]], name: str, log: logging.Logger
+) -> None:
+    """Abort the transactions that a killed process with this directory has left.
+
+    Ids begin again in a new cluster, so an id that is older than its timeout is left alone: it may
+    be the transaction of somebody else.
+    """
+
+    async def abort_one(txn_id: TxnId) -> None:
         try:
-            lines = self._path.read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:
-            return []
-        found = []
-        for line in lines:
-            text, _, until = line.partition(" ")
-            try:
-                if float(until) > time.time():
-                    found.append(TxnId.parse(text))
-            except (EncoreError, ValueError):
-                continue  # a line that was cut off
-        return found
+            await abort(txn_id)
+        except TransactionNotFound:
+            return  # it has ended
+        except EncoreError as error:
+            log.info(
+                "worker %s: transaction %s of an earlier process ends by its timeout: %s",
+                *(name, txn_id, error),
+            )
+        else:
+            log.info("worker %s: aborted transaction %s of an earlier process", name, txn_id)
 
-    async def abort_left(
-        self, left: list[TxnId], abort: Callable[[TxnId], Awaitable[None]]
-    ) -> None:
-        """Abort the transactions of a process that was killed."""
+    await asyncio.gather(*map(abort_one, _left(directory / FILE_NAME)))
 
-        async def abort_one(txn_id: TxnId) -> None:
-            try:
-                await abort(txn_id)
-            except TransactionNotFound:
-                return  # it has ended
-            except EncoreError as error:
-                self._log.info(
-                    "worker %s: transaction %s of an earlier process ends by its timeout: %s",
-                    self._name,
-                    txn_id,
-                    error,
-                )
-            else:
-                self._log.info(
-                    "worker %s: aborted transaction %s of an earlier process", self._name, txn_id
-                )
 
-        await asyncio.gather(*map(abort_one, left))
+def _left(path: Path) -> list[TxnId]:
+    try:
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        text, _, until = line.partition(" ")
+        try:
+            if float(until) > time.time():
+                found.append(TxnId.parse(text))
+        except ValueError:
+            continue  # a line that was cut off
+    return found

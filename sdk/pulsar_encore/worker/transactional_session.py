@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from ..consumer.consumer import is_acked
 from ..errors import EncoreError
 from ..eventloop.alarm import now_ms
 from ..message import has_siblings
@@ -21,6 +22,7 @@ from .worker_core import Ack, Failed, Hold, Job, Lost, Nack, RetryLetter, Succee
 from .worker_session import SUCCEEDED, Session
 
 _ACK: Final = Ack()
+_AGAIN_MS: Final = 1_000  # before the results of a message are tried again during a drain
 
 
 class TransactionalSession(Session):
@@ -44,16 +46,12 @@ class TransactionalSession(Session):
             name=self._name,
             log=self._log,
             committed=self._committed,
-            failed=self._commit_failed,
-            gave_up=self._gave_up,
+            not_stored=self._not_stored,
+            given_up=self._given_up,
             come_again=self._come_again,
             changed=self.update,
-            ended=self._failed,
+            broken=self._failed,
         )
-
-    def start(self) -> None:
-        super().start()
-        self._commits.start()
 
     def _next_job(self) -> Job | None:
         # Else results of any size would wait here for a broker that is away.
@@ -96,9 +94,14 @@ class TransactionalSession(Session):
             self._limit_log.note(self.core)
         return True
 
-    def _on_settled_by_handler(self, job: Job, outcome: Succeeded | Failed | Lost) -> None:
+    def _on_settled_by_handler(
+        self, job: Job, outcome: Succeeded | Failed | Lost, verdict: Failed | Lost | None
+    ) -> None:
         results = self._results.get(job)
-        if results and outcome is SUCCEEDED and (job in self._detached or job.state == RUNNING):
+        if not results or outcome is not SUCCEEDED:
+            return
+        # Otherwise it came again, for example after the abort of others, and has its results then.
+        if job in self._detached or verdict is not None or is_acked(self.consumer, job.message):
             self._commits.add(None, results, job.group)
 
     # The ends of transactions
@@ -109,7 +112,7 @@ class TransactionalSession(Session):
             self._succeeded += 1
             self.core.committed(job, now)
 
-    def _commit_failed(self, job: Job, error: Exception) -> int | None:
+    def _not_stored(self, job: Job, error: Exception) -> int | None:
         """Decide what follows if the results of a message cannot be stored.
 
         Returns:
@@ -118,6 +121,11 @@ class TransactionalSession(Session):
         if job.state != COMMITTING:  # its topic went to another consumer
             return None
         now, message, attempt = now_ms(self._loop), job.message, job.attempt
+        if self.stopping.is_set() and not self._rejects(error):
+            self._note_failure_in_drain(job, error)
+            return now + _AGAIN_MS
+        # The broker would redeliver the whole batch for one nack, also to other consumers.
+        job.waits_here = job.waits_here or has_siblings(message)
         self._counts["failed"] += 1
         action = self.core.not_committed(job, error, now)
         if isinstance(action, Hold | Nack | RetryLetter):
@@ -131,10 +139,11 @@ class TransactionalSession(Session):
                 breaker_stays_open=self._limit_log.breaker_stays_open(self.core),
             )
         self._act(job, action)
+        self._limit_log.note(self.core)
         return action.due_ms if isinstance(action, Hold) else None
 
-    def _gave_up(self, jobs: Sequence[Job]) -> None:
-        """Forget messages that came again, or were aborted after their acks had left."""
+    def _given_up(self, jobs: Sequence[Job]) -> None:
+        """Forget messages that this worker does not hold any more, or that will come again."""
         for job in jobs:
             if job.state != GONE:
                 self._counts["lost"] += 1

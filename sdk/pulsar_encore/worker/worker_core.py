@@ -407,6 +407,8 @@ class WorkerCore:
         """
         assert job.state == COMMITTING, f"the job is {STATE_NAMES[job.state]}"
         self._now_ms = now_ms
+        if job.outage_at:
+            job.has_proof = job.outage_at < self._proof
         action = self._failed(job, error, now_ms)
         if type(action) is Hold:
             job.attempt += action.counted

@@ -447,7 +447,7 @@ class Session:
         is_settled = job in self._detached or not self.consumer.holds(job.message)
         if is_settled:
             # The handler has settled or detached the message, or another consumer has it now.
-            self._on_settled_by_handler(job, outcome)
+            self._on_settled_by_handler(job, outcome, verdict)
             self._detached.discard(job)
             core.remove(job)
             if type(outcome) is Failed:
@@ -511,7 +511,9 @@ class Session:
             self._limit_log.note(self.core)
         return True
 
-    def _on_settled_by_handler(self, job: Job, outcome: Succeeded | Failed | Lost) -> None:
+    def _on_settled_by_handler(
+        self, job: Job, outcome: Succeeded | Failed | Lost, verdict: Failed | Lost | None
+    ) -> None:
         """Note the end of a handler whose message is not held any more (for subclasses)."""
 
     async def _flush_results(self, deadline: DrainDeadline) -> None:
@@ -725,8 +727,9 @@ class Session:
 
     def lose_topic(self, topic: str) -> None:
         """Cancel the handlers of a topic that another consumer reads now, and drop its messages."""
-        for job in [each for each in self.core.jobs() if each.topic == topic]:
-            self._lose(job)
+        for job in self.core.jobs():
+            if job.topic == topic and job.state != COMMITTING:  # that one is perhaps committed
+                self._lose(job)
         self.consumer.redeliver_topic(topic)
         self.update()
 

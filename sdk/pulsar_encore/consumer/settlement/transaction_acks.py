@@ -63,6 +63,8 @@ class TransactionAcks:
         self._settlement = settlement
         self._ordered_leases = ordered_leases
         self._has_warned = False
+        #: Called when an abort has rewound a topic, so that its other messages are not held.
+        self.on_rewound: Callable[[], None] = _ignore
         self._is_closed = False
         # The topics of open transactions, each with the last acks that were sent.
         self._watched: dict[TransportTransaction, dict[TopicState, asyncio.Future[None]]] = {}
@@ -262,11 +264,16 @@ class TransactionAcks:
         groups = state.give_up_pending(marks)
         if not state.shared:
             self._rewinds.begin(state)
+            self.on_rewound()
         elif groups:
             try:
                 self._transport_consumer.redeliver(state.number, groups)
             except TransportError as error:  # everything unacked is redelivered after a reconnect
                 self._logger.debug("%s: not redelivered now: %s", state.topic, error)
+
+
+def _ignore() -> None:
+    """Default of `on_rewound`."""
 
 
 def _note_failure(state: TopicState, entries: dict[Entry, int], sent: asyncio.Future[None]) -> None:
