@@ -22,7 +22,7 @@ from .worker_core import Ack, Failed, Hold, Job, Lost, Nack, RetryLetter, Succee
 from .worker_session import SUCCEEDED, Session
 
 _ACK: Final = Ack()
-_AGAIN_MS: Final = 1_000  # before the results of a message are tried again during a drain
+_AGAIN_MS: Final = 5_000  # before the results of a message are tried again during a drain
 
 
 class TransactionalSession(Session):
