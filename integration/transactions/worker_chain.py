@@ -125,7 +125,8 @@ async def play(
                 )
             )
             for source, target, processes in (
-                (topics[0], topics[1], 2),
+                # The order holds within one process.
+                (topics[0], topics[1], 2 if order == "none" else 1),
                 (topics[1], topics[2], 1),
             )
         ]
