@@ -796,6 +796,17 @@ class Consumer(Generic[T_co]):
         self._check_open()
         self._held.begin_attempt(message)
 
+    def end_attempt(self, message: Message) -> None:
+        """Note that an attempt has not failed, though the message stays held. For a worker.
+
+        With `state=`, the attempt does not count after a restart.
+
+        Raises:
+            MessageNotHeldError: if the message is not held.
+        """
+        self.affinity.check()
+        self._held.end_attempt(message)
+
     def detach(self, message: Message, lease: float | timedelta = 3600) -> Lease:
         """Turn a held message into a lease, which any part of the program can settle by its handle.
 

@@ -89,6 +89,11 @@ class HeldMessages:
         if self._begin is not None:
             self._begin(held.entry, (held.batch_index,))
 
+    def end_attempt(self, message: Message) -> None:
+        held = self.need(message)
+        state: TopicState = held.entry.topic_state
+        state.attempt_ended(held.entry, held.batch_index)
+
     def detach(self, message: Message, length_ms: int) -> LeaseRecord:
         if not self._options.shared:
             raise ConfigurationError(

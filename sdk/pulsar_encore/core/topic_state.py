@@ -96,6 +96,10 @@ class TopicState(TopicTransactions):
         self.acks.add_part(entry)
         return 1
 
+    def attempt_ended(self, entry: Entry, index: int) -> None:
+        """Note that the present attempt at a held message has not failed. It stays held."""
+        self._observer.returned(entry, (index,))
+
     def ack_each(self, entry: Entry, indexes: Sequence[int]) -> int:
         if self.special or self.attempts.failures:
             return sum(self.ack(entry, index) for index in indexes)

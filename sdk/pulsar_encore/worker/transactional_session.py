@@ -84,6 +84,8 @@ class TransactionalSession(Session):
             return False
         now = int(self._clock() * 1000)
         self.core.handled(job, now)
+        if self._writes_attempts:
+            self._end_attempt(job)
         self._commits.add(job, results or (), job.group)
         if self.on_outcome is not None:
             self.on_outcome(self._outcome(job.message, job.attempt, _ACK, SUCCEEDED, now))
@@ -93,6 +95,16 @@ class TransactionalSession(Session):
         if self._limit_log.in_force:
             self._limit_log.note(self.core)
         return True
+
+    def _end_attempt(self, job: Job) -> None:
+        """Note in the state that the handler did not end the process."""
+        try:
+            self.consumer.end_attempt(job.message)
+        except EncoreError as error:
+            self._log.error(
+                "worker %s: the end of the attempt at %r is not recorded: %s",
+                *(self._name, job, error),
+            )
 
     def _on_settled_by_handler(
         self, job: Job, outcome: Succeeded | Failed | Lost, verdict: Failed | Lost | None
