@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ..core.entry import Entry
+from ..core.topic_state import TopicState
 from ..errors import ConfigurationError, MessageNotHeldError, UnreadableError
 from ..eventloop.alarm import wall_now_ms
 from ..letters.evidence import evidence_of
