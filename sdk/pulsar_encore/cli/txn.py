@@ -18,6 +18,7 @@ from ..errors import (
     ConfigurationError,
     ConnectError,
     EncoreError,
+    NotSupportedError,
     TransactionNotFound,
 )
 from ..values.transaction_id import TxnId
@@ -115,8 +116,9 @@ def show(
 
 @app.command
 def explain(
-    id: str,
+    id: str | None = None,
     *,
+    journal: str | None = None,
     url: Url = DEFAULT_URL,
     admin_url: AdminUrl = None,
     login: Login = NOBODY,
@@ -124,17 +126,26 @@ def explain(
 ) -> int:
     """Say what a transaction holds up, until when, who can end it, and what happens then.
 
-    Exit code 3: it has ended, or this cluster never had it.
+    With --journal it lists the batches of a transactional Spark sink instead: which are begun,
+    prepared and committed, and which of their transactions may be open. Exit code 3: the
+    transaction has ended, or this cluster never had it; no such journal.
 
     Example: pulsar-encore txn explain 0:48 --admin-url http://localhost:8080
 
     Args:
         id: The id, as 0:48, 0,48 or "(0,48)".
+        journal: The journal topic of a Spark sink (`journalTopic`). Needs the extra `spark`.
         url: The service URL of the cluster.
-        admin_url: The web service, like http://localhost:8080.
+        admin_url: The web service, like http://localhost:8080. Not needed with --journal.
         json: Print a JSON object instead. It has id, state, summary, details, not_seen and
-            transaction, which has the fields of `ls`, or is null.
+            transaction, which has the fields of `ls`, or is null. With --journal a list; its items
+            have query, batch, state, open (each with id, until).
     """
+    if (id is None) == (journal is None):
+        raise ConfigurationError("give either the id of a transaction, or --journal TOPIC")
+    if journal is not None:
+        return _explain_journal(access(url, login), journal, json=json)
+    assert id is not None
     txn_id = parse_id(id)
     facts = _ask(access(url, login), admin_url, "explain", lambda web: _facts(web, txn_id))
     now_ms = _now_ms()
@@ -284,6 +295,21 @@ async def _facts_of_missing(web: WebService, txn_id: TxnId) -> TxnFacts:
     except EncoreError as error:
         return TxnFacts(id=txn_id, coordinators=numbers, not_seen=(f"{error}",))
     return TxnFacts(id=txn_id, coordinators=numbers, coordinator=stats)
+
+
+def _explain_journal(cluster: ClusterAccess, topic: str, *, json: bool) -> int:
+    try:
+        from .journal_batches import journal_batches, journal_json, journal_text
+        from .journal_records import read_journal
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):
+            raise
+        raise NotSupportedError(
+            '--journal needs PySpark: pip install "pulsar-encore[cli,spark]"'
+        ) from error
+    batches = journal_batches(asyncio.run(read_journal(cluster, topic)), _now_ms())
+    sys.stdout.write(journal_json(batches) if json else journal_text(batches))
+    return 0
 
 
 def _end(cluster: ClusterAccess, txn_id: TxnId, *, commit: bool, json: bool) -> int:
