@@ -100,7 +100,7 @@ def test_coordinators_have_numbers_and_counters() -> None:
         "recoverStartTime": 0,
         "recoverEndTime": 0,
     }
-    assert coordinator_stats(stats) == CoordinatorStats("Ready", last=3, open=2)
+    assert coordinator_stats(stats) == CoordinatorStats("Ready", last=3, ended=-1, open=2)
     assert coordinator_stats({"leastSigBits": -1}).last == -1
     with pytest.raises(TypeError):
         coordinator_numbers({})

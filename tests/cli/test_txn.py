@@ -12,12 +12,13 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import cli
-from pulsar_encore.admin import ProducedTopic, TransactionMetadata
-from pulsar_encore.cli import broker_process, txn
-from pulsar_encore.cli.txn_list import open_list
+from pulsar_encore.admin import CoordinatorStats, ProducedTopic, TransactionMetadata
+from pulsar_encore.cli import broker_process, txn, txn_lookup
+from pulsar_encore.cli.txn_list import CoordinatorList, open_list
 from pulsar_encore.cli.txn_output import list_json, print_list, transaction_text
 from pulsar_encore.errors import (
     ConfigurationError,
+    LookupError,
     TransactionNotFound,
     TransportTimeout,
 )
@@ -73,11 +74,14 @@ def test_a_wrong_duration_is_refused(text: str, capsys: pytest.CaptureFixture[st
 class Coordinators:
     """A web service with coordinators whose answers are given."""
 
-    def __init__(self, answers: dict[int, Any]) -> None:
+    def __init__(self, answers: dict[Any, Any]) -> None:
         self.answers = answers
 
     async def coordinators(self) -> tuple[int, ...]:
-        return tuple(self.answers)
+        return tuple(each for each in self.answers if isinstance(each, int))
+
+    async def coordinator_stats(self, coordinator: int) -> CoordinatorStats:
+        return CoordinatorStats("Ready", last=50, ended=44, open=2)
 
     async def open_transactions(self, coordinator: int) -> tuple[TransactionMetadata, ...]:
         answer = self.answers[coordinator]
@@ -87,24 +91,25 @@ class Coordinators:
         return answer
 
     async def transaction(self, txn_id: TxnId) -> TransactionMetadata:
-        for found in await self.open_transactions(txn_id.most):
-            if found.id == txn_id:
-                return found
-        raise TransactionNotFound("HTTP 404")
+        answer = self.answers.get(txn_id, TransactionNotFound("HTTP 404"))
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, TransactionMetadata)
+        return answer
 
     def close(self) -> None: ...
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Any]]:
-    found: dict[int, Any] = {}
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Any]]:
+    found: dict[Any, Any] = {}
     monkeypatch.setattr(txn, "web_service", lambda *_: Coordinators(found))
     monkeypatch.setattr(txn, "_now_ms", lambda: NOW_MS)
     yield found
 
 
 def test_ls_shows_the_oldest_first_and_filters_by_age(
-    answers: dict[int, Any], capsys: pytest.CaptureFixture[str]
+    answers: dict[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers.update({0: (OPEN,), 1: (YOUNGER,)})
     assert cli.main(["txn", "ls", *WEB, "--json"]) == 0
@@ -130,7 +135,7 @@ def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_coordinators_that_do_not_answer_are_named(
-    answers: dict[int, Any], capsys: pytest.CaptureFixture[str]
+    answers: dict[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers.update({0: (OPEN,), 1: TransactionNotFound("HTTP 404"), 2: TransportTimeout("silent")})
     assert cli.main(["txn", "ls", *WEB, "--json"]) == 1
@@ -146,13 +151,30 @@ def test_if_no_coordinator_answers_its_error_is_the_result() -> None:
     with pytest.raises(TransportTimeout, match="first"):
         open_list({0: TransportTimeout("first"), 1: TransportTimeout("second")})
     with pytest.raises(ZeroDivisionError):
-        open_list({0: (OPEN,), 1: ZeroDivisionError()})
+        open_list({0: CoordinatorList((OPEN,)), 1: ZeroDivisionError()})
+
+
+def test_a_transaction_with_a_deleted_topic_does_not_hide_the_others(
+    answers: dict[Any, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker lists no transaction of a coordinator if a topic of one is away."""
+    failed = LookupError("HTTP 500: Topic not found")
+    answers.update({0: failed, (0, 46): failed, (0, 48): OPEN})
+    assert cli.main(["txn", "ls", *WEB, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert [each["id"] for each in json.loads(captured.out)] == ["(0,48)"]
+    assert "not seen: (0,46) is open, and its broker cannot describe it: HTTP 500" in captured.err
+    monkeypatch.setattr(txn_lookup, "_MOST_IDS", 3)  # (0,45) to (0,47)
+    assert cli.main(["txn", "ls", *WEB, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == []
+    assert "not seen: transactions of coordinator 0 after (0,47)" in captured.err
 
 
 def test_show_prints_everything(
-    answers: dict[int, Any], capsys: pytest.CaptureFixture[str]
+    answers: dict[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers[0] = (OPEN,)
+    answers[TxnId(0, 48)] = OPEN
     assert cli.main(["txn", "show", "(0,48)", *WEB]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "transaction  (0,48)",
@@ -175,9 +197,8 @@ def test_show_of_an_ending_transaction_has_no_time_left() -> None:
 
 
 def test_show_of_an_unknown_id_has_exit_code_3(
-    answers: dict[int, Any], capsys: pytest.CaptureFixture[str]
+    answers: dict[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers[0] = (OPEN,)
     assert cli.main(["txn", "show", "0:1", *WEB, "--json"]) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out) is None
@@ -185,9 +206,9 @@ def test_show_of_an_unknown_id_has_exit_code_3(
 
 
 def test_a_broken_answer_of_other_coordinators_does_not_hide_the_explanation(
-    answers: dict[int, Any], capsys: pytest.CaptureFixture[str]
+    answers: dict[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers.update({0: (OPEN,), 1: TransportTimeout("silent")})
+    answers.update({OPEN.id: OPEN, 0: (OPEN,), 1: TransportTimeout("silent")})
     assert cli.main(["txn", "explain", "0:48", *WEB]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("open: it began 0:01:12 ago")

@@ -116,17 +116,26 @@ def test_other_transactions_of_the_same_topic_are_named() -> None:
     ("facts", "state", "text"),
     [
         (
-            {"coordinators": (0,), "coordinator": CoordinatorStats("Ready", last=48, open=0)},
+            {
+                "coordinators": (0,),
+                "coordinator": CoordinatorStats("Ready", last=48, ended=-1, open=0),
+            },
             VerdictState.ENDED,
             "committed or aborted, or timed out",
         ),
         (
-            {"coordinators": (0,), "coordinator": CoordinatorStats("Ready", last=47, open=0)},
+            {
+                "coordinators": (0,),
+                "coordinator": CoordinatorStats("Ready", last=47, ended=-1, open=0),
+            },
             VerdictState.NEVER_BEGUN,
             "the newest id of its coordinator is (0,47)",
         ),
         (
-            {"coordinators": (0,), "coordinator": CoordinatorStats("Ready", last=-1, open=0)},
+            {
+                "coordinators": (0,),
+                "coordinator": CoordinatorStats("Ready", last=-1, ended=-1, open=0),
+            },
             VerdictState.NEVER_BEGUN,
             "its coordinator has begun none",
         ),

@@ -68,11 +68,13 @@ class CoordinatorStats:
 
     Attributes:
         last: The counter in the id of its newest transaction; -1 before its first one.
+        ended: Transactions up to this counter have ended (the low-water mark); -1 if none has.
         open: The number of its open transactions.
     """
 
     state: str
     last: int
+    ended: int
     open: int
 
 
@@ -122,6 +124,7 @@ def coordinator_stats(answer: Mapping[str, Any]) -> CoordinatorStats:
     return CoordinatorStats(
         state=str(answer.get("state")),
         last=number(answer, "leastSigBits", -1),
+        ended=number(answer, "lowWaterMark", -1),
         open=number(answer, "ongoingTxnSize"),
     )
 

@@ -17,7 +17,6 @@ from ..deadletters import printable
 from ..errors import (
     ConfigurationError,
     ConnectError,
-    EncoreError,
     NotSupportedError,
     TransactionNotFound,
 )
@@ -28,8 +27,8 @@ from .exit_codes import NOTHING_THERE
 from .login import DEFAULT_URL, NOBODY, AdminUrl, ClusterAccess, Login, Url, access
 from .moments import duration_ms
 from .probe import probe
-from .txn_list import OpenList, open_list
-from .txn_verdict import TxnFacts, VerdictState, explain_transaction, verdict_json, verdict_text
+from .txn_lookup import find_facts, list_open
+from .txn_verdict import VerdictState, explain_transaction, verdict_json, verdict_text
 from .value_text import json_text
 
 app: App = App(name="txn", help="Transactions: list, show, explain, abort and commit them.")
@@ -65,7 +64,7 @@ def ls(
             subscriptions (each with topic, subscription, cumulative).
     """
     least_ms = 0 if older_than is None else duration_ms(older_than, "--older-than")
-    listed = _ask(access(url, login), admin_url, "ls", _list)
+    listed = _ask(access(url, login), admin_url, "ls", list_open)
     now_ms = _now_ms()
     found = [each for each in listed.found if now_ms - each.begun_ms >= least_ms]
     if json:
@@ -147,7 +146,7 @@ def explain(
         return _explain_journal(access(url, login), journal, json=json)
     assert id is not None
     txn_id = parse_id(id)
-    facts = _ask(access(url, login), admin_url, "explain", lambda web: _facts(web, txn_id))
+    facts = _ask(access(url, login), admin_url, "explain", lambda web: find_facts(web, txn_id))
     now_ms = _now_ms()
     verdict = explain_transaction(facts, now_ms)
     sys.stdout.write(verdict_json(verdict, facts, now_ms) if json else verdict_text(verdict))
@@ -261,40 +260,6 @@ async def _opened(cluster: ClusterAccess, admin_url: str) -> AsyncIterator[WebSe
         yield web
     finally:
         web.close()
-
-
-async def _list(web: WebService) -> OpenList:
-    numbers = await web.coordinators()
-    answers = await asyncio.gather(*map(web.open_transactions, numbers), return_exceptions=True)
-    return open_list(dict(zip(numbers, answers, strict=True)))
-
-
-async def _facts(web: WebService, txn_id: TxnId) -> TxnFacts:
-    try:
-        found = await web.transaction(txn_id)
-    except TransactionNotFound:
-        return await _facts_of_missing(web, txn_id)
-    try:
-        listed = await _list(web)
-    except EncoreError as error:
-        return TxnFacts(id=txn_id, found=found, not_seen=(f"other transactions: {error}",))
-    return TxnFacts(
-        id=txn_id,
-        found=found,
-        others=tuple(each for each in listed.found if each.id != txn_id),
-        not_seen=(*listed.not_loaded, *listed.failed),
-    )
-
-
-async def _facts_of_missing(web: WebService, txn_id: TxnId) -> TxnFacts:
-    numbers = await web.coordinators()
-    if txn_id.most not in numbers:
-        return TxnFacts(id=txn_id, coordinators=numbers)
-    try:
-        stats = await web.coordinator_stats(txn_id.most)
-    except EncoreError as error:
-        return TxnFacts(id=txn_id, coordinators=numbers, not_seen=(f"{error}",))
-    return TxnFacts(id=txn_id, coordinators=numbers, coordinator=stats)
 
 
 def _explain_journal(cluster: ClusterAccess, topic: str, *, json: bool) -> int:

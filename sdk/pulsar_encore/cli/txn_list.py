@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..admin import TransactionMetadata
 from ..errors import EncoreError, TransactionNotFound
+
+
+class CoordinatorList(NamedTuple):
+    """Open transactions of one coordinator.
+
+    Attributes:
+        not_seen: A sentence about each transaction that could not be read.
+    """
+
+    found: tuple[TransactionMetadata, ...]
+    not_seen: tuple[str, ...] = ()
 
 
 class OpenList(NamedTuple):
@@ -14,7 +25,7 @@ class OpenList(NamedTuple):
 
     Attributes:
         not_loaded: A sentence about each coordinator that no broker has loaded.
-        failed: A sentence about each coordinator that did not answer.
+        failed: A sentence about each transaction or coordinator that could not be read.
     """
 
     found: tuple[TransactionMetadata, ...]
@@ -22,14 +33,18 @@ class OpenList(NamedTuple):
     failed: tuple[str, ...]
 
 
-def open_list(answers: Mapping[int, tuple[TransactionMetadata, ...] | BaseException]) -> OpenList:
+Answer: TypeAlias = CoordinatorList | BaseException
+
+
+def open_list(answers: Mapping[int, Answer]) -> OpenList:
     """Put the answers of the coordinators together, by their numbers.
 
     Raises:
         EncoreError: if each coordinator failed: the error of the first one.
     """
     found: list[TransactionMetadata] = []
-    not_loaded, failed = [], []
+    not_loaded: list[str] = []
+    failed: list[str] = []
     errors: list[EncoreError] = []
     for number, answer in answers.items():
         if isinstance(answer, TransactionNotFound):
@@ -43,7 +58,8 @@ def open_list(answers: Mapping[int, tuple[TransactionMetadata, ...] | BaseExcept
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            found += answer
+            found += answer.found
+            failed += answer.not_seen
     if errors and len(errors) == len(answers):
         raise errors[0]
     found.sort(key=lambda each: (each.begun_ms, each.id))
