@@ -23,7 +23,9 @@ _NORMAL = (
     (r"\d{4}-\d\d-\d\dT[\d:.]+(?:\+00:00|Z)", "TIME"),
     (r"127\.0\.0\.1:\d+", "ADDRESS"),
     (r"\d+:\d+:-1", "ID"),
-    (r"\d:\d\d:\d\d behind", "AGE"),
+    (r"\d:\d\d:\d\d\b", "AGE"),
+    (r"\(\d+,\d+\)", "TXN"),
+    (r"\b\d+:\d+\b", "POSITION"),
     (r"\b[0-9a-f]{12}\b", "HASH"),
     (r"[ ─]+", " "),
 )
@@ -89,6 +91,10 @@ async def test_the_commands_print_the_shown_lines(
             command = f"explain {ids[shown]} --topic {name} --subscription billing"
             await until_printed(command, state, but="the original is not acked")
         await until_printed(f"lag {name} billing", "1 message,")
+        txn = await client.transaction(timeout=120)
+        async with client.create_producer(f"{name}-invoices") as invoices:
+            await invoices.send(b"1", txn=txn)
+        ids["0:48"] = f"{txn.id.most}:{txn.id.least}"
         for block in blocks_of("command-line.md", "console"):
             line, _, expected = block.code.partition("\n")
             command = re.sub(r"\borders\b", name, line)

@@ -91,7 +91,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("transport/transport_choice.py",),
     # The web service of the brokers
     ("admin/answer_fields.py",),
-    ("admin/topic_stats.py", "admin/internal_stats.py"),
+    ("admin/topic_stats.py", "admin/internal_stats.py", "admin/transactions.py"),
     ("admin/web_service.py",),
     ("admin/",),
     ("transaction.py", "transaction_group.py"),

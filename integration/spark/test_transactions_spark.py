@@ -21,6 +21,7 @@ from pulsar_encore.spark.sink.commit_journal import Prepared, decode
 from tests.harness.admin import Admin
 from tests.harness.pulsar_server import Broker, own_broker
 
+from ..conftest import OwnPulsar
 from .numbered_topics import KILLS
 from .sink_driver import BATCHES, ROWS, Driver, read, run_with_kills
 from .sink_source import Sink
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Depr
 
 @pytest.fixture(scope="module")
 def transactional() -> Iterator[Broker]:
-    with own_broker("standalone", transactionCoordinatorEnabled="true") as broker:
+    with own_broker("standalone") as broker:
         yield broker
 
 
@@ -194,9 +195,10 @@ def test_a_batch_write_is_visible_as_a_whole_or_not_at_all(
 
 
 def test_a_cluster_without_transactions_is_named_before_a_task_runs(
-    spark: SparkSession, pulsar: Broker, topic: str
+    spark: SparkSession, own_pulsar: OwnPulsar, topic: str
 ) -> None:
+    without = own_pulsar(transactionCoordinatorEnabled=False)
     spark.dataSource.register(Sink)
     frame = spark.range(10).select(F.col("id").cast("string").alias("value"))
     with pytest.raises(PySparkException, match="transactionCoordinatorEnabled=true"):
-        frame.write.format("sink").options(**options_of(pulsar, topic)).mode("append").save()
+        frame.write.format("sink").options(**options_of(without, topic)).mode("append").save()

@@ -23,7 +23,9 @@ from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.transactions.coordinators import Coordinators, EndAnswer
 from pulsar_encore.values.transaction_id import TxnId
 from pulsar_encore.wire import pulsar_pb2 as pb
-from tests.harness.pulsar_server import Broker, Server
+from tests.harness.pulsar_server import Broker
+
+from ..conftest import OwnPulsar
 
 COMMIT, ABORT = pb.TxnAction.COMMIT, pb.TxnAction.ABORT
 MINUTE_MS = 60_000
@@ -112,7 +114,8 @@ async def test_an_open_transaction_survives_a_killed_broker(
     assert await ending is EndAnswer.DONE
 
 
-async def test_a_broker_without_transactions_is_named(pulsar: Server) -> None:
-    async with coordinators_at(pulsar.service_url) as without:
+async def test_a_broker_without_transactions_is_named(own_pulsar: OwnPulsar) -> None:
+    broker = await asyncio.to_thread(own_pulsar, transactionCoordinatorEnabled=False)
+    async with coordinators_at(broker.service_url) as without:
         with pytest.raises(TransactionNotEnabledError, match="transactionCoordinatorEnabled=true"):
             await without.begin(MINUTE_MS)

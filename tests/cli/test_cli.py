@@ -79,7 +79,10 @@ def test_output_that_cannot_be_written_is_no_traceback(redirection: str, code: i
 
 @pytest.mark.parametrize(
     "words",
-    ["lag", "tail", "explain", "dlq ls", "dlq show", "dlq replay", "dlq discard"],
+    [
+        *("lag", "tail", "explain", "dlq ls", "dlq show", "dlq replay", "dlq discard"),
+        *("txn ls", "txn show", "txn explain", "txn abort", "txn commit"),
+    ],
 )
 def test_the_help_has_an_example_that_the_command_accepts(
     words: str, capsys: pytest.CaptureFixture[str]

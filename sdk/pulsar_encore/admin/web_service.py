@@ -6,19 +6,40 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from ..errors import NotSupportedError, TransportError
+from ..errors import (
+    NotSupportedError,
+    TopicNotFound,
+    TransactionNotEnabledError,
+    TransactionNotFound,
+    TransportError,
+)
 from ..options import ClientOptions
 from ..options.admin_url import check_admin_url
 from ..transport.native.connection.pool import ConnectionPool
 from ..transport.native.lookup.http_lookup import HttpLookup, path_of
 from ..transport.native.service_options import has_httpx2, of_options
+from ..values.transaction_id import TxnId
 from .internal_stats import InternalStats, internal_stats
 from .topic_stats import BacklogAnalysis, TopicStats, backlog_analysis, topic_stats
+from .transactions import (
+    CoordinatorStats,
+    TransactionMetadata,
+    coordinator_numbers,
+    coordinator_stats,
+    transaction_list,
+    transaction_metadata,
+)
 
 _T = TypeVar("_T")
+
+_TRANSACTIONS: Final = "/admin/v3/transactions"
+_SETTING: Final = "transactionCoordinatorEnabled"
+# Java's types of the two numbers of an id. No coordinator gives a larger one.
+_MAX_MOST: Final = (1 << 31) - 1
+_MAX_LEAST: Final = (1 << 63) - 1
 
 
 class WebService:
@@ -113,9 +134,69 @@ class WebService:
             method="POST",
         )
 
+    async def coordinators(self) -> tuple[int, ...]:
+        """Return the numbers of the transaction coordinators, in order.
+
+        Raises:
+            TransactionNotEnabledError: if the cluster has no transactions. So do the methods below.
+        """
+        return await self._about_transactions(
+            coordinator_numbers, "coordinators", {}, "transaction coordinators"
+        )
+
+    async def coordinator_stats(self, coordinator: int) -> CoordinatorStats:
+        """Return the state of a coordinator, or raise `TransactionNotFound` if no broker has it."""
+        return await self._about_transactions(
+            coordinator_stats,
+            "coordinatorStats",
+            {"coordinatorId": f"{coordinator}"},
+            f"transaction coordinator {coordinator}",
+        )
+
+    async def open_transactions(self, coordinator: int) -> tuple[TransactionMetadata, ...]:
+        """Return the open transactions of a coordinator, the oldest first.
+
+        Raises:
+            TransactionNotFound: if the coordinator is not loaded by its broker, or does not exist.
+        """
+        # The number in the path is compared with the timeout of a transaction, not with its age.
+        return await self._about_transactions(
+            transaction_list,
+            "slowTransactions/0",
+            {"coordinatorId": f"{coordinator}"},
+            f"transactions of coordinator {coordinator}",
+        )
+
+    async def transaction(self, txn_id: TxnId) -> TransactionMetadata:
+        """Return an open transaction, or raise `TransactionNotFound`."""
+        purpose = f"transaction {txn_id}"
+        if txn_id.most > _MAX_MOST or txn_id.least > _MAX_LEAST:
+            raise TransactionNotFound(f"{purpose}: no coordinator gives such an id")
+        path = f"transactionMetadata/{txn_id.most}/{txn_id.least}"
+        return await self._about_transactions(transaction_metadata, path, {}, purpose)
+
+    async def _about_transactions(
+        self,
+        parse: Callable[[Any], _T],
+        path: str,
+        query: Mapping[str, str],
+        purpose: str,
+    ) -> _T:
+        try:
+            return await self._asked(parse, f"{_TRANSACTIONS}/{path}", query, purpose)
+        except TopicNotFound as error:  # status 404
+            raise TransactionNotFound(f"{error}") from error
+        except TransportError as error:
+            if _SETTING in f"{error}":
+                raise TransactionNotEnabledError(
+                    f"the broker has no transactions: set {_SETTING}=true in broker.conf or "
+                    f"standalone.conf, and restart it ({error})"
+                ) from error
+            raise
+
     async def _asked(
         self,
-        parse: Callable[[Mapping[str, Any]], _T],
+        parse: Callable[[Any], _T],
         path: str,
         query: Mapping[str, str],
         purpose: str,

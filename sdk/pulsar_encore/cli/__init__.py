@@ -20,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. 0: success. 1: something could not be measured or missed its bar, or letters
         or messages stay. 2: the command is wrong, or the cluster refuses it. 3: no letters, or no
-        such topic. 130: interrupted. 143: terminated (triage). 141: stdout was closed.
+        such topic or transaction. 130: interrupted. 143: terminated (triage). 141: stdout was
+        closed.
     """
     try:
         from .app import run

@@ -36,6 +36,11 @@ app.command(
     name="state",
     help="State directories: inspect, export, evacuate.",
 )
+app.command(
+    "pulsar_encore.cli.txn:app",
+    name="txn",
+    help="Transactions: ls, show, explain, abort, commit.",
+)
 app.command("pulsar_encore.cli.spark:app", name="spark", help="Jobs on PySpark: triage.")
 
 

@@ -11,7 +11,9 @@ CLOSED_PIPE: Final = 141  # as shells report SIGPIPE
 TERMINATED: Final = 143  # as shells report SIGTERM
 WRONG: Final = 2
 
+_MISSING: Final = frozenset({"TopicNotFound", "TransactionNotFound"})
+
 
 def exit_code(error: EncoreError) -> int:
-    missing = isinstance(error, TransportError) and error.result == "TopicNotFound"
+    missing = isinstance(error, TransportError) and error.result in _MISSING
     return NOTHING_THERE if missing or isinstance(error, NoLettersError) else WRONG

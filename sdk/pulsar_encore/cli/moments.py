@@ -1,4 +1,4 @@
-"""Times that a user types."""
+"""Times and durations that a user types."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from ..errors import ConfigurationError
 
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def duration_ms(text: str, name: str) -> int:
+    """Parse a duration, such as 10s, into ms."""
+    found = _AGO.fullmatch(text)
+    if found is None:
+        raise ConfigurationError(
+            f"{name} must be like 10s, 5m, 2h or 7d, got {printable(text, 50)!r}"
+        )
+    return int(found[1]) * _SECONDS[found[2]] * 1000
 
 
 def moment(text: str | None, name: str) -> float | None:
