@@ -91,8 +91,16 @@ class Process:
 
     def kill(self) -> None:
         """End it without a word to the broker: what it writes from now on is lost."""
-        self._dialer.kill()
+        self._dialer.isolate()
         self._transport.shutdown()
+
+    def isolate(self) -> None:
+        """Cut it off from the broker. The process itself does not notice."""
+        self._dialer.isolate()
+
+    def rejoin(self) -> None:
+        """End the isolation. The process notices that its connections have ended."""
+        self._dialer.rejoin()
 
 
 class _ProcessDialer:
@@ -103,13 +111,13 @@ class _ProcessDialer:
     def __init__(self, dialer: BrokerDialer) -> None:
         self._dialer = dialer
         self._connections: list[MemoryConnection] = []
-        self._killed = False
+        self._isolated = False
 
     async def dial(
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
         await asyncio.sleep(0)
-        if self._killed or not self._dialer.reachable:
+        if self._isolated or not self._dialer.reachable:
             raise ConnectError(f"no connection to {address}: refused")
         loop = asyncio.get_running_loop()
         connection = MemoryConnection(loop, whole, self._dialer.lines)
@@ -121,7 +129,13 @@ class _ProcessDialer:
         for each in connections:
             each.cut()
 
-    def kill(self) -> None:
-        self._killed = True
+    def isolate(self) -> None:
+        self._isolated = True
         for each in self._connections:
             each.forget()
+
+    def rejoin(self) -> None:
+        self._isolated = False
+        connections, self._connections = self._connections, []
+        for each in connections:
+            each.client.lost(None)

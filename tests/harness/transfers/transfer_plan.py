@@ -11,7 +11,15 @@ from pulsar_encore.testing import Fault
 Kind: TypeAlias = Literal["Exclusive", "Failover", "Shared", "KeyShared"]
 Sends: TypeAlias = Literal["one by one", "at once", "not awaited"]
 Acks: TypeAlias = Literal["single", "list", "cumulative"]
-End: TypeAlias = Literal["commit", "abort", "timeout", "cancel", "kill"]
+End: TypeAlias = Literal[
+    "commit",
+    "abort",
+    "timeout",
+    "cancel",
+    "close",  # the client is closed during the turn, and the process starts again
+    "kill",  # the process ends without a word, and starts again
+    "isolate",  # the host is cut off and the process replaced, and the turn goes on later
+]
 Action: TypeAlias = Literal[
     "cut",  # the connections of one process
     "outage",  # of the network
@@ -68,13 +76,14 @@ class Turn:
         redelivers: Request all unacked messages after the acks.
         pauses_s: Seconds of work before the sends, between sends and acks, and before the end.
         end: How the transaction ends.
-        passes: For ``"cancel"`` and ``"kill"``: passes of the event loop until then.
+        passes: For the last four ends: passes of the event loop until then.
         seconds: The same, in addition, in s.
         keeps: Put inputs that are still held after a failure into the next group, instead of giving
             them back.
         nack_delay_s: Delay of nacks on Shared and Key_Shared.
         timeout_s: Timeout of the transaction.
-        restart_s: How long a killed process is away.
+        isolated_s: How long an isolated process is cut off.
+        restart_s: Time until a process starts again.
     """
 
     take: int = 5
@@ -94,6 +103,7 @@ class Turn:
     keeps: bool = False
     nack_delay_s: float = 0.1
     timeout_s: float = 20.0
+    isolated_s: float = 1.0
     restart_s: float = 1.0
 
 
@@ -186,13 +196,13 @@ def generate(seed: int) -> Plan:
     if batch and rng.random() < 0.4:
         kills, unloads = False, True
     turns = tuple(
-        tuple(_turn(rng, ordered, cumulative, kills) for _ in range(rng.randrange(2, 14)))
+        tuple(_turn(rng, ordered, cumulative, kills) for _ in range(rng.randrange(4, 22)))
         for _ in range(processes)
     )
     return Plan(
         seed=seed,
         kind=kind,
-        inputs=rng.randrange(12, 60),
+        inputs=rng.randrange(12, 100),
         batch=batch,
         partitions=rng.choice((0, 0, 0, 2, 3)),
         keys=rng.choice((1, 3, 8)),
@@ -226,12 +236,13 @@ def _turn(rng: Random, ordered: bool, cumulative: bool, kills: bool) -> Turn:
         nacks_acked=rng.random() < 0.15,
         redelivers=rng.random() < 0.1,
         pauses_s=tuple(rng.choice((0.0, 0.0, 0.001, 0.3, 2.0)) for _ in range(3)),  # type: ignore[arg-type]
-        end=rng.choice([*ends, "kill", "kill"] if kills else ends),
+        end=rng.choice([*ends, "close", "kill", "kill", "isolate"] if kills else ends),
         passes=rng.randrange(60),
         seconds=rng.choice((0.0, 0.0, 0.0, 0.1, 0.5, 3.0)),
         keeps=rng.random() < 0.3,
         nack_delay_s=rng.choice((0.0, 0.1, 3.0)),
         timeout_s=rng.choice((1.5, 5.0, 30.0)),
+        isolated_s=rng.choice((0.5, 3.0, 12.0)),
         restart_s=rng.choice((0.01, 0.5, 4.0)),
     )
 

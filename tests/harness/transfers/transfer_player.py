@@ -134,7 +134,7 @@ class _Player:
 
 
 class _Worker:
-    """One process of the application, which starts again after each kill."""
+    """One process of the application, which starts again after each end."""
 
     def __init__(self, player: _Player, who: int, turns: tuple[Turn, ...]) -> None:
         self._player = player
@@ -142,7 +142,7 @@ class _Worker:
         self._who = who
         self._turns = iter(turns)
         self._process: Process | None = None
-        self._killed: list[Process] = []
+        self._former: list[Process] = []
         self._stored: tuple[encore.TxnId, Attempt] | None = None  # the last transaction
         self._kept: list[encore.Message[bytes]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -152,7 +152,7 @@ class _Worker:
             self._process.cut()
 
     async def close(self) -> None:
-        for each in (*self._killed, self._process):
+        for each in (*self._former, self._process):
             if each is not None:
                 await each.client.close()
         for task in self._tasks:
@@ -165,12 +165,12 @@ class _Worker:
             self._kept = []
             self._process = Process(self._player.network, self._plan.operation_timeout_s, name)
             restart_s = await self._live(self._process.client, name)
-            self._killed.append(self._process)
+            self._former.append(self._process)
             self._process = None
             await asyncio.sleep(restart_s)
 
     async def _live(self, client: encore.Client, name: str) -> float:
-        """Take turns until the process is killed. Return how long it is away."""
+        """Take turns until the process ends. Return how long it is away."""
         plan = self._plan
         if plan.fences:
             await self._fence(client)
@@ -236,7 +236,7 @@ class _Worker:
         turn: Turn,
         group: dict[int, tuple[encore.Message[bytes], float]],
     ) -> bool:
-        """Play a turn, and return True if it killed the process."""
+        """Play a turn, and return True if the process has to start again."""
         record = self._player.record
         attempt = Attempt(
             number=len(record.attempts),
@@ -248,26 +248,31 @@ class _Worker:
         handler = _Handler(client, producer, consumer, turn, messages, attempt)
         working = asyncio.create_task(handler.transact())
         self._tasks.append(working)
-        if turn.end in ("cancel", "kill"):
+        process = self._process
+        assert process is not None
+        if turn.end in ("cancel", "close", "kill", "isolate"):
             await _pass(turn, working)
-            if turn.end == "kill":
-                handler.is_killed = True
-                assert self._process is not None
-                self._process.kill()
+        if turn.end == "cancel":
             working.cancel()
-        if handler.is_killed:
-            self._store(handler)
+        elif turn.end == "kill":
+            handler.is_killed = True
+            process.kill()
+            working.cancel()
+        elif turn.end == "isolate":
+            process.isolate()
+            self._tasks.append(asyncio.create_task(_rejoin(process, turn, working)))
+        elif turn.end == "close":
+            await client.close()
+        if turn.end not in ("kill", "isolate"):
+            await asyncio.wait((working,))
+            if not working.cancelled():
+                working.result()
+        if handler.txn is not None:
+            self._stored = handler.txn.id, attempt
+        if turn.end in ("close", "kill", "isolate"):
             return True
-        await asyncio.wait((working,))
-        if not working.cancelled():
-            working.result()
-        self._store(handler)
         await self._give_back(handler)
         return False
-
-    def _store(self, handler: _Handler) -> None:
-        if handler.txn is not None:
-            self._stored = handler.txn.id, handler.attempt
 
     async def _give_back(self, handler: _Handler) -> None:
         """Have the inputs that are still held redelivered, or keep them for the next group."""
@@ -386,6 +391,14 @@ async def _pass(turn: Turn, working: asyncio.Task[None]) -> None:
         await asyncio.sleep(0)
     if turn.seconds:
         await asyncio.wait((working,), timeout=turn.seconds)
+
+
+async def _rejoin(process: Process, turn: Turn, working: asyncio.Task[None]) -> None:
+    """End the isolation of a process, and the process after its turn."""
+    await asyncio.sleep(turn.isolated_s)
+    process.rejoin()
+    await asyncio.wait((working,))
+    process.kill()
 
 
 async def _until_done(call: Callable[[], Awaitable[Any]]) -> Any:
