@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
+from pulsar_encore import Consumer, Producer
 from tests.harness.transfers.__main__ import main
 from tests.harness.transfers.transfer_checker import Finding, Record
 from tests.harness.transfers.transfer_plan import Action, End, Kind, Plan, generate
@@ -24,6 +25,27 @@ def test_each_input_has_one_output_or_comes_again(seed: int) -> None:
 
 def test_a_seed_plays_the_same_history_each_time() -> None:
     assert play(generate(7)) == play(generate(7))
+
+
+@pytest.mark.parametrize(
+    ("owner", "call", "expected"),
+    [
+        (Consumer, "acknowledge", "lost input"),
+        (Producer, "send", "doubled output"),
+        (Producer, "send_async", "doubled output"),
+    ],
+)
+def test_a_client_whose_calls_are_not_in_the_transaction_is_found(
+    owner: type, call: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(owner, call)
+
+    def outside(*args: Any, txn: object = None, **options: Any) -> Any:
+        return original(*args, **options)
+
+    monkeypatch.setattr(owner, call, outside)
+    kinds = {finding.kind for seed in range(2, 8) for finding in play_seed(seed).findings}
+    assert expected in kinds
 
 
 def _features(plan: Plan) -> set[str]:
@@ -68,10 +90,12 @@ def test_the_plans_cut_each_command_of_a_transaction_on_both_sides() -> None:
     assert {("SEND", "close_before"), ("SEND_RECEIPT", "close_before")} <= faults
 
 
-def test_several_consumers_read_only_inputs_that_are_not_batched() -> None:
+def test_batches_and_cumulative_acks_have_one_consumer() -> None:
     for seed in range(1, 501):
         plan = generate(seed)
-        assert len(plan.turns) == 1 or not (plan.batch or plan.cumulative)
+        if plan.batch or plan.cumulative:
+            assert len(plan.turns) == 1
+            assert "isolate" not in {turn.end for turn in plan.turns[0]}
 
 
 def test_a_failing_history_names_its_seed_and_the_command() -> None:

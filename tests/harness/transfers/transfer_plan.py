@@ -187,16 +187,19 @@ def generate(seed: int) -> Plan:
     cumulative = ordered and rng.random() < 0.3
     # Several consumers of batches may commit one message twice, and a cumulative ack covers what
     # another consumer has handled meanwhile (docs/transactions.md).
-    alone = batch or cumulative or kind == "Exclusive"
-    processes = 1 if alone else rng.choice((1, 2, 3, 4))
+    alone = batch > 0 or cumulative
+    processes = 1 if alone or kind == "Exclusive" else rng.choice((1, 2, 3, 4))
     faulty_s = rng.choice((5.0, 20.0, 60.0))
     # An unload loses the acks of parts of a batch. Only the consumer that acked knows them then.
     unloads = not batch
     kills = rng.random() < 0.6
     if batch and rng.random() < 0.4:
         kills, unloads = False, True
+    ends: list[End] = ["commit", "commit", "commit", "abort", "timeout", "cancel", "cancel"]
+    if kills:
+        ends += ["close", "kill", "kill"] if alone else ["close", "kill", "kill", "isolate"]
     turns = tuple(
-        tuple(_turn(rng, ordered, cumulative, kills) for _ in range(rng.randrange(4, 22)))
+        tuple(_turn(rng, cumulative, ends) for _ in range(rng.randrange(4, 22)))
         for _ in range(processes)
     )
     return Plan(
@@ -221,8 +224,7 @@ def generate(seed: int) -> Plan:
     )
 
 
-def _turn(rng: Random, ordered: bool, cumulative: bool, kills: bool) -> Turn:
-    ends: list[End] = ["commit", "commit", "commit", "abort", "timeout", "cancel", "cancel"]
+def _turn(rng: Random, cumulative: bool, ends: list[End]) -> Turn:
     acks: list[Acks] = ["cumulative"] if cumulative else ["single", "list", "list"]
     return Turn(
         take=rng.randrange(1, 9),
@@ -236,7 +238,7 @@ def _turn(rng: Random, ordered: bool, cumulative: bool, kills: bool) -> Turn:
         nacks_acked=rng.random() < 0.15,
         redelivers=rng.random() < 0.1,
         pauses_s=tuple(rng.choice((0.0, 0.0, 0.001, 0.3, 2.0)) for _ in range(3)),  # type: ignore[arg-type]
-        end=rng.choice([*ends, "close", "kill", "kill", "isolate"] if kills else ends),
+        end=rng.choice(ends),
         passes=rng.randrange(60),
         seconds=rng.choice((0.0, 0.0, 0.0, 0.1, 0.5, 3.0)),
         keeps=rng.random() < 0.3,
