@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 CHECK_STAMP := $(VENV)/docs-check/.installed
 
-.PHONY: release-check docs-check demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
+.PHONY: release-check docs-check demo check test worlds faults integration contract-oldest histories transfers image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
@@ -66,6 +66,9 @@ histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make hi
 	$(foreach transport,$(TRANSPORTS),$(BIN)/python -m tests.harness.histories --seeds $(SEEDS) \
 	    --transport $(transport) $(HISTORIES_ARGS) &&) true
 
+transfers: $(STAMP)  ## random histories with transactions, on the development broker: make transfers SEEDS=1-500
+	$(BIN)/python -m tests.harness.transfers --seeds $(SEEDS) $(TRANSFERS_ARGS)
+
 # Checks that take too long for each change: an hour or more in all, on a real Pulsar.
 release-check: $(STAMP)  ## everything that is slower than .ci/run, before a release
 	$(MAKE) docs-check
@@ -73,6 +76,7 @@ release-check: $(STAMP)  ## everything that is slower than .ci/run, before a rel
 	$(MAKE) worlds
 	$(MAKE) faults CASES=1-1000 FAULTS_ARGS="--broker real"
 	$(MAKE) histories SEEDS=1-500
+	$(MAKE) transfers SEEDS=1-500
 	ENCORE_KILLS=6 $(MAKE) integration SUITES=integration/spark
 	$(BIN)/python -m integration.spark.versions 4.0.1 4.1.1
 	$(MAKE) bench BENCH_ARGS=--strict

@@ -28,6 +28,34 @@ def service(clock: HandClock) -> BrokerService:
     return BrokerService(BrokerSettings(delayed_strict=True), clock, lambda seconds: None)
 
 
+def test_a_coordinator_that_is_not_loaded_refuses_and_keeps_its_transactions(
+    clock: HandClock, service: BrokerService
+) -> None:
+    client = MemoryClient(service)
+    txn = {"txnid_most_bits": 0, "txnid_least_bits": 0}
+    client.send(pb.CommandNewTxn(request_id=1, txn_ttl_seconds=1_000))
+    service.coordinator.loaded = False
+    client.send(
+        pb.CommandTcClientConnectRequest(request_id=2, tc_id=0),
+        pb.CommandNewTxn(request_id=3, txn_ttl_seconds=1_000),
+        pb.CommandAddPartitionToTxn(request_id=4, partitions=["t"], **txn),
+        pb.CommandAddSubscriptionToTxn(request_id=5, **txn),
+        pb.CommandEndTxn(request_id=6, txn_action=pb.TxnAction.COMMIT, **txn),
+    )
+    clock.advance()
+    bodies = {
+        body.request_id: body.error
+        for frame in client.got
+        for _, body in frame.command.ListFields()
+        if hasattr(body, "request_id") and body.HasField("error")
+    }
+    assert bodies == dict.fromkeys(range(2, 7), pb.ServerError.TransactionCoordinatorNotFound)
+    service.coordinator.loaded = True
+    assert service.coordinator.is_open((0, 0))
+    clock.advance(1)
+    assert not service.coordinator.is_open((0, 0))
+
+
 def test_an_hour_of_delay_takes_no_time_in_virtual_time() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()

@@ -307,6 +307,37 @@ def test_messages_that_are_not_held_are_refused() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("how", ["single", "list", "cumulative", "of a closed consumer"])
+def test_a_refused_ack_that_nobody_awaits_makes_the_commit_abort(how: str) -> None:
+    """Otherwise the message is handled twice: it comes again, and its result is visible."""
+
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 2)
+            consumer = await subscribe(client, ConsumerType.Exclusive)
+            one, two = await take(consumer, 2)
+            txn = await client.transaction()
+            async with client.create_producer("results", batching_enabled=False) as producer:
+                producer.send_async(b"result", None, txn=txn)
+                consumer.redeliver_unacknowledged_messages()
+                if how == "single":
+                    consumer.acknowledge(one, txn=txn)
+                elif how == "list":
+                    consumer.acknowledge([one, two], txn=txn)
+                elif how == "cumulative":
+                    await consumer.acknowledge_cumulative((await take(consumer, 1))[0])
+                    consumer.acknowledge_cumulative(one, txn=txn)
+                else:
+                    await consumer.close()
+                    consumer.acknowledge(one, txn=txn)
+                with pytest.raises(TransactionAbortedError, match="nobody awaited has failed"):
+                    await txn.commit()
+            await consumer.close()
+            assert await left(client) == ([1] if how == "cumulative" else [0, 1])
+
+    run(main())
+
+
 @each_shape
 @pytest.mark.parametrize("late", [True, False], ids=["an abort meanwhile", "an abort afterwards"])
 def test_a_refused_list_keeps_no_other_message_back(batching: bool, late: bool) -> None:

@@ -32,8 +32,8 @@ from ..letters.evidence import check_error
 from ..message import Message, batch_of, handler_context_of
 from ..options import ConsumerOptions
 from ..options.checks import integer, text, topic_name
-from ..transaction import Transaction, need_transport_transaction
-from ..transport.interface import TransportConsumer
+from ..transaction import Transaction
+from ..transport.interface import TransportConsumer, TransportTransaction
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
@@ -430,7 +430,7 @@ class Consumer(Generic[T_co]):
             whole = tuple(message) if isinstance(message, list) else message
             return self._calls.call_on_loop(partial(self.acknowledge, txn=txn), whole)
         if txn is not None:
-            return self._calls.act_and_wait(self._acknowledge_in, message, txn)
+            return self._calls.act_in_transaction(partial(self._acknowledge_in, message), txn)
         if type(message) is Message and self._status.refusal is None:
             # The fast path of nearly every call. It must match the rules of `Settlement.ack`.
             entry = message._entry
@@ -459,10 +459,10 @@ class Consumer(Generic[T_co]):
         return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
 
     def _acknowledge_in(
-        self, message: Settleable | Sequence[Settleable], txn: Transaction
+        self, message: Settleable | Sequence[Settleable], txn: TransportTransaction
     ) -> list[asyncio.Future[None]]:
         items = message if isinstance(message, (list, tuple)) else (message,)
-        return self._transaction_acks.ack(items, need_transport_transaction(txn))
+        return self._transaction_acks.ack(items, txn)
 
     def _begin_acks(
         self, messages: Sequence[Message], txn: Transaction
@@ -513,7 +513,8 @@ class Consumer(Generic[T_co]):
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
             return self._calls.call_on_loop(partial(self.acknowledge_cumulative, txn=txn), message)
         if txn is not None:
-            return self._calls.act_and_wait(self._acknowledge_cumulative_in, message, txn)
+            step = partial(self._acknowledge_cumulative_in, message)
+            return self._calls.act_in_transaction(step, txn)
         return self._calls.act(self._acknowledge_cumulative, message)
 
     def _acknowledge_cumulative(self, message: Settleable) -> set[TopicState]:
@@ -521,10 +522,10 @@ class Consumer(Generic[T_co]):
         return {self._settlement.ack_cumulative(message)}
 
     def _acknowledge_cumulative_in(
-        self, message: Settleable, txn: Transaction
+        self, message: Settleable, txn: TransportTransaction
     ) -> list[asyncio.Future[None]]:
         self._check_cumulative("acknowledge_cumulative")
-        return self._transaction_acks.ack_cumulative(message, need_transport_transaction(txn))
+        return self._transaction_acks.ack_cumulative(message, txn)
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:

@@ -27,6 +27,8 @@ from ..eventloop.awaitables import (
 )
 from ..eventloop.fair_yield import FairYield
 from ..eventloop.mailbox import Mailbox
+from ..transaction import Transaction, need_transport_transaction
+from ..transport.interface import TransportTransaction
 from .consumer_status import ConsumerStatus
 from .delivery.listener import in_callback
 from .settlement.ack_receipts import AckReceipts
@@ -103,15 +105,28 @@ class SettlementCalls:
                 return AwaitingReceipt(unconfirmed)
         return self._end_turn()
 
-    def act_and_wait(self, step: Callable[..., Sequence[asyncio.Future[None]]], *args: Any) -> Call:
-        """Run a step now and return an awaitable for the futures that it returns, or its error."""
+    def act_in_transaction(
+        self,
+        step: Callable[[TransportTransaction], Sequence[asyncio.Future[None]]],
+        txn: Transaction,
+    ) -> Call:
+        """Run a step now and return an awaitable for the futures that it returns, or its error.
+
+        An error that nobody awaits makes the commit abort.
+        """
+        on_refused: Callable[[Exception, Callable[[], bool]], None] | None = None
         try:
+            transport_transaction = need_transport_transaction(txn)
+            on_refused = transport_transaction.on_refused
             self._status.check()
-            futures = step(*args)
+            futures = step(transport_transaction)
         except EncoreError as error:
             if in_callback():
                 raise
-            return Failing(error, self._loop)
+            failing = Failing(error, self._loop)
+            if on_refused is not None:
+                on_refused(error, lambda: failing.is_seen)
+            return failing
         return AwaitingReceipt(futures) if futures else self._end_turn()
 
     def _end_turn(self) -> Call:

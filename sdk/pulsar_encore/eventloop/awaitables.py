@@ -90,6 +90,11 @@ class Failing(asyncio.Future[None]):
         super().__init__(loop=loop)
         self.set_exception(error)
 
+    @property
+    def is_seen(self) -> bool:
+        """True if the error was raised to a caller."""
+        return not self._log_traceback
+
     def send(self, value: Any) -> Any:
         self.result()
 

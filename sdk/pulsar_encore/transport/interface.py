@@ -488,6 +488,13 @@ class TransportTransaction(Protocol):
         If the outcome is unknown, this happens when it has timed out at the latest.
         """
 
+    def on_refused(self, error: Exception, is_seen: Callable[[], bool]) -> None:
+        """Have the commit abort, because an ack was refused before it left.
+
+        Args:
+            is_seen: True at the commit if a caller has seen the error, and commits nevertheless.
+        """
+
     async def commit(self) -> None: ...
     async def abort(self) -> None: ...
     def abandon(self) -> None:

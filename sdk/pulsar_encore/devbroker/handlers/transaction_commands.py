@@ -18,18 +18,22 @@ def on_connect(service: BrokerService, session: Peer, frame: Frame) -> None:
     _check_enabled(service)
     if request.tc_id:
         raise Refusal("ServiceNotReady", f"no transaction coordinator {request.tc_id} here")
-    session.send(pb.CommandTcClientConnectResponse(request_id=request.request_id))
+    answer = pb.CommandTcClientConnectResponse(request_id=request.request_id)
+    _act(service, answer, lambda: None)
+    session.send(answer)
 
 
 def on_new(service: BrokerService, session: Peer, frame: Frame) -> None:
     request = frame.command.newTxn
     _check_enabled(service)
-    most, least = service.begin_transaction(request.txn_ttl_seconds)  # in ms despite its name
-    session.send(
-        pb.CommandNewTxnResponse(
-            request_id=request.request_id, txnid_most_bits=most, txnid_least_bits=least
-        )
-    )
+    answer = pb.CommandNewTxnResponse(request_id=request.request_id)
+
+    def begin() -> None:
+        most, least = service.begin_transaction(request.txn_ttl_seconds)  # in ms despite its name
+        answer.txnid_most_bits, answer.txnid_least_bits = most, least
+
+    _act(service, answer, begin)
+    session.send(answer)
 
 
 def on_add_partition(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -70,12 +74,18 @@ def _answered(
     _check_enabled(service)
     most, least = _id(request)
     answer = response(request_id=request.request_id, txnid_most_bits=most, txnid_least_bits=least)
+    _act(service, answer, act)
+    return answer
+
+
+def _act(service: BrokerService, answer: Any, act: Callable[[], None]) -> None:
+    """Act, or put the refusal into the answer."""
     try:
+        service.coordinator.check_loaded()
         act()
     except Refusal as refusal:
         answer.error = pb.ServerError.Value(refusal.code)
         answer.message = refusal.message
-    return answer
 
 
 def _id(request: Any) -> TransactionId:

@@ -28,11 +28,24 @@ class OpenTransaction:
 
 
 class TransactionCoordinator:
-    """The only coordinator of a broker. Its number is 0."""
+    """The only coordinator of a broker. Its number is 0.
+
+    Attributes:
+        loaded: False refuses every request, as while a coordinator moves to another broker. Open
+            transactions stay, and time out.
+    """
 
     def __init__(self) -> None:
+        self.loaded: bool = True
         self._open: dict[TransactionId, OpenTransaction] = {}
         self._next = 0
+
+    def check_loaded(self) -> None:
+        """Refuse a request if the coordinator is not loaded (TransactionCoordinatorNotFound)."""
+        if not self.loaded:
+            raise Refusal(
+                "TransactionCoordinatorNotFound", "transaction coordinator 0 is not loaded"
+            )
 
     def begin(self) -> TransactionId:
         txn = (0, self._next)

@@ -170,6 +170,7 @@ class NativeTransaction:
         self._all_done: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         self._failed_operation = ""
+        self._refusals: list[tuple[Exception, Callable[[], bool]]] = []
         self._has_acked = False
         self._stored: MessageId | None = None  # of one message
         self._committing: asyncio.Task[None] | None = None
@@ -277,6 +278,19 @@ class NativeTransaction:
             self._failure, self._failed_operation = error, operation
         self._on_answered()
 
+    def on_refused(self, error: Exception, is_seen: Callable[[], bool]) -> None:
+        """Have the commit abort, unless a caller has seen the error by then.
+
+        Otherwise a message whose ack was refused, such as one that is redelivered meanwhile, would
+        be handled twice.
+        """
+        self._refusals.append((error, is_seen))
+
+    def _find_unseen_refusal(self) -> None:
+        unseen = next((error for error, is_seen in self._refusals if not is_seen()), None)
+        if self._failure is None and unseen is not None:
+            self._failure, self._failed_operation = unseen, "an ack that nobody awaited"
+
     def _on_answered(self) -> None:
         self._pending -= 1
         if not self._pending and self._all_done is not None and not self._all_done.done():
@@ -367,6 +381,7 @@ class NativeTransaction:
 
     async def _commit(self) -> None:
         await self._settle()
+        self._find_unseen_refusal()
         self.timed_out |= self._loop.time() >= self.deadline_s
         if self._failure is not None or self.timed_out:
             self.state = TxnState.ABORTING
