@@ -684,6 +684,27 @@ def test_an_ack_of_a_message_that_is_being_forwarded_wins(kind: ConsumerType) ->
     run(main())
 
 
+@each_shape
+@pytest.mark.parametrize("count", [4, 300])
+def test_a_cumulative_ack_past_a_message_keeps_its_letter(batching: bool, count: int) -> None:
+    async def main() -> None:
+        async with client_of(MemoryTransport()) as client:
+            await fill(client, count, batching=batching)
+            async with subscribe(client, ConsumerType.Failover) as consumer:
+                messages = await take(consumer, count)
+                calls = [
+                    asyncio.ensure_future(consumer.reject(each, "bad")) for each in messages[:2]
+                ]
+                await asyncio.sleep(0)
+                await consumer.acknowledge_cumulative(messages[-1])
+                await asyncio.gather(*calls)
+                assert consumer.statistics().unacked == 0
+            assert await letters(client) == [0, 1]
+            assert await left(client) == []
+
+    run(main())
+
+
 @each_kind
 def test_a_seek_drops_the_letters_of_messages_that_come_again(kind: ConsumerType) -> None:
     async def main() -> None:

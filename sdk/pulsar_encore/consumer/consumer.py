@@ -696,7 +696,8 @@ class Consumer(Generic[T_co]):
             path: Value of the letter's property ENCORE_REASON: how the message failed.
             keep: If the letter cannot be written, keep the message held. By default, and after a
                 cancelled call, the message is redelivered after a backoff, as after
-                `reconsume_later`.
+                `reconsume_later`. With a transactional policy it is also redelivered if the commit
+                fails.
 
         Raises:
             ConfigurationError: without a `dead_letter_policy`, or for an invalid argument; nothing

@@ -66,11 +66,14 @@ class GroupedLetter:
 
     @property
     def is_current(self) -> bool:
-        """False if a seek has ended the forwarding: the original may be delivered again.
+        """False if the forwarding has ended and the original may be delivered again: by a seek.
 
-        The application may have acked the original meanwhile. Its letter is stored all the same.
+        The application may have acked the original meanwhile, which can end its record alone. Its
+        letter is stored all the same.
         """
-        return self.needs_ack or self.held.entry.state[self.held.batch_index] == ACKED
+        entry = self.held.entry
+        what = entry.state[self.held.batch_index]
+        return entry.era == self.topic_state.era and what in (FORWARDING, ACKED)
 
 
 _Group: TypeAlias = list[GroupedLetter]
