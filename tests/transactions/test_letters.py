@@ -36,6 +36,7 @@ from pulsar_encore import (
 )
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport, run
+from pulsar_encore.transaction import need_transport_transaction
 
 URL = "pulsar://memory:6650"
 TOPIC = "persistent://public/default/t"
@@ -224,6 +225,17 @@ def test_an_ack_that_is_refused_makes_the_commit_abort() -> None:
                 assert await letters(client, RETRY) == []
                 await consumer.acknowledge(messages[1])
                 assert await rest(consumer) == []
+
+    run(main())
+
+
+def test_a_letter_that_its_producer_did_not_accept_makes_the_commit_abort() -> None:
+    async def main() -> None:
+        async with client_of(MemoryTransport()) as client:
+            txn = await client.transaction()
+            need_transport_transaction(txn).spoil(ValueError("too late"), "a letter")
+            with pytest.raises(TransactionAbortedError, match="a letter has failed: too late"):
+                await txn.commit()
 
     run(main())
 
@@ -607,6 +619,22 @@ def test_a_coordinator_without_an_answer_fails_each_letter() -> None:
                 transport.faults = None
                 await dead_letter_all(consumer, "reject")
             assert sorted(await letters(client)) == list(range(50))
+
+    run(main())
+
+
+def test_a_mistake_leaves_no_message_behind() -> None:
+    class Mistaken(MemoryTransport):
+        async def begin_transaction(self, timeout_s: float) -> Any:
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        async with client_of(Mistaken()) as client:
+            await fill(client, 2)
+            async with subscribe(client) as consumer:
+                with pytest.raises(TransportError, match="ZeroDivisionError"):
+                    await consumer.reject((await take(consumer, 2))[0], "bad")
+                assert int((await consumer.receive()).data()) == 0
 
     run(main())
 

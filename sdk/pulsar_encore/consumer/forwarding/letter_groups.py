@@ -138,53 +138,47 @@ class LetterGroups:
         return group
 
     async def _write(self, group: _Group) -> None:
-        """Write a group, and after a failure parts of it, until each letter has its end."""
-        parts = [group]
-        while parts:
-            part = parts.pop()
-            for each in part:
-                if not each.is_current:
+        """Write a group, and after a failure the rest of it again, until each letter has its end.
+
+        Each further transaction has fewer letters than the one before.
+        """
+        while group:
+            for each in group:
+                if each.is_current:
+                    each.error = None
+                else:
                     self._end(each, GroupEnd.STILL_HELD, _not_held(each))
-            part = [each for each in part if each.is_current]
-            if not part:
-                continue
-            for each in part:
-                each.error = None
-            try:
-                result = await commit_group(
-                    self._begin, partial(_send, part), partial(self._ack, part)
-                )
-            except Exception as error:  # a mistake here must leave no message behind
-                self._logger.exception("letters could not be written in a transaction")
-                failure = UnknownError(f"letters could not be written: {error!r}")
-                result = GroupResult(GroupEnd.STILL_HELD, failure)
-                for each in part:
-                    each.error = failure
-            parts += self._finish(part, result)
+            group = [each for each in group if each.is_current]
+            if group:
+                group = self._finish(group, await self._commit(group))
 
-    def _finish(self, part: _Group, result: GroupResult) -> list[_Group]:
-        """End the letters of a transaction; return those to write in other transactions."""
-        if result.end is not GroupEnd.STILL_HELD:
-            self.failures = 0 if result.end is GroupEnd.COMMITTED else self.failures + 1
-            for each in part:
-                self._end(each, result.end, result.error)
-            return []
-        self.failures += 1
-        failed = [each for each in part if each.error is not None]
-        if failed or not all(each.is_current for each in part):
-            # Each of these letters has its own error, so the others can succeed without them.
-            for each in failed:
-                self._end(each, GroupEnd.STILL_HELD, each.error)
-            return [[each for each in part if each.error is None]]
-        for each in part:
-            self._end(each, GroupEnd.STILL_HELD, result.error)
-        return []
+    async def _commit(self, group: _Group) -> GroupResult:
+        try:
+            return await commit_group(self._begin, partial(_send, group), partial(self._ack, group))
+        except Exception as error:  # a mistake here must leave no message behind
+            self._logger.exception("letters could not be written in a transaction")
+            for each in group:
+                each.error = UnknownError(f"the letter could not be written: {error!r}")
+            return GroupResult(GroupEnd.STILL_HELD, group[0].error)
 
-    def _ack(self, part: _Group, txn: TransportTransaction) -> None:
-        lost = next((each for each in part if not each.is_current), None)
+    def _finish(self, group: _Group, result: GroupResult) -> _Group:
+        """End the letters of a transaction; return those to write in another transaction."""
+        self.failures = 0 if result.end is GroupEnd.COMMITTED else self.failures + 1
+        again: _Group = []
+        if result.end is GroupEnd.STILL_HELD:
+            has_culprits = any(each.error is not None or not each.is_current for each in group)
+            if has_culprits:  # the others can succeed without them
+                again = [each for each in group if each.error is None]
+        for each in group:
+            if not again or each.error is not None:
+                self._end(each, result.end, each.error or result.error)
+        return again
+
+    def _ack(self, group: _Group, txn: TransportTransaction) -> None:
+        lost = next((each for each in group if not each.is_current), None)
         if lost is not None:
             raise _not_held(lost)
-        acked = [each for each in part if each.needs_ack]
+        acked = [each for each in group if each.needs_ack]
         by_topic: dict[TopicState, _Group] = {}
         for each in acked:
             by_topic.setdefault(each.topic_state, []).append(each)
@@ -217,11 +211,11 @@ class LetterGroups:
             self._writing.cancel()
 
 
-async def _send(part: _Group, txn: TransportTransaction) -> None:
+async def _send(group: _Group, txn: TransportTransaction) -> None:
     """Send the letters of a transaction, and wait until each has its receipt or its error."""
     loop = asyncio.get_running_loop()
     all_sent: asyncio.Future[None] = loop.create_future()
-    unsent = len(part)
+    unsent = len(group)
 
     def on_sent(letter: GroupedLetter, error: Exception | None) -> None:
         nonlocal unsent
@@ -230,12 +224,12 @@ async def _send(part: _Group, txn: TransportTransaction) -> None:
         if not unsent and not all_sent.done():
             all_sent.set_result(None)
 
-    for number, each in enumerate(part, 1):
+    for number, each in enumerate(group, 1):
         each.producer.post(replace(each.letter, txn=txn), partial(on_sent, each))
         if not number % SEND_LIMIT:
             await asyncio.sleep(0)
     await all_sent
-    for each in part:
+    for each in group:
         if each.error is not None:
             raise each.error
 
