@@ -410,6 +410,24 @@ def test_letters_of_one_moment_share_a_transaction() -> None:
     run(main())
 
 
+def test_letters_that_wait_for_their_topic_are_all_written() -> None:
+    """More than the producer admits in one turn of the event loop."""
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with client_of(transport) as client:
+            await fill(client, 1_000, batching=True)
+            async with subscribe(client) as consumer:
+                messages = await take(consumer, 1_000)
+                transport.faults = FaultPlan(
+                    [Fault(kind="refuse", command="PRODUCER", error="ServiceNotReady")]
+                )
+                await asyncio.gather(*(consumer.reject(each, "bad") for each in messages))
+            assert sorted(await letters(client)) == list(range(1_000))
+
+    run(main())
+
+
 def test_large_letters_share_fewer() -> None:
     async def main() -> None:
         transport = MemoryTransport()

@@ -616,21 +616,22 @@ class Consumer(Generic[T_co]):
         """
         forwarder = self._need_retry()
         check_error(error)
-        if txn is not None:
-            messages = message if isinstance(message, (list, tuple)) else (message,)
-            await forwarder.reconsume_in(
-                need_transport_transaction(txn), messages, delay, properties, error
-            )
-            return
         if isinstance(message, Message):
-            await forwarder.reconsume(message, delay, properties, error)
-            return
-        if not isinstance(message, (list, tuple)):
+            messages: Sequence[Message] = (message,)
+        elif isinstance(message, (list, tuple)):
+            messages = message
+        else:
             raise ConfigurationError(
                 "reconsume_later needs the received message, or a list of them, got "
                 f"{type(message).__name__}: it is copied"
             )
-        await forwarder.reconsume_each(message, delay, properties, error)
+        if txn is not None:
+            transport_txn = need_transport_transaction(txn)
+            await forwarder.reconsume_in(transport_txn, messages, delay, properties, error)
+        elif messages is message:
+            await forwarder.reconsume_each(messages, delay, properties, error)
+        else:
+            await forwarder.reconsume(messages[0], delay, properties, error)
 
     async def reconsume_later_cumulative(
         self,

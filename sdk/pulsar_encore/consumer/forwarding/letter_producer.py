@@ -83,8 +83,8 @@ class LetterProducer:
 
     @property
     def is_ready(self) -> bool:
-        """True if a letter would be sent at once."""
-        return self._transport_producer is not None and self._creating is None
+        """True if a letter of a transaction can be sent."""
+        return self._transport_producer is not None
 
     def when_ready(self, on_ready: OnPosted) -> None:
         """Make the producer if necessary, then call `on_ready` with None, or with the error.
@@ -99,10 +99,12 @@ class LetterProducer:
         A letter of a transaction does not wait for a producer, because the transaction would not
         know of it: call `when_ready` before.
         """
-        if letter.txn is not None and not self.is_ready:
+        if letter.txn is None:
+            self._post(letter, on_sent)
+        elif self._transport_producer is not None:
+            self._publish(self._transport_producer, letter, on_sent)
+        else:
             on_sent(NotConnected(f"{self._topic}: the producer ended before the letter was sent"))
-            return
-        self._post(letter, on_sent)
 
     def _post(self, letter: OutgoingMessage | None, on_sent: OnPosted) -> None:
         if self._transport_producer is not None and self._creating is None:
