@@ -167,6 +167,26 @@ async def test_each_message_has_one_dead_letter(
         assert await rest(consumer) == []
 
 
+@BATCHES
+async def test_a_cumulative_ack_past_a_message_keeps_its_letter(
+    client: Client, topic: str, batching: bool
+) -> None:
+    await fill(client, topic, 10, batching=batching)
+    async with subscribe(client, topic, ConsumerType.Failover) as consumer:
+        messages = await take(consumer, 10)
+        await consumer.reject(messages[0], "bad")  # connects to the letter topic
+        calls = [asyncio.ensure_future(consumer.reject(each, "bad")) for each in messages[1:4]]
+        await asyncio.sleep(0.01)
+        await consumer.acknowledge_cumulative(messages[7])
+        await asyncio.gather(*calls)
+        await consumer.reconsume_later_cumulative(messages[9])
+        assert await rest(consumer) == [9]
+        assert consumer.statistics().unacked == 0
+    assert await letters(client, f"{topic}-s-DLQ") == [0, 1, 2, 3]
+    async with subscribe(client, topic, ConsumerType.Failover) as consumer:
+        assert await rest(consumer) == []
+
+
 async def test_a_message_that_another_consumer_has_acked_spoils_its_group_once(
     client: Client, topic: str
 ) -> None:
