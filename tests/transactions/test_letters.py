@@ -635,6 +635,9 @@ def test_without_transactions_each_letter_fails_with_a_backoff() -> None:
                 )
                 assert {type(each) for each in outcomes} == {TransactionNotEnabledError}
                 again = await take(consumer, 50)
+                with pytest.raises(TransactionNotEnabledError):
+                    await consumer.reject(again[0], "bad", keep=True)
+                assert consumer.holds(again[0])
                 assert sorted(await rest(consumer)) == []
                 await consumer.acknowledge(again)
             assert await letters(client) == []
