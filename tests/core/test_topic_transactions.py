@@ -49,6 +49,30 @@ def test_a_commit_leaves_nothing(size: int, shared: bool) -> None:
     assert len(state.acks) == 0, "the broker has acked it"
 
 
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_original_of_a_letter_does_not_count_as_acked(
+    size: int, shared: bool, committed: bool
+) -> None:
+    state = make_topic_state(shared=shared)
+    entry = held(state, size)
+    assert state.begin_forwarding(entry, 0)
+    assert state.ack_pending("t", entry, range(size)) == (1 << size) - 1
+    state.pending_acks.note_letters("t", {entry: 1})
+    state._check()
+    assert state.unacked == size
+    if committed:
+        assert commit(state, "t") == 0
+        state._check()
+        assert (state.unacked, state.acked) == (0, size - 1)
+        assert state.find(KEY) is None
+    else:
+        give_up(state, "t")
+        state._check()
+        assert (state.unacked, state.acked) == (0 if shared else size, 0)
+
+
 def test_a_commit_can_be_made_in_steps() -> None:
     state = make_topic_state()
     entries = state.arrive_first([(1, number) for number in range(10)])

@@ -127,6 +127,7 @@ FIXED = (
     ("`Client.close`: the brokers", "{:g} s", "transport.native.native_transport._CLOSE_S"),
     ("`Client.close`: objects", "{:g} s", "client._OTHER_LOOP_CLOSE_TIMEOUT_S"),
     ("a failed letter", "{:g} to {:g} s", _LETTERS + "min_delay", _LETTERS + "max_delay"),
+    ("a transaction of letters", "{:g} s", "consumer.forwarding.letter_groups.TIMEOUT_S"),
     ("worker: a handler after", "{:g} s", "worker.slots.STUCK_AFTER_S"),
     ("worker: a long handler", "{:g} s", "worker.worker_options.LONG_HANDLER_S"),
     ("worker: messages", "{:,}", "worker.worker_options.HELD_LIMIT"),

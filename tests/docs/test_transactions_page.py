@@ -12,7 +12,7 @@ import pulsar_encore as encore
 from pulsar_encore import Client, MessageId, TransactionNotFound, TxnId
 from tests.harness.pages import blocks_of, run_block
 
-TWO_TOPICS, READ_AND_SEND, NOT_AWAITED, BY_ID = blocks_of("transactions.md")
+TWO_TOPICS, READ_AND_SEND, NOT_AWAITED, LETTER, POLICY, BY_ID = blocks_of("transactions.md")
 
 
 async def visible(client: Client, topic: str) -> list[bytes]:
@@ -58,6 +58,44 @@ async def test_the_input_is_acked_with_the_output(client: Client) -> None:
     async with client.subscribe("in", "s") as consumer:
         with pytest.raises(TimeoutError):
             await consumer.receive(timeout_millis=100)
+
+
+async def test_a_failed_message_has_a_letter_in_its_transaction(client: Client) -> None:
+    def convert(data: bytes) -> bytes:
+        if data == b"1":
+            raise ValueError(data)
+        return data
+
+    async with (
+        client.create_producer("orders") as source,
+        client.create_producer("out") as producer,
+        client.subscribe(
+            "orders",
+            "billing",
+            encore.ConsumerType.Shared,
+            initial_position=encore.InitialPosition.Earliest,
+            retry_enable=True,
+        ) as consumer,
+    ):
+        for number in range(3):
+            await source.send(b"%d" % number)
+        names = {"client": client, "consumer": consumer, "producer": producer, "convert": convert}
+        running = asyncio.create_task(run_block(LETTER, names))
+        while len(await visible(client, "out")) < 2:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait((running,))
+    assert await visible(client, "out") == [b"0", b"2"]
+    assert await visible(client, "orders-billing-RETRY") == [b"1"]
+
+
+async def test_a_transactional_policy_writes_one_letter(client: Client) -> None:
+    names: dict[str, Any] = {"client": client, "encore": encore}
+    await run_block(POLICY, names)
+    async with names["consumer"] as consumer, client.create_producer("orders") as source:
+        await source.send(b"42")
+        await consumer.reject(await consumer.receive(timeout_millis=5_000), "bad")
+    assert await visible(client, "orders-billing-DLQ") == [b"42"]
 
 
 async def test_sends_may_be_left_to_the_commit(client: Client) -> None:

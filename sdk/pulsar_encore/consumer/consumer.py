@@ -586,6 +586,7 @@ class Consumer(Generic[T_co]):
         properties: Mapping[str, str] | None = None,
         *,
         error: BaseException | str | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Redeliver a message through the retry letter topic, after `delay`.
 
@@ -593,6 +594,13 @@ class Consumer(Generic[T_co]):
         against the broker's unacked window, and its attempts are kept in a property
         (RECONSUMETIMES). A message without retries left is dead-lettered. If the copy fails, the
         message is redelivered. A cancelled call is completed in the background.
+
+        With `txn` (native transport), the letter is visible and the message is acked if that
+        transaction is committed. If it is aborted, the message is redelivered, and the abort counts
+        as no failed attempt here. The call returns when the broker has stored the letter and the
+        ack. Of a list all messages are in the transaction, or none. Await the call before the end
+        of the transaction: at the end, a letter whose topic is not connected yet is not sent, and
+        its message stays held. See `docs/transactions.md`.
 
         Args:
             message: A message that this consumer holds; or a list, whose letters are sent
@@ -602,26 +610,39 @@ class Consumer(Generic[T_co]):
             properties: Added to the properties of the letter. The names that letters use
                 (`letters.RESERVED`) are not allowed.
             error: The reason, kept as evidence on the letter.
+            txn: The transaction that the letter and the ack belong to.
 
         Raises:
-            ConfigurationError: without `retry_enable`, or for an invalid argument; nothing was
-                sent.
+            ConfigurationError: without `retry_enable`, or for an invalid argument; with `txn`, if a
+                topic is not persistent, or with ordered leases. Nothing was sent.
             MessageNotHeldError: if the message is settled or belongs to another consumer; nothing
                 was sent.
-            TransportError: if the broker did not confirm the copy.
-            ExceptionGroup: for a list, with the error of every message that failed.
+            NotSupportedError: with `txn`, on the stock transport.
+            TransactionStateError: if `txn` is not open, or belongs to another client. Nothing was
+                sent.
+            TransactionConflict: as for `acknowledge`.
+            TransactionAbortedError: if `txn` was aborted before the letter was sent.
+            TransportError: if the broker did not confirm the copy. `txn` can then only abort.
+            ExceptionGroup: for a list without `txn`, with the error of every message that failed.
         """
         forwarder = self._need_retry()
         check_error(error)
         if isinstance(message, Message):
-            await forwarder.reconsume(message, delay, properties, error)
-            return
-        if not isinstance(message, (list, tuple)):
+            messages: Sequence[Message] = (message,)
+        elif isinstance(message, (list, tuple)):
+            messages = message
+        else:
             raise ConfigurationError(
                 "reconsume_later needs the received message, or a list of them, got "
                 f"{type(message).__name__}: it is copied"
             )
-        await forwarder.reconsume_each(message, delay, properties, error)
+        if txn is not None:
+            transport_txn = need_transport_transaction(txn)
+            await forwarder.reconsume_in(transport_txn, messages, delay, properties, error)
+        elif messages is message:
+            await forwarder.reconsume_each(messages, delay, properties, error)
+        else:
+            await forwarder.reconsume(messages[0], delay, properties, error)
 
     async def reconsume_later_cumulative(
         self,
@@ -630,6 +651,7 @@ class Consumer(Generic[T_co]):
         properties: Mapping[str, str] | None = None,
         *,
         error: BaseException | str | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Call `reconsume_later` for a message, and ack every message before it in its topic.
 
@@ -638,15 +660,24 @@ class Consumer(Generic[T_co]):
             delay: As for `reconsume_later`.
             properties: As for `reconsume_later`.
             error: As for `reconsume_later`.
+            txn: As for `reconsume_later`. While it is open, the topic can have no other acks in
+                transactions, so the policy must not be transactional.
 
         Raises:
             ConfigurationError: on Shared and Key_Shared, and as `reconsume_later`.
             MessageNotHeldError: as `reconsume_later`.
+            TransactionConflict: with `txn`, as `acknowledge_cumulative`.
             TransportError: as `reconsume_later`.
         """
         forwarder = self._need_retry()
         check_error(error)
         self._check_cumulative("reconsume_later_cumulative")
+        if txn is not None:
+            transport_txn = need_transport_transaction(txn)
+            await forwarder.reconsume_in(
+                transport_txn, (message,), delay, properties, error, cumulative=True
+            )
+            return
         await forwarder.reconsume(message, delay, properties, error, cumulative=True)
 
     def _need_retry(self) -> Forwarder:
@@ -677,7 +708,8 @@ class Consumer(Generic[T_co]):
             path: Value of the letter's property ENCORE_REASON: how the message failed.
             keep: If the letter cannot be written, keep the message held. By default, and after a
                 cancelled call, the message is redelivered after a backoff, as after
-                `reconsume_later`.
+                `reconsume_later`. With a transactional policy it is also redelivered if the commit
+                fails.
 
         Raises:
             ConfigurationError: without a `dead_letter_policy`, or for an invalid argument; nothing

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,7 +21,7 @@ from ..eventloop.disposal import Disposal
 from ..eventloop.fair_yield import FairYield
 from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType, Subscription
 from ..options.dead_letter_policy import DeadLetterPolicy
-from ..transport.interface import Transport, TransportConsumer
+from ..transport.interface import Transport, TransportConsumer, TransportTransaction
 from ..transport.merged_consumer import MergedConsumer
 from ..values.backoff import backoff_of, to_ms
 from ..values.topic_names import full_name
@@ -35,6 +36,8 @@ from .events import ConsumerEvent
 from .forwarding.arrival_filter import ArrivalFilter
 from .forwarding.forwarder import Forwarder
 from .forwarding.last_attempts import LastAttempts
+from .forwarding.letter_groups import TIMEOUT_S as LETTERS_TIMEOUT_S
+from .forwarding.letter_groups import LetterGroups
 from .forwarding.letter_topics import LetterTopics
 from .forwarding.nack_handler import NackHandler
 from .held_messages import HeldMessages
@@ -72,6 +75,12 @@ async def open_transport_consumer(
     transport: Transport, options: ConsumerOptions
 ) -> TransportConsumer:
     """Subscribe to the topics and, if there is one, to the retry letter topic."""
+    policy = options.dead_letter_policy
+    if policy is not None and policy.transactional and not transport.capabilities.transactions:
+        raise NotSupportedError(
+            f"the {transport.capabilities.name} transport has no transactions: use "
+            "transport='native', or leave transactional out of the DeadLetterPolicy"
+        )
     if options.ack_receipt_enabled and not transport.capabilities.receipts:
         raise NotSupportedError(
             f"ack_receipt_enabled needs receipts, and the {transport.capabilities.name} transport "
@@ -142,6 +151,7 @@ def make_consumer(
         spilling=spilling,
         logger_of=logger_of,
         observers=observers,
+        begin_transaction=transport.begin_transaction,
     )
     parts = replace(parts, new_web_service=new_web_service)
     return Consumer(parts, on_closed=on_closed)
@@ -156,7 +166,13 @@ def assemble(
     spilling: NackSpilling | None = None,
     logger_of: Callable[[str], logging.Logger] = logging.getLogger,
     observers: ObserverList | None = None,
+    begin_transaction: Callable[[float], Awaitable[TransportTransaction]] | None = None,
 ) -> ConsumerParts:
+    """Make the parts of a consumer and connect them.
+
+    Args:
+        begin_transaction: `Transport.begin_transaction`, for a transactional policy.
+    """
     loop = asyncio.get_running_loop()
     rng = Random()
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
@@ -222,17 +238,26 @@ def assemble(
         settlement,
         logger_of,
         ordered_leases=options.ordered_leases,
+        letters_in_transactions=topics is not None and topics.policy.transactional,
     )
     verdicts = _verdicts(options, rng)
     forwarder = arrivals = last = None
     if topics is not None:
+        groups = None
+        if topics.policy.transactional:
+            assert begin_transaction is not None
+            groups = LetterGroups(
+                partial(begin_transaction, LETTERS_TIMEOUT_S), transaction_acks, logger_of
+            )
         forwarder = Forwarder(
             topics,
             settlement,
+            transaction_acks,
             transport_consumer.consumer_name,
             VERSION,
             logger_of,
             None if observers is None else observers.letter_written,
+            groups,
         )
         last = LastAttempts(verdicts, forwarder, options.schema)
         redelivery.last = last

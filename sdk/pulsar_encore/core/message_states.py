@@ -55,11 +55,12 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
         FORWARDING: ACKED,
         ACK_PENDING: ACKED,
     },
-    # In a transaction: by message, by id, or cumulatively.
+    # In a transaction: by message, by id, or cumulatively; or with its letter.
     "begin_pending_ack": {
         QUEUED: ACK_PENDING,
         HELD: ACK_PENDING,
         NACKED: ACK_PENDING,
+        FORWARDING: ACK_PENDING,
     },
     # The transaction was aborted. On Exclusive and Failover the message counts as held until the
     # rewind that follows in the same step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from .entry import Entry, EntryKey
@@ -15,13 +16,15 @@ class TransactionMarks:
 
     Attributes:
         masks: The batch indexes of each entry, as a bit mask.
+        letters: The same of those messages whose letters are in the transaction.
         cumulative: The highest cumulative ack; None for single acks.
     """
 
-    __slots__ = ("cumulative", "masks")
+    __slots__ = ("cumulative", "letters", "masks")
 
     def __init__(self) -> None:
         self.masks: dict[Entry, int] = {}
+        self.letters: dict[Entry, int] = {}
         self.cumulative: CumulativeMark | None = None
 
 
@@ -47,6 +50,12 @@ class PendingAcks:
         if marks is None:
             marks = self._open[txn] = TransactionMarks()
         return marks
+
+    def note_letters(self, txn: object, masks: Mapping[Entry, int]) -> None:
+        """Note that a transaction has the letters of messages that it acks."""
+        letters = self.of(txn).letters
+        for entry, mask in masks.items():
+            letters[entry] = letters.get(entry, 0) | mask
 
     def take(self, txn: object) -> TransactionMarks | None:
         """Forget an ended transaction, and return its marks."""

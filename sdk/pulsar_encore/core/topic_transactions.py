@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .duplicate_window import Cause
 from .entry import Entry, EntryKey
-from .message_states import ACK_PENDING, HELD, NACKED, QUEUED
+from .message_states import ACK_PENDING, FORWARDING, HELD, NACKED, QUEUED
 from .pending_acks import TransactionMarks
 from .topic_release import TopicRelease
 
@@ -22,7 +22,7 @@ class TopicTransactions(TopicRelease):
     def ack_pending(self, txn: object, entry: Entry, indexes: Sequence[int]) -> int:
         """Ack messages in an open transaction; return the mask of those that were not acked in it.
 
-        Messages that are not QUEUED, HELD or NACKED are left alone.
+        Messages that are not QUEUED, HELD, NACKED or FORWARDING are left alone.
         """
         mask = 0
         for index in indexes:
@@ -70,11 +70,12 @@ class TopicTransactions(TopicRelease):
             entry, mask = marks.masks.popitem()
             self.pending_acks.take_copies(entry, mask)
             self.pending_acks.take_failures(entry, mask)
+            letters = marks.letters.get(entry, 0)  # `acked` does not count their originals
             pending = entry.pending(mask)
             most -= 1 + len(pending)
             for index in pending:
                 entry.ack(index)
-                self._forget(entry, index, ACK_PENDING)
+                self._forget(entry, index, FORWARDING if letters >> index & 1 else ACK_PENDING)
                 self._observer.acked(entry, index, ACK_PENDING)
             if pending and entry.unacked == 0:
                 unsent += self._acked_by_commit(entry)

@@ -246,6 +246,22 @@ class ConsumerOptions:
                 raise ConfigurationError(
                     f"{name} {topic!r} is a topic that the consumer reads, which is a loop"
                 )
+        if policy is not None and policy.transactional:
+            self._check_transactional(policy)
+
+    def _check_transactional(self, policy: DeadLetterPolicy) -> None:
+        if self.ordered_leases:
+            raise ConfigurationError(
+                "ordered_leases and DeadLetterPolicy(transactional=True) contradict each other: "
+                "ordered leases have no transactions. Leave one out"
+            )
+        named = (*self.topics, self.pattern, policy.dead_letter_topic, policy.retry_letter_topic)
+        for topic in named:
+            if isinstance(topic, str) and topic.startswith("non-persistent://"):
+                raise ConfigurationError(
+                    f"{topic} is not persistent, so it has no transactions: leave transactional "
+                    "out of the DeadLetterPolicy, or name a persistent topic"
+                )
 
     def _check_order(self) -> None:
         if not self.ordered_leases:

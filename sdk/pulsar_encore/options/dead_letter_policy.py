@@ -32,6 +32,9 @@ class DeadLetterPolicy:
             first dead letter, so that dead letters are kept until they are read.
         text_keys: All keys are text, even if they look like the base64 of bytes. Without it, a
             message with such a key is not copied if the transport cannot tell text from bytes.
+        transactional: A letter and the ack of its message are one transaction, so that each message
+            has one letter also after a crash. Native transport only, without ordered leases and
+            non-persistent topics. See `docs/transactions.md`.
 
     Raises:
         ConfigurationError: if a value is wrong.
@@ -50,6 +53,7 @@ class DeadLetterPolicy:
     retry_letter_topic: str | None = None
     initial_subscription_name: str | None = None
     text_keys: bool = False
+    transactional: bool = False
 
     def __post_init__(self) -> None:
         integer(self.max_redeliver_count, "max_redeliver_count", low=1, high=_MAX_INT)
@@ -58,6 +62,7 @@ class DeadLetterPolicy:
                 topic_name(getattr(self, name), name)
         optional_text(self.initial_subscription_name, "initial_subscription_name")
         boolean(self.text_keys, "text_keys")
+        boolean(self.transactional, "transactional")
         dead, retry = self.dead_letter_topic, self.retry_letter_topic
         if isinstance(dead, str) and retry is not None and full_name(dead) == full_name(retry):
             raise ConfigurationError("dead_letter_topic and retry_letter_topic must differ")

@@ -53,6 +53,7 @@ class Capabilities:
         queue_per_topic: Messages of one topic that are not taken do not hold up another topic.
         active_changes: The transport reports the active consumer of a Failover topic.
         all_topics: `topic_numbers` has each topic of a pattern before its first message.
+        transactions: `begin_transaction` works if the cluster has transactions.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Capabilities:
     queue_per_topic: bool = True
     active_changes: bool = True
     all_topics: bool = True
+    transactions: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -443,13 +445,14 @@ class TransportProducer(Protocol):
         error, `on_done` is not called.
         """
         sending = asyncio.ensure_future(self.publish(message))
-        sending.add_done_callback(partial(_report_posted, on_done))
+        sending.add_done_callback(partial(report_posted, on_done))
 
     async def flush(self) -> None: ...
     async def close(self) -> None: ...
 
 
-def _report_posted(on_done: OnPosted, sending: asyncio.Future[MessageId]) -> None:
+def report_posted(on_done: OnPosted, sending: asyncio.Future[MessageId]) -> None:
+    """Report the outcome of a send that is done."""
     if sending.cancelled():
         on_done(ClosedError("the producer was shut down before the message was sent"))
         return
@@ -493,6 +496,12 @@ class TransportTransaction(Protocol):
 
         Args:
             is_seen: True at the commit if a caller has seen the error, and commits nevertheless.
+        """
+
+    def spoil(self, error: Exception, operation: str) -> None:
+        """Have `commit` abort instead, with this error of an operation as the reason.
+
+        No effect after another failure. A send that its producer accepted need not be reported.
         """
 
     async def commit(self) -> None: ...

@@ -1,7 +1,8 @@
 """Forwarding: copy a message to a letter topic, then ack the original.
 
 If the copy fails, the message is redelivered with a growing delay. A forwarding belongs to no task
-of a caller, so a cancelled caller leaves nothing half done.
+of a caller, so a cancelled caller leaves nothing half done. A transactional policy makes the copy
+and the ack one transaction (`letter_groups`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...core.attempts import Failures
 from ...core.topic_state import TopicState
@@ -33,11 +34,16 @@ from ...letters.letter_writer import (
 from ...letters.property_names import checked_properties
 from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Held, Message
+from ...transaction_group import GroupEnd
+from ...transport.interface import TransportTransaction
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import full_name
 from ..settlement.settlement import Settlement
+from ..settlement.transaction_acks import TransactionAcks
+from .letter_groups import GroupedLetter, LetterGroups
 from .letter_log import LetterLog
+from .letter_producer import LetterProducer
 from .letter_topics import LetterTopics
 
 if TYPE_CHECKING:  # only a client with observers imports this module
@@ -53,12 +59,22 @@ class _Kind(Enum):
     REJECTED = "dead letter of a rejected message"
 
 
+class _Written(NamedTuple):
+    """A letter that is not sent yet."""
+
+    letter: OutgoingMessage
+    message: Message
+    topic: str
+    kind: _Kind
+    form: LetterForm
+
+
 @dataclass(eq=False, slots=True)
 class _Forwarding:
     """A letter that is being sent.
 
     Attributes:
-        message: The original, in state FORWARDING.
+        message: The original, in state FORWARDING, or ACK_PENDING in a transaction.
         held: Settles the original.
         kind: A retry letter, a dead letter, or the dead letter of a rejected message.
         cumulative: True if the ack of the original is cumulative.
@@ -85,6 +101,10 @@ class _Forwarding:
 class Forwarder:
     """Writes the letters of one consumer.
 
+    Args:
+        groups: Writes each letter in a transaction with the ack of its original; None for a policy
+            that is not transactional.
+
     Attributes:
         retry_letters, dead_letters, rejected: Counts of stored letters; `rejected` is a part of
             `dead_letters`.
@@ -94,15 +114,19 @@ class Forwarder:
         self,
         topics: LetterTopics,
         settlement: Settlement,
+        transaction_acks: TransactionAcks,
         consumer_name: str,
         version: str,
         logger_of: Callable[[str], logging.Logger] = logging.getLogger,
         letter_written: Callable[[LetterWritten], None] | None = None,
+        groups: LetterGroups | None = None,
     ) -> None:
         self._logger = logger_of(__name__)
         self._letter_written = letter_written
         self._topics = topics
         self._settlement = settlement
+        self._transaction_acks = transaction_acks
+        self._groups = groups
         self._author = LetterAuthor(
             subscription=topics.subscription,
             consumer_name=consumer_name,
@@ -136,6 +160,16 @@ class Forwarder:
         The future is done when the original is acked. Cancelling it does not stop the forwarding.
         If it raises an error, the message is redelivered, though a copy may be stored.
         """
+        written = self._reconsumed(message, delay, properties, error)
+        return self._send_awaited(*written, cumulative=cumulative)
+
+    def _reconsumed(
+        self,
+        message: Message,
+        delay: float | timedelta | BackoffLike,
+        properties: Mapping[str, str] | None,
+        error: BaseException | str | None,
+    ) -> _Written:
         backoff, delay_ms = None, 0
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
             backoff = backoff_of(delay, "delay")
@@ -154,7 +188,6 @@ class Forwarder:
                 "reconsume_later needs the received message, not an id: it is copied"
             )
         evidence = None if error is None else evidence_of(error, "reconsume_later")
-        # Every possible error is raised before any state changes.
         form = form_of(message)
         from_retry = self._from_retry_topic(message)
         found = message.properties()
@@ -190,7 +223,7 @@ class Forwarder:
                 found=found,
             )
             topic, kind = self._topics.retry(), _Kind.RETRY
-        return self._send_awaited(letter, message, topic, kind, form, cumulative=cumulative)
+        return _Written(letter, message, topic, kind, form)
 
     async def reconsume_each(
         self,
@@ -211,6 +244,67 @@ class Forwarder:
         failures += [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         if failures:
             raise ExceptionGroup(f"{len(failures)} of {len(messages)} letters failed", failures)
+
+    async def reconsume_in(
+        self,
+        txn: TransportTransaction,
+        messages: Sequence[Message],
+        delay: float | timedelta | BackoffLike,
+        properties: Mapping[str, str] | None,
+        error: BaseException | str | None,
+        *,
+        cumulative: bool = False,
+    ) -> None:
+        """Send letters as `reconsume` does and ack their originals, in an open transaction.
+
+        All of them or, after an error before the first is sent, none. Returns when the broker has
+        stored the letters and the acks. After a later error the transaction can only abort. A
+        cancelled call has done nothing, or is completed in the background.
+        """
+        # Every possible error is raised before any state changes.
+        all_written = [self._reconsumed(each, delay, properties, error) for each in messages]
+        producers: dict[LetterProducer, None] = {}
+        for each in all_written:
+            if not full_name(each.topic).startswith("persistent://"):
+                raise ConfigurationError(
+                    f"{each.topic} is not persistent, so its letters cannot be in a transaction: "
+                    "leave txn out, or name another letter topic"
+                )
+            producers[self._topics.producer(each.topic, each.form)] = None
+        txn.check_open("send letters in it")
+        self._transaction_acks.check_held(messages)
+        while waited_for := next((each for each in producers if not each.is_ready), None):
+            await self._until_ready(waited_for)
+        # From here on nothing else runs until every letter is with its producer.
+        pending = self._transaction_acks.ack_with_letters(messages, txn, cumulative=cumulative)
+        pending += [self._post_in(txn, each) for each in all_written]
+        outcomes = await asyncio.shield(asyncio.gather(*pending, return_exceptions=True))
+        # The errors of letters come first: they are the cause.
+        for outcome in reversed(outcomes):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _until_ready(self, producer: LetterProducer) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        producer.when_ready(partial(_set_outcome, ready))
+        await ready
+
+    def _post_in(self, txn: TransportTransaction, written: _Written) -> asyncio.Future[None]:
+        sent: asyncio.Future[None] = self._loop.create_future()
+        letter, message, topic, kind, form = written
+
+        def on_sent(error: Exception | None) -> None:
+            if error is not None:
+                txn.spoil(error, "a letter")
+            _set_outcome(sent, error)
+
+        def on_end(committed: bool) -> None:
+            if committed:
+                self._report_stored(message, topic, kind, letter.properties or {})
+
+        txn.when_ended(on_end)
+        self._topics.producer(topic, form).post(replace(letter, txn=txn), on_sent)
+        return sent
 
     def reject(
         self,
@@ -361,14 +455,22 @@ class Forwarder:
         forwarding.properties = letter.properties or {}
         self._in_flight.add(forwarding)
         producer = self._topics.producer(forwarding.topic, forwarding.form)
-        producer.post(letter, partial(self._sent, forwarding))
+        if self._groups is None:
+            producer.post(letter, partial(self._sent, forwarding))
+            return
+        self._groups.add(
+            GroupedLetter(
+                letter,
+                producer,
+                forwarding.held,
+                partial(self._group_ended, forwarding),
+                counts=forwarding.due is None,
+            )
+        )
 
     def _sent(self, forwarding: _Forwarding, error: Exception | None) -> None:
-        if forwarding not in self._in_flight:
-            return  # `close` gave up on this letter
-        self._in_flight.discard(forwarding)
-        if self._drained is not None and not self._in_flight and not self._drained.done():
-            self._drained.set_result(None)
+        if not self._take(forwarding):
+            return
         if error is not None:
             self._failed(forwarding, error)
             return
@@ -377,40 +479,67 @@ class Forwarder:
             self._settlement.forwarded(forwarding.held, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
             not_acked = failure
-        if forwarding.outcome is not None and not forwarding.outcome.done():
-            forwarding.outcome.set_result(None)
-        if self._letter_written is not None:
-            self._observe(forwarding, self._letter_written)
-        # Log lines are last, because a filter of a logger may raise.
-        self._count(forwarding)
+        self._stored(forwarding)
         if not_acked is not None:
             self._logger.warning(
                 "a letter was stored, but its original cannot be acked and may be redelivered: %s",
                 not_acked,
             )
 
-    def _observe(
-        self, forwarding: _Forwarding, letter_written: Callable[[LetterWritten], None]
-    ) -> None:
-        from ...observability.observations import LetterWritten  # lazy: only for observers
+    def _group_ended(self, forwarding: _Forwarding, end: GroupEnd, error: Exception | None) -> None:
+        if not self._take(forwarding):
+            return
+        if end is GroupEnd.COMMITTED:  # which has settled the original
+            if forwarding.cumulative:
+                self._settlement.forwarded(forwarding.held, cumulative=True)
+            self._stored(forwarding)
+            return
+        assert error is not None
+        if isinstance(error, MessageNotHeldError):  # the message is none of ours any more
+            _set_outcome(forwarding.outcome, error)
+        elif end is GroupEnd.STILL_HELD:
+            self._failed(forwarding, error)
+        else:  # the broker delivers the message again, unless it was committed
+            _set_outcome(forwarding.outcome, error)
+            self._log_failed(forwarding, error)
 
-        letter_written(
-            LetterWritten(
-                kind="retry" if forwarding.kind is _Kind.RETRY else "dead",
-                message=forwarding.message,
-                topic=full_name(forwarding.topic),
-                properties=forwarding.properties,
-                subscription=self._topics.subscription,
-            )
+    def _take(self, forwarding: _Forwarding) -> bool:
+        """Return False if `close` gave up on this letter."""
+        if forwarding not in self._in_flight:
+            return False
+        self._in_flight.discard(forwarding)
+        if self._drained is not None and not self._in_flight and not self._drained.done():
+            self._drained.set_result(None)
+        return True
+
+    def _stored(self, forwarding: _Forwarding) -> None:
+        _set_outcome(forwarding.outcome, None)
+        self._report_stored(
+            forwarding.message, forwarding.topic, forwarding.kind, forwarding.properties
         )
 
-    def _count(self, forwarding: _Forwarding) -> None:
-        if forwarding.kind is _Kind.RETRY:
+    def _report_stored(
+        self, message: Message, topic: str, kind: _Kind, properties: Mapping[str, str]
+    ) -> None:
+        if self._letter_written is not None:
+            from ...observability.observations import LetterWritten  # lazy: only for observers
+
+            self._letter_written(
+                LetterWritten(
+                    kind="retry" if kind is _Kind.RETRY else "dead",
+                    message=message,
+                    topic=full_name(topic),
+                    properties=properties,
+                    subscription=self._topics.subscription,
+                )
+            )
+        if kind is _Kind.RETRY:
             self.retry_letters += 1
             return
         self.dead_letters += 1
-        self.rejected += forwarding.kind is _Kind.REJECTED
-        self._log.stored(forwarding.message, forwarding.topic, forwarding.properties)
+        self.rejected += kind is _Kind.REJECTED
+        # Log lines are last, because a filter of a logger may raise.
+        self._log.stored(message, topic, properties)
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         self._end_failed(forwarding, error)
@@ -432,10 +561,12 @@ class Forwarder:
             self._settlement.not_forwarded(forwarding.held, max(0, forwarding.due - wall_now), None)
         else:
             producer = self._topics.producer(forwarding.topic, forwarding.form)
-            delay_ms = producer.retry_delay_ms(forwarding.failed_before)
+            failed_before = forwarding.failed_before
+            if self._groups is not None:
+                failed_before = max(failed_before, self._groups.failures - 1)
+            delay_ms = producer.retry_delay_ms(failed_before)
             self._settlement.not_forwarded(forwarding.held, delay_ms, wall_now)
-        if outcome is not None and not outcome.done():
-            outcome.set_exception(error)
+        _set_outcome(outcome, error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
@@ -445,6 +576,8 @@ class Forwarder:
         if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=drain_s)
+        if self._groups is not None:
+            self._groups.close()
         abandoned, self._in_flight = self._in_flight, set()
         error = ClosedError("closed before the letter was sent; its message is redelivered")
         try:
@@ -456,6 +589,16 @@ class Forwarder:
         for forwarding in abandoned:
             self._log_failed(forwarding, error)
         self._log.close()
+
+
+def _set_outcome(outcome: asyncio.Future[None] | None, error: Exception | None) -> None:
+    """Tell a caller the outcome, if there is one who still waits."""
+    if outcome is None or outcome.done():
+        return
+    if error is None:
+        outcome.set_result(None)
+    else:
+        outcome.set_exception(error)
 
 
 def _begin_forwarding(held: Held) -> bool:

@@ -17,9 +17,17 @@ from ...errors import (
     ClosedError,
     EncoreError,
     InvalidTopicName,
+    InvalidTxnStatusError,
+    NotConnected,
     ProducerFenced,
     PulsarException,
     TopicTerminated,
+    TransactionAbortedError,
+    TransactionConflict,
+    TransactionCoordinatorNotFoundError,
+    TransactionNotEnabledError,
+    TransactionNotFound,
+    TransactionStateError,
     UnknownError,
     exception_of_result,
 )
@@ -29,10 +37,21 @@ from ...values.outgoing_message import OutgoingMessage
 from ..event_publisher import ProducerEventPublisher
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
-_SEND_LIMIT: Final = 200  # waiting letters sent in one iteration of the loop: about 4 ms
+#: Waiting letters that are sent in one iteration of the loop: about 4 ms.
+SEND_LIMIT: Final = 200
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
 # A new producer fails in the same way.
 _FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
+# Errors of a transaction. Its producer goes on.
+_OF_TRANSACTION: Final = (
+    InvalidTxnStatusError,
+    TransactionAbortedError,
+    TransactionConflict,
+    TransactionCoordinatorNotFoundError,
+    TransactionNotEnabledError,
+    TransactionNotFound,
+    TransactionStateError,
+)
 
 
 class LetterProducer:
@@ -50,7 +69,8 @@ class LetterProducer:
         self._loop = asyncio.get_running_loop()
         self._transport_producer: TransportProducer | None = None
         self._creating: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[OutgoingMessage, OnPosted]] = []
+        # A caller of `when_ready` has no letter.
+        self._waiting: list[tuple[OutgoingMessage | None, OnPosted]] = []
         self._failures = 0
         self._not_before = 0.0
         # Result and text of the last error. The frames of its traceback hold messages and consumers
@@ -61,8 +81,32 @@ class LetterProducer:
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
+    @property
+    def is_ready(self) -> bool:
+        """True if a letter of a transaction can be sent."""
+        return self._transport_producer is not None
+
+    def when_ready(self, on_ready: OnPosted) -> None:
+        """Make the producer if necessary, then call `on_ready` with None, or with the error.
+
+        It may be called before this method returns.
+        """
+        self._post(None, on_ready)
+
     def post(self, letter: OutgoingMessage, on_sent: OnPosted) -> None:
-        """Send a letter. `on_sent` may be called before this method returns."""
+        """Send a letter. `on_sent` may be called before this method returns.
+
+        A letter of a transaction does not wait for a producer, because the transaction would not
+        know of it: call `when_ready` before.
+        """
+        if letter.txn is None:
+            self._post(letter, on_sent)
+        elif self._transport_producer is not None:
+            self._publish(self._transport_producer, letter, on_sent)
+        else:
+            on_sent(NotConnected(f"{self._topic}: the producer ended before the letter was sent"))
+
+    def _post(self, letter: OutgoingMessage | None, on_sent: OnPosted) -> None:
         if self._transport_producer is not None and self._creating is None:
             self._publish(self._transport_producer, letter, on_sent)
         elif self._closed:
@@ -76,9 +120,16 @@ class LetterProducer:
             self._creating = self._loop.create_task(self._make())
 
     def _publish(
-        self, transport_producer: TransportProducer, letter: OutgoingMessage, on_sent: OnPosted
+        self,
+        transport_producer: TransportProducer,
+        letter: OutgoingMessage | None,
+        on_sent: OnPosted,
     ) -> None:
-        on_done = partial(self._published, transport_producer, on_sent)
+        if letter is None:
+            on_sent(None)
+            return
+        in_transaction = letter.txn is not None
+        on_done = partial(self._published, transport_producer, on_sent, in_transaction)
         try:
             transport_producer.post(letter, on_done)
         except Exception as error:
@@ -88,11 +139,12 @@ class LetterProducer:
         self,
         transport_producer: TransportProducer,
         on_sent: OnPosted,
+        in_transaction: bool,
         error: Exception | None,
     ) -> None:
         if error is None:
             self._failures = 0
-        else:
+        elif not (in_transaction and _leaves_producer(error)):
             self._failed(error, transport_producer)
         on_sent(error)
 
@@ -122,7 +174,7 @@ class LetterProducer:
             self._transport_producer = transport_producer
             self._created()
         while True:
-            waiting, self._waiting = self._waiting[:_SEND_LIMIT], self._waiting[_SEND_LIMIT:]
+            waiting, self._waiting = self._waiting[:SEND_LIMIT], self._waiting[SEND_LIMIT:]
             if not self._waiting:
                 self._creating = None  # from now on letters are published at once
             for letter, on_sent in waiting:
@@ -192,6 +244,15 @@ class LetterProducer:
             self._transport_producer = None
         if self._closings:
             await asyncio.wait(self._closings, timeout=_CLOSE_S)
+
+
+def _leaves_producer(error: Exception) -> bool:
+    """Return True if a send in a transaction failed, and its producer can go on.
+
+    After a lost connection the producer attaches again by itself, but a message of a transaction is
+    not sent again.
+    """
+    return isinstance(error, _OF_TRANSACTION) or bool(getattr(error, "retryable", False))
 
 
 def _retry_pending_error(result: str, text: str) -> PulsarException:

@@ -105,6 +105,11 @@ class LetterTopics:
                     f"dead_letter_topic({topic!r}) returned {name!r}, which the consumer reads: "
                     "that is a loop. Return another name"
                 )
+            if self.policy.transactional and not name.startswith("persistent://"):
+                raise ConfigurationError(
+                    f"dead_letter_topic({topic!r}) returned {name!r}, which is not persistent, so "
+                    "it has no transactions. Return another name"
+                )
             self._named[topic] = name
         return self._named[topic]
 

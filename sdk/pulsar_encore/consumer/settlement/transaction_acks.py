@@ -23,7 +23,7 @@ from ...errors import (
     TransactionConflict,
     TransportError,
 )
-from ...message import Message
+from ...message import Held, Message
 from ...transport.interface import AckPlan, TransportConsumer, TransportTransaction
 from .ack_sender import AckSender
 from .ownership import Ownership, Settleable, check_index
@@ -42,6 +42,7 @@ class TransactionAcks:
 
     Args:
         ordered_leases: The consumer has ordered leases, which exclude transactions.
+        letters_in_transactions: The originals of its letters are acked in transactions.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class TransactionAcks:
         logger_of: Callable[[str], logging.Logger] = logging.getLogger,
         *,
         ordered_leases: bool = False,
+        letters_in_transactions: bool = False,
     ) -> None:
         self._logger = logger_of(__name__)
         self._ownership = ownership
@@ -62,6 +64,7 @@ class TransactionAcks:
         self._rewinds = rewinds
         self._settlement = settlement
         self._ordered_leases = ordered_leases
+        self._letters_in_transactions = letters_in_transactions
         self._has_warned = False
         #: Called when an abort has rewound a topic, so that its other messages are not held.
         self.on_rewound: Callable[[], None] = _ignore
@@ -88,19 +91,69 @@ class TransactionAcks:
         for item in items:
             self._find(item, txn, found)
         for state in found:
-            self._check_topic(state, txn, cumulative=False)
+            self.check_topic(state, txn)
         return [
             self._begin(state, entries, txn) if entries else self._watched[txn][state]
             for state, entries in found.items()
         ]
+
+    def ack_with_letters(
+        self, messages: Sequence[Message], txn: TransportTransaction, *, cumulative: bool = False
+    ) -> list[asyncio.Future[None]]:
+        """Ack messages as `ack` does, or one as `ack_cumulative`, whose letters will follow.
+
+        Raises:
+            MessageNotHeldError: also if a message is given twice, or the transaction has acked it.
+        """
+        self.check_held(messages)
+        letters = [self._ownership.held(each) for each in messages]
+        if cumulative:
+            sent = self.ack_cumulative(messages[0], txn)
+        else:
+            sent = self.ack(messages, txn)
+        for entry, index, *_ in letters:
+            state: TopicState = entry.topic_state
+            state.pending_acks.note_letters(txn, {entry: 1 << index})
+        return sent
+
+    def check_held(self, messages: Sequence[Message]) -> None:
+        """Raise if one of the messages is not held here, or is given twice."""
+        found = set()
+        for each in messages:
+            entry, index, _, number = self._ownership.held(each)
+            state: TopicState = entry.topic_state
+            if (entry, index) in found or not state.holds(entry, index, number):
+                raise _not_held(each.message_id())
+            found.add((entry, index))
+
+    def ack_forwarded(self, messages: Sequence[Held], txn: TransportTransaction) -> None:
+        """Ack messages that are being forwarded, and whose letters the transaction has.
+
+        `check_topic` was called for their topics. The caller does not wait for the answers, because
+        the commit does.
+        """
+        self._check(txn)
+        found: _Found = {}
+        for entry, index, *_ in messages:
+            entries = found.setdefault(entry.topic_state, {})
+            entries[entry] = entries.get(entry, 0) | 1 << index
+        for state, entries in found.items():
+            self._begin(state, entries, txn)
+            state.pending_acks.note_letters(txn, entries)
 
     def ack_cumulative(
         self, item: Settleable, txn: TransportTransaction
     ) -> list[asyncio.Future[None]]:
         """Ack a message, and all before it in its topic, in an open transaction."""
         self._check(txn)
+        if self._letters_in_transactions:
+            raise ConfigurationError(
+                "a DeadLetterPolicy with transactional=True acks messages one by one in "
+                "transactions of its own, and cumulative acks in other transactions would conflict "
+                "with these: acknowledge the messages one by one, or leave txn out"
+            )
         state, key, index, size = self._position(item)
-        self._check_topic(state, txn, cumulative=True)
+        self.check_topic(state, txn, cumulative=True)
         if not 0 <= index < size - 1:
             index = -1  # the whole entry
         mask = -1 if index < 0 else ((1 << size) - 1) >> (index + 1) << (index + 1)
@@ -126,9 +179,10 @@ class TransactionAcks:
                 "ordered_leases, or leave txn out"
             )
 
-    def _check_topic(
-        self, state: TopicState, txn: TransportTransaction, *, cumulative: bool
+    def check_topic(
+        self, state: TopicState, txn: TransportTransaction, *, cumulative: bool = False
     ) -> None:
+        """Raise if messages of a topic cannot be acked in a transaction now."""
         if state.volatile:
             raise ConfigurationError(
                 f"{state.topic} is not persistent, so its messages cannot be acked in a "

@@ -75,6 +75,7 @@ STOCK: Final = Capabilities(
     queue_per_topic=False,
     all_topics=False,
     active_changes=False,
+    transactions=False,
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from ....errors import (
@@ -25,7 +26,7 @@ from ....values.message_id import MessageId
 from ....values.outgoing_message import OutgoingMessage
 from ....values.topic_names import full_name
 from ....wire.compression import compress
-from ...interface import OnPosted, ProducerListener
+from ...interface import OnPosted, ProducerListener, report_posted
 from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
@@ -382,6 +383,10 @@ class NativeProducer:
 
     def post(self, message: OutgoingMessage, on_done: OnPosted) -> None:
         self._ensure_open()
+        if message.txn is not None:
+            sending = self._publish_in_transaction(message)
+            sending.add_done_callback(partial(report_posted, on_done))
+            return
         self._send(message, PostedSend(self._loop, on_done))
 
     def _send(self, message: OutgoingMessage, waiter: Waiter) -> None:

@@ -274,9 +274,13 @@ class NativeTransaction:
         self._on_answered()
 
     def on_failed(self, error: BaseException, operation: str = "a send") -> None:
+        self.spoil(error, operation)
+        self._on_answered()
+
+    def spoil(self, error: BaseException, operation: str) -> None:
+        """Have `commit` abort instead (see `TransportTransaction.spoil`)."""
         if self._failure is None:
             self._failure, self._failed_operation = error, operation
-        self._on_answered()
 
     def on_refused(self, error: Exception, is_seen: Callable[[], bool]) -> None:
         """Have the commit abort, unless a caller has seen the error by then.
