@@ -32,7 +32,7 @@ from ..letters.evidence import check_error
 from ..message import Message, batch_of, handler_context_of
 from ..options import ConsumerOptions
 from ..options.checks import integer, text, topic_name
-from ..transaction import Transaction
+from ..transaction import Transaction, need_transport_transaction
 from ..transport.interface import TransportConsumer, TransportTransaction
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
@@ -468,7 +468,7 @@ class Consumer(Generic[T_co]):
         self, messages: Sequence[Message], txn: Transaction
     ) -> list[asyncio.Future[None]]:
         self._status.check()
-        return self._acknowledge_in(messages, txn)
+        return self._acknowledge_in(messages, need_transport_transaction(txn))
 
     def _is_acked(self, message: Message) -> bool:
         entry = message._entry

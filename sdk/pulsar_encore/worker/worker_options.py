@@ -304,4 +304,5 @@ class WorkerOptions:
             dead_letter_topic=self.retry.dead_letter_topic
             or (lambda topic: shared_dead_topic_of(topic, self.subscription)),
             initial_subscription_name=LETTER_SUBSCRIPTION,
+            transactional=self.transactions is not None,
         )
