@@ -63,7 +63,8 @@ class _Stage:
     def __init__(self, setup: dict[str, Any], processes: int, folder: Path) -> None:
         self._setup = setup
         self._folder = folder
-        self._names = [f"{setup['source']}-{n}" for n in range(processes)]
+        topic = setup["source"].rpartition("/")[2]
+        self._names = [f"{topic}-{n}" for n in range(processes)]
         self.running: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self) -> None:
