@@ -52,6 +52,7 @@ class Runner:
         within_s: float,
         topic: str = "",
         new_subscription: bool = False,
+        attempts: int = _ATTEMPTS,
         **parameters: Any,
     ) -> Figures:
         """See `pulsar_encore.cli.demo.measurement.measure`.
@@ -60,8 +61,9 @@ class Runner:
             side: May be any full module name.
             new_subscription: Give the measurement the parameter `subscription`, with another name
                 at each attempt: a process that died may have acked the messages.
+            attempts: How often a process that was killed or took too long is started.
         """
-        remaining = _ATTEMPTS
+        remaining = attempts
         while True:
             used_topic = topic or fresh_topic()
             if new_subscription:

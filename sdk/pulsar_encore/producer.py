@@ -215,12 +215,14 @@ class Producer(Generic[T_contra]):
     ) -> list[asyncio.Future[MessageId]]:
         self._check_open()
         transport_transaction, meter = transport_transaction_of(txn), self._meter
-        sends = []
+        sends: list[asyncio.Future[MessageId]] = []
         for message in messages:
             # A copy, because a message may be sent again in another transaction.
             message = replace(message, txn=transport_transaction)
             try:
-                send = asyncio.ensure_future(self._transport_producer.publish(message))
+                send: asyncio.Future[MessageId] = asyncio.ensure_future(
+                    self._transport_producer.publish(message)
+                )
             except Exception as error:
                 send = self.affinity.loop.create_future()
                 send.set_exception(error)

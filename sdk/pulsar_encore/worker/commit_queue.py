@@ -139,7 +139,8 @@ class CommitQueue:
             found = self._next(now_ms, flush=flush)
             if found is None:
                 return None
-            group, dead = [], []
+            group: list[Handled] = []
+            dead: list[Handled] = []
             for each in found:
                 (group if is_live(each) else dead).append(each)
             self._forget(dead)
