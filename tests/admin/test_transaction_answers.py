@@ -45,8 +45,8 @@ METADATA: dict[str, Any] = {
 }
 #: With a topic that was deleted; the trace is cut.
 SERVER_ERROR = (
-    rb'{"reason":"\n --- An unexpected error occurred in the server ---\n\nMessage: Topic not found '
-    rb"persistent://public/default/idle\n\nStacktrace:\n\norg.apache.pulsar.client.admin."
+    rb'{"reason":"\n --- An unexpected error occurred in the server ---\n\nMessage: Topic not '
+    rb"found persistent://public/default/idle\n\nStacktrace:\n\norg.apache.pulsar.client.admin."
     rb'PulsarAdminException$NotFoundException: Topic not found"}'
 )
 

@@ -70,6 +70,7 @@ class TxnVerdict:
 
 def explain_transaction(facts: TxnFacts, now_ms: int) -> TxnVerdict:
     """Return the sentences about a transaction."""
+    details: tuple[str, ...]
     if facts.undescribed is not None:
         state = VerdictState.OPEN
         summary = f"its broker knows it, and cannot describe it: {facts.undescribed}"
