@@ -75,7 +75,7 @@ def where(broker: Broker) -> tuple[str, ...]:
 
 
 async def receive(client: Client, topic: str) -> list[bytes]:
-    """Return what a new subscription gets."""
+    """Return the messages that a new subscription gets."""
     found = []
     async with client.subscribe(
         topic, "reader", ConsumerType.Exclusive, initial_position=InitialPosition.Earliest
