@@ -75,7 +75,7 @@ def where(broker: Broker) -> tuple[str, ...]:
 
 
 async def receive(client: Client, topic: str) -> list[bytes]:
-    """Return what a new subscription gets."""
+    """Return the messages that a new subscription gets."""
     found = []
     async with client.subscribe(
         topic, "reader", ConsumerType.Exclusive, initial_position=InitialPosition.Earliest
@@ -223,11 +223,23 @@ async def test_a_broker_without_transactions_is_named(own_pulsar: OwnPulsar) -> 
         assert "set transactionCoordinatorEnabled=true" in problems
 
 
-async def test_transactions_are_listed_although_a_topic_is_gone(
+async def test_a_deleted_topic_does_not_hide_other_transactions(
     transactional: Broker, topic: str
 ) -> None:
     at = where(transactional)
     async with opened(transactional.service_url, topic) as one:
-        await asyncio.to_thread(Admin(transactional.admin_url).unload, one.input)
-        code, out, problems = await command("explain", str(one.txn.id), *at)
-        print(code, out, problems)
+        gone = f"{topic}-gone"
+        other = await one.client.transaction(timeout=120)
+        async with one.client.create_producer(gone) as producer:
+            await producer.send(b"1", txn=other)
+        await asyncio.to_thread(Admin(transactional.admin_url).delete_topic, gone)
+        code, out, problems = await command("ls", *at, "--json")
+        assert code == 1
+        assert str(one.txn.id) in {each["id"] for each in json.loads(out)}
+        assert f"{other.id} is open, and its broker cannot describe it" in problems
+        assert f"Topic not found {gone}" in problems
+        code, out, _ = await command("explain", str(other.id), *at)
+        assert (code, out.startswith("open: its broker knows it")) == (0, True)
+        assert (await command("abort", str(other.id), *at[:2]))[0] == 0
+        code, _, problems = await command("ls", *at, "--json")
+        assert (code, problems) == (0, "")

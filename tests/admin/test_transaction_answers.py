@@ -19,6 +19,7 @@ from pulsar_encore.admin.transactions import (
     transaction_metadata,
 )
 from pulsar_encore.errors import (
+    LookupError,
     TransactionNotEnabledError,
     TransactionNotFound,
     TransportError,
@@ -30,41 +31,43 @@ from pulsar_encore.transport.native.lookup.http_refusal import refusal
 from pulsar_encore.values.transaction_id import TxnId
 
 METADATA: dict[str, Any] = {
-    "txnId": "(0,3)",
+    "txnId": "(0,1)",
     "status": "OPEN",
-    "openTimestamp": 1_700_000_000_000,
-    "timeoutAt": 60_000,
+    "openTimestamp": 1795863742677,
+    "timeoutAt": 120000,
     "producedPartitions": {
-        "persistent://public/default/out": {"startPosition": "12:3", "aborted": False},
-        "persistent://public/default/idle": {"startPosition": None, "aborted": False},
+        "persistent://public/default/out": {"startPosition": "5:0", "aborted": False},
+        "persistent://public/default/idle": {"aborted": False},
     },
     "ackedPartitions": {
-        "persistent://public/default/in": {
-            "single": {"cumulativeAckPosition": None},
-            "all": {"cumulativeAckPosition": "11:0"},
-        }
+        "persistent://public/default/in": {"single": {}, "all": {"cumulativeAckPosition": "8:0"}}
     },
-    "owner": None,
 }
+#: With a topic that was deleted; the trace is cut.
+SERVER_ERROR = (
+    rb'{"reason":"\n --- An unexpected error occurred in the server ---\n\nMessage: Topic not '
+    rb"found persistent://public/default/idle\n\nStacktrace:\n\norg.apache.pulsar.client.admin."
+    rb'PulsarAdminException$NotFoundException: Topic not found"}'
+)
 
 
 def test_a_transaction_has_its_topics_and_subscriptions_in_order() -> None:
     found = transaction_metadata(METADATA)
-    assert (found.id, found.status, found.owner) == (TxnId(0, 3), "OPEN", None)
+    assert (found.id, found.status, found.owner) == (TxnId(0, 1), "OPEN", None)
     assert found.topics == (
         ProducedTopic("persistent://public/default/idle", None),
-        ProducedTopic("persistent://public/default/out", (12, 3)),
+        ProducedTopic("persistent://public/default/out", (5, 0)),
     )
     assert found.subscriptions == (
-        AckedSubscription("persistent://public/default/in", "all", "11:0"),
+        AckedSubscription("persistent://public/default/in", "all", "8:0"),
         AckedSubscription("persistent://public/default/in", "single", None),
     )
 
 
 def test_timeout_at_is_a_duration() -> None:
     found = transaction_metadata(METADATA)
-    assert found.timeout_ms == 60_000
-    assert found.deadline_ms == 1_700_000_060_000
+    assert found.timeout_ms == 120_000
+    assert found.deadline_ms == 1795863862677
 
 
 def test_a_topic_without_an_answer_of_its_own_is_listed() -> None:
@@ -79,7 +82,7 @@ def test_transactions_are_listed_with_the_oldest_first() -> None:
     younger = {**METADATA, "txnId": "(0,9)"}
     older = {**METADATA, "txnId": "(1,4)", "openTimestamp": METADATA["openTimestamp"] - 1}
     answer = {each["txnId"]: each for each in (younger, METADATA, older)}
-    assert [each.id for each in transaction_list(answer)] == [(1, 4), (0, 3), (0, 9)]
+    assert [each.id for each in transaction_list(answer)] == [(1, 4), (0, 1), (0, 9)]
     assert transaction_list({}) == ()
 
 
@@ -94,13 +97,13 @@ def test_coordinators_have_numbers_and_counters() -> None:
     assert coordinator_numbers(listed) == (0, 1)
     stats = {
         "state": "Ready",
-        "leastSigBits": 3,
-        "lowWaterMark": -1,
+        "leastSigBits": 2,
+        "lowWaterMark": 0,
         "ongoingTxnSize": 2,
-        "recoverStartTime": 0,
-        "recoverEndTime": 0,
+        "recoverStartTime": 1795863742430,
+        "recoverEndTime": 1795863742479,
     }
-    assert coordinator_stats(stats) == CoordinatorStats("Ready", last=3, ended=-1, open=2)
+    assert coordinator_stats(stats) == CoordinatorStats("Ready", last=2, ended=0, open=2)
     assert coordinator_stats({"leastSigBits": -1}).last == -1
     with pytest.raises(TypeError):
         coordinator_numbers({})
@@ -132,9 +135,9 @@ async def test_the_number_in_the_path_never_hides_a_transaction(
     web: WebService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The broker compares it with the timeouts of transactions, not with their ages.
-    http = Answers(monkeypatch, {"(0,3)": METADATA})
+    http = Answers(monkeypatch, {"(0,1)": METADATA})
     [found] = await web.open_transactions(0)
-    assert found.id == TxnId(0, 3)
+    assert found.id == TxnId(0, 1)
     assert http.asked == [("/admin/v3/transactions/slowTransactions/0", {"coordinatorId": "0"})]
 
 
@@ -165,6 +168,16 @@ async def test_a_broker_without_transactions_is_named(
     Answers(monkeypatch, refusal(503, answer, "transaction coordinators", "none"))
     with pytest.raises(TransactionNotEnabledError, match=r"set transactionCoordinatorEnabled=true"):
         await web.coordinators()
+
+
+async def test_the_trace_of_an_error_of_the_server_is_left_out(
+    web: WebService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Answers(monkeypatch, refusal(500, SERVER_ERROR, "transaction (0,1)", "none"))
+    with pytest.raises(LookupError) as raised:
+        await web.transaction(TxnId(0, 1))
+    text = "transaction (0,1): HTTP 500: Topic not found persistent://public/default/idle"
+    assert str(raised.value) == text
 
 
 async def test_another_refusal_stays_as_it_is(

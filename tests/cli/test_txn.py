@@ -23,8 +23,7 @@ from pulsar_encore.errors import (
     TransportTimeout,
 )
 from pulsar_encore.values.transaction_id import TxnId
-
-from .test_txn_verdict import IN, NOW_MS, OPEN, OUT
+from tests.harness.open_transaction import IN, NOW_MS, OPEN, OUT
 
 WEB = ("--admin-url", "http://localhost:8080")
 YOUNGER = replace(OPEN, id=TxnId(1, 7), begun_ms=NOW_MS - 500, topics=(), subscriptions=())

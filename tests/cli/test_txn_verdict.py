@@ -22,20 +22,7 @@ from pulsar_encore.cli.txn_verdict import (
     verdict_text,
 )
 from pulsar_encore.values.transaction_id import TxnId
-
-NOW_MS = 1_769_862_352_000  # 2026-01-31T12:25:52Z
-OUT = "persistent://public/default/out"
-IN = "persistent://public/default/in"
-ID = TxnId(0, 48)
-OPEN = TransactionMetadata(
-    id=ID,
-    status="OPEN",
-    begun_ms=NOW_MS - 72_000,
-    timeout_ms=120_000,
-    owner=None,
-    topics=(ProducedTopic(OUT, (12, 3)),),
-    subscriptions=(AckedSubscription(IN, "billing", None),),
-)
+from tests.harness.open_transaction import ID, IN, NOW_MS, OPEN, OUT
 
 
 def explained(found: TransactionMetadata | None = OPEN, **facts: Any) -> str:
@@ -150,6 +137,12 @@ def test_an_unknown_id_has_ended_or_is_of_another_cluster(
     verdict = explain_transaction(given, NOW_MS)
     assert verdict.state is state
     assert text in verdict_text(verdict)
+
+
+def test_a_transaction_that_its_broker_cannot_describe_can_be_aborted() -> None:
+    text = explained(None, undescribed="HTTP 500: Topic not found out")
+    assert text.startswith("open: its broker knows it, and cannot describe it: HTTP 500: Topic not")
+    assert "`pulsar-encore txn abort 0:48` ends it" in text
 
 
 def test_the_json_has_the_sentences_and_the_fields_of_the_list() -> None:

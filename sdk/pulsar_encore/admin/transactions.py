@@ -28,8 +28,8 @@ class AckedSubscription:
     """A subscription that is registered in a transaction.
 
     Attributes:
-        cumulative: The position of the cumulative ack, as the broker writes it; None if the acks
-            are of single messages, or there is none.
+        cumulative: The position of the cumulative ack, as the broker writes it; None without a
+            cumulative ack.
     """
 
     topic: str
@@ -130,7 +130,7 @@ def coordinator_stats(answer: Mapping[str, Any]) -> CoordinatorStats:
 
 
 def _by_name(value: object) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the entries of an object by name. An entry of another type counts as empty."""
+    """Return the names and values of an object. A value of another type counts as empty."""
     if not isinstance(value, Mapping):
         return []
     return [

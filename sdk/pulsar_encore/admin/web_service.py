@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from ..errors import (
+    LookupError,
     NotSupportedError,
     TopicNotFound,
     TransactionNotEnabledError,
@@ -40,6 +42,8 @@ _SETTING: Final = "transactionCoordinatorEnabled"
 # Java's types of the two numbers of an id. No coordinator gives a larger one.
 _MAX_MOST: Final = (1 << 31) - 1
 _MAX_LEAST: Final = (1 << 63) - 1
+# The message of a Java exception, which a trace follows.
+_JAVA_MESSAGE: Final = re.compile(r"\nMessage: (.+?)(?:\n|$)")
 
 
 class WebService:
@@ -186,6 +190,10 @@ class WebService:
             return await self._asked(parse, f"{_TRANSACTIONS}/{path}", query, purpose)
         except TopicNotFound as error:  # status 404
             raise TransactionNotFound(f"{error}") from error
+        except LookupError as error:  # status 500
+            if (found := _JAVA_MESSAGE.search(f"{error}")) is None:
+                raise
+            raise LookupError(f"{self._prefix}{purpose}: HTTP 500: {found[1]}") from error
         except TransportError as error:
             if _SETTING in f"{error}":
                 raise TransactionNotEnabledError(

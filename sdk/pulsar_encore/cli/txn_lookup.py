@@ -45,10 +45,7 @@ async def _one_by_one(web: WebService, number: int, stats: CoordinatorStats) -> 
             except TransactionNotFound:
                 return None  # it has ended
             except LookupError as error:
-                return (
-                    f"{txn_id} is open, and its broker cannot describe it: {error}. Probably one "
-                    "of its topics was deleted, or no client uses it"
-                )
+                return f"{txn_id} is open, and its broker cannot describe it: {error}"
 
     answers = await asyncio.gather(*map(ask, counters[:_MOST_IDS]))
     found = tuple(each for each in answers if isinstance(each, TransactionMetadata))
@@ -66,6 +63,8 @@ async def find_facts(web: WebService, txn_id: TxnId) -> TxnFacts:
         found = await web.transaction(txn_id)
     except TransactionNotFound:
         return await _facts_of_missing(web, txn_id)
+    except LookupError as error:
+        return TxnFacts(id=txn_id, undescribed=f"{error}")
     try:
         listed = await list_open(web)
     except EncoreError as error:

@@ -35,7 +35,8 @@ class TxnFacts:
     """The answers of the web service about one transaction.
 
     Attributes:
-        found: The transaction; None if its coordinator does not know it.
+        found: The transaction; None if its coordinator does not know it, or cannot describe it.
+        undescribed: The error of a broker that knows it, and cannot describe it.
         others: Other open transactions of the cluster.
         coordinators: The numbers of the coordinators; None if they were not told.
         coordinator: The state of the coordinator of the id; None if it was not told.
@@ -44,6 +45,7 @@ class TxnFacts:
 
     id: TxnId
     found: TransactionMetadata | None = None
+    undescribed: str | None = None
     others: tuple[TransactionMetadata, ...] = ()
     coordinators: tuple[int, ...] | None = None
     coordinator: CoordinatorStats | None = None
@@ -68,7 +70,12 @@ class TxnVerdict:
 
 def explain_transaction(facts: TxnFacts, now_ms: int) -> TxnVerdict:
     """Return the sentences about a transaction."""
-    if facts.found is None:
+    details: tuple[str, ...]
+    if facts.undescribed is not None:
+        state = VerdictState.OPEN
+        summary = f"its broker knows it, and cannot describe it: {facts.undescribed}"
+        details = (_UNDESCRIBED, f"`pulsar-encore txn abort {plain_id(facts.id)}` ends it")
+    elif facts.found is None:
         state, summary, details = _forgotten(facts)
     else:
         state, summary = _known(facts.found, now_ms)
@@ -203,6 +210,12 @@ def _forgotten(facts: TxnFacts) -> tuple[VerdictState, str, tuple[str, ...]]:
 _FIND_OUT = (
     "to find out how it ended, look for one of its messages: `pulsar-encore tail TOPIC --from-id "
     "ID --limit 1` prints that message if it was committed, and a later one if not"
+)
+
+
+_UNDESCRIBED = (
+    "a broker cannot describe a transaction if one of its topics was deleted, or is used by no "
+    "client now. A producer or consumer of that topic makes it known again"
 )
 
 
