@@ -16,7 +16,7 @@ class TransactionMarks:
 
     Attributes:
         masks: The batch indexes of each entry, as a bit mask.
-        letters: The same of those messages whose letters are in the transaction.
+        letters: The same for messages with a letter in the transaction.
         cumulative: The highest cumulative ack; None for single acks.
     """
 

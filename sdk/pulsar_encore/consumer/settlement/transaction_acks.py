@@ -100,7 +100,9 @@ class TransactionAcks:
     def ack_with_letters(
         self, messages: Sequence[Message], txn: TransportTransaction, *, cumulative: bool = False
     ) -> list[asyncio.Future[None]]:
-        """Ack messages as `ack` does, or one as `ack_cumulative`, whose letters will follow.
+        """Ack the originals of letters as `ack` does, or one as `ack_cumulative`.
+
+        The caller sends the letters in the same step.
 
         Raises:
             MessageNotHeldError: also if a message is given twice, or the transaction has acked it.
@@ -127,7 +129,7 @@ class TransactionAcks:
             found.add((entry, index))
 
     def ack_forwarded(self, messages: Sequence[Held], txn: TransportTransaction) -> None:
-        """Ack messages that are being forwarded, and whose letters the transaction has.
+        """Ack messages that are being forwarded. Their letters are in the transaction.
 
         `check_topic` was called for their topics. The caller does not wait for the answers, because
         the commit does.
