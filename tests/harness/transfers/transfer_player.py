@@ -366,7 +366,9 @@ class _Handler:
     async def _request(
         self, turn: Turn, messages: list[encore.Message[bytes]], moment: Moment
     ) -> None:
-        if turn.nacks == moment:
+        # An ack that was refused leaves the message held. A nack would let later ones pass.
+        lets_pass = moment == "after" and self.consumer.holds(messages[-1])
+        if turn.nacks == moment and not lets_pass:
             await self.consumer.negative_acknowledge(messages[-1], turn.nack_delay_s)
         if turn.redelivers == moment:
             self.consumer.redeliver_unacknowledged_messages()
