@@ -60,6 +60,9 @@ class Record:
         attempts: All transactions.
         outputs: What an ordinary reader finds at the end, in its order.
         left: Inputs that a new consumer of the subscription gets at the end.
+        unloads: Unloads that were needed at the end. On Shared and Key_Shared the broker forgets
+            who holds the entries of a refused ACK. If the answer is lost, the client does not know
+            that, and only an unload brings the others again.
         problems: Errors of the run itself.
     """
 
@@ -70,6 +73,7 @@ class Record:
     attempts: list[Attempt] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
+    unloads: int = 0
     problems: list[str] = field(default_factory=list)
 
 

@@ -110,6 +110,10 @@ class _Player:
     async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
         end_s = self.loop.time() + _PATIENCE_S
         while self.network.backlog() and self.loop.time() < end_s:
+            unload_s = end_s - _PATIENCE_S / 2
+            if not (self.plan.ordered or self.record.unloads) and self.loop.time() > unload_s:
+                self.record.unloads += 1
+                self.network.unload(INPUT)
             if any(task.done() and not task.cancelled() and task.exception() for task in tasks):
                 return
             await asyncio.sleep(_POLL_S)
