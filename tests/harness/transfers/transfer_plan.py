@@ -24,7 +24,7 @@ End: TypeAlias = Literal[
 Action: TypeAlias = Literal[
     "cut",  # the connections of one process
     "outage",  # of the network
-    "kill broker",  # an outage that also loses what the broker keeps only in memory
+    "kill broker",  # an outage that also loses the state that is only in memory
     "unload input",
     "unload output",
     "unload coordinator",
@@ -186,8 +186,8 @@ def generate(seed: int) -> Plan:
     ordered = kind in ORDERED
     batch = rng.choice((0, 0, 2, 5, 12))
     cumulative = ordered and rng.random() < 0.3
-    # Several consumers of batches may commit one message twice, and a cumulative ack covers what
-    # another consumer has handled meanwhile (docs/transactions.md).
+    # Several consumers of batches may commit one message twice, and a cumulative ack covers the
+    # messages that another consumer has handled meanwhile (docs/transactions.md).
     alone = batch > 0 or cumulative
     processes = 1 if alone or kind == "Exclusive" else rng.choice((1, 2, 3, 4))
     faulty_s = rng.choice((5.0, 20.0, 60.0))
@@ -198,8 +198,8 @@ def generate(seed: int) -> Plan:
         kills, unloads = False, True
     ends: list[End] = ["commit", "commit", "commit", "abort", "timeout", "cancel", "cancel"]
     if kills and batch:
-        # A successor takes what is pending in a batch for acked, and acks it when it comes again
-        # (tests/transactions/test_pending_acks.py).
+        # A successor takes pending messages of a batch for acked ones, and acks them when they
+        # are redelivered (tests/transactions/test_pending_acks.py).
         ends += ["close", "abort", "abort"]
     elif kills:
         ends += ["close", "kill", "kill"] if alone else ["close", "kill", "kill", "isolate"]
