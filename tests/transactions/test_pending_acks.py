@@ -307,6 +307,27 @@ def test_messages_that_are_not_held_are_refused() -> None:
     run(main())
 
 
+@pytest.mark.xfail(strict=True, reason="the client takes a withheld index for acked, and acks it")
+@each_kind
+def test_a_pending_message_of_a_batch_comes_to_the_next_consumer(kind: ConsumerType) -> None:
+    """The first consumer has left, as after a crash, and its transaction is aborted later."""
+
+    async def main() -> list[int]:
+        async with client_of() as client:
+            await fill(client, 2, batching=True)
+            txn = await client.transaction()
+            async with subscribe(client, kind) as consumer:
+                first, _ = await take(consumer, 2)
+                await consumer.acknowledge(first, txn=txn)
+            async with subscribe(client, kind) as consumer:
+                (second,) = await take(consumer, 1)
+                assert second.data() == b"1"
+                await txn.abort()
+                return await rest(consumer)
+
+    assert 0 in run(main())
+
+
 @pytest.mark.parametrize("how", ["single", "list", "cumulative", "of a closed consumer"])
 def test_a_refused_ack_that_nobody_awaits_makes_the_commit_abort(how: str) -> None:
     """Otherwise the message is handled twice: it comes again, and its result is visible."""

@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
+        low, dash, high = part.partition("-")
+        found += range(int(low), int(high if dash else low) + 1)
     if not found:
         raise ValueError(text)
     return found

@@ -1,7 +1,7 @@
 """Check the record of a history. Pure, and without code of the package.
 
-Every input ends in one of two ways: one output is visible and the input is acked, or neither. What
-a transaction reported has to be true. `TransactionOutcomeUnknown` reports nothing.
+Every input ends in one of two ways: one output is visible and the input is acked, or neither. The
+outcome that a transaction reported has to be true. `TransactionOutcomeUnknown` reports nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Attempt:
         process: Process that began it.
         received: Time at which the process received each input of the group, in s.
         sent: Inputs whose outputs it sent.
-        outcome: What the client reported. ``"unknown"`` if it could not tell, or nobody asked.
+        outcome: The report of the client. ``"unknown"`` if it had no answer, or was not asked.
         ended_s: Time from which on the application knew that the transaction has ended.
     """
 
@@ -58,8 +58,11 @@ class Record:
         ordered: The outputs of a key have the order of the inputs.
         finished: The history was run until every input should have been acked.
         attempts: All transactions.
-        outputs: What an ordinary reader finds at the end, in its order.
+        outputs: The messages that an ordinary reader finds at the end, in its order.
         left: Inputs that a new consumer of the subscription gets at the end.
+        unloads: Unloads that were needed at the end. On Shared and Key_Shared the broker forgets
+            who holds the entries of a refused ACK. If the answer is lost, the client does not know
+            that, and only an unload brings the others again.
         problems: Errors of the run itself.
     """
 
@@ -70,6 +73,7 @@ class Record:
     attempts: list[Attempt] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
+    unloads: int = 0
     problems: list[str] = field(default_factory=list)
 
 

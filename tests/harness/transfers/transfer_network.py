@@ -23,7 +23,7 @@ _URL: Final = "pulsar://memory:6650"
 
 
 class Network:
-    """A broker in the running loop, and what can happen to it."""
+    """A broker in the running loop, and its faults."""
 
     def __init__(self, seed: int, rewinds_overtaken: float) -> None:
         settings = BrokerSettings(
@@ -42,7 +42,7 @@ class Network:
         self.dialer.reachable = True
 
     async def kill_broker(self, seconds: float) -> None:
-        """End all connections, and lose what the broker has only in memory."""
+        """End all connections, and lose the state that the broker has only in memory."""
         self.dialer.reachable = False
         self.dialer.drop()
         for state in list(self.service.catalogue.topics.values()):
@@ -90,7 +90,7 @@ class Process:
         self._dialer.cut()
 
     def kill(self) -> None:
-        """End it without a word to the broker: what it writes from now on is lost."""
+        """End it without a word to the broker: nothing that it writes from now on arrives."""
         self._dialer.isolate()
         self._transport.shutdown()
 

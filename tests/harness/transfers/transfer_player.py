@@ -18,7 +18,7 @@ from pulsar_encore.testing import FaultPlan, run
 
 from .transfer_checker import Attempt, Output, Record
 from .transfer_network import INPUT, OUTPUT, SUBSCRIPTION, Network, Process
-from .transfer_plan import Plan, TimedAction, Turn
+from .transfer_plan import Moment, Plan, TimedAction, Turn
 
 #: Longest time to the end with a healthy broker, in s.
 _PATIENCE_S: Final = 1800.0
@@ -110,6 +110,10 @@ class _Player:
     async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
         end_s = self.loop.time() + _PATIENCE_S
         while self.network.backlog() and self.loop.time() < end_s:
+            unload_s = end_s - _PATIENCE_S / 2
+            if not (self.plan.ordered or self.record.unloads) and self.loop.time() > unload_s:
+                self.record.unloads += 1
+                self.network.unload(INPUT)
             if any(task.done() and not task.cancelled() and task.exception() for task in tasks):
                 return
             await asyncio.sleep(_POLL_S)
@@ -341,10 +345,7 @@ class _Handler:
         await steps[0]()
         await asyncio.sleep(turn.pauses_s[1])
         await steps[1]()
-        if turn.nacks_acked:
-            await self.consumer.negative_acknowledge(chosen[-1], turn.nack_delay_s)
-        if turn.redelivers:
-            self.consumer.redeliver_unacknowledged_messages()
+        await self._request(turn, chosen, "after")
         await asyncio.sleep(turn.pauses_s[2])
         if turn.end == "abort":
             raise _Abort
@@ -366,8 +367,19 @@ class _Handler:
                 producer.send_async(body, None, partition_key=key, txn=txn)
         await asyncio.gather(*sends)
 
+    async def _request(
+        self, turn: Turn, messages: list[encore.Message[bytes]], moment: Moment
+    ) -> None:
+        # An ack that was refused leaves the message held. A nack would let later ones pass.
+        lets_pass = moment == "after" and self.consumer.holds(messages[-1])
+        if turn.nacks == moment and not lets_pass:
+            await self.consumer.negative_acknowledge(messages[-1], turn.nack_delay_s)
+        if turn.redelivers == moment:
+            self.consumer.redeliver_unacknowledged_messages()
+
     async def _ack(self, txn: encore.Transaction, messages: list[encore.Message[bytes]]) -> None:
         turn, consumer = self.turn, self.consumer
+        await self._request(turn, messages, "before")
         self.has_acked = True
         acks: list[Awaitable[None]] = []
         if turn.acks == "cumulative":

@@ -30,6 +30,7 @@ class Verdict:
             "committed": outcomes["committed"],
             "aborted": outcomes["aborted"],
             "unknown": outcomes["unknown"],
+            "needed unloads": record.unloads,
             "findings": len(self.findings),
         }
 

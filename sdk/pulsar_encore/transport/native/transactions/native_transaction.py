@@ -285,8 +285,8 @@ class NativeTransaction:
     def on_refused(self, error: Exception, is_seen: Callable[[], bool]) -> None:
         """Have the commit abort, unless a caller has seen the error by then.
 
-        Otherwise a message whose ack was refused, such as one that is redelivered meanwhile, would
-        be handled twice.
+        Otherwise the application handles the message twice. For example, the broker may have
+        redelivered it before the ack.
         """
         self._refusals.append((error, is_seen))
 
