@@ -30,7 +30,7 @@ NAMES: Final = (
     "ack_groups",
     "forwarding",
     "workers",
-    "transactions",
+    "transaction_cost",
     "observers",
     "nack_accuracy",
     "nack_lateness",

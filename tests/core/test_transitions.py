@@ -35,6 +35,7 @@ STEPS: dict[str, Callable[[Entry], object]] = {
     "queue_all": lambda entry: entry.queue_all(),
     "wait_on": lambda entry: entry.wait_on(1),
     "learn_acked": lambda entry: entry.learn_acked(0),
+    "learn_unacked": lambda entry: entry.learn_unacked((1,)),
     "deliver": lambda entry: entry.deliver(1),
     "deliver_all": lambda entry: entry.deliver_all(range(1, 2)),
     "nack": lambda entry: entry.nack(1),

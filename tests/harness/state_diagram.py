@@ -60,6 +60,7 @@ EVENTS: Final = {
     "queue_all": {AWAY: "arrives"},
     "wait_on": {AWAY: "arrives before its due time"},
     "learn_acked": {AWAY: "acked before"},
+    "learn_unacked": {ACKED: "comes after an abort elsewhere"},
     "deliver": {QUEUED: "received"},
     "deliver_all": {QUEUED: "received"},
     "nack": {
@@ -139,6 +140,7 @@ ROUTES: Final = {
     (FORWARDING, ACKED): Route("M960 160 L877 318", 930, 240, "start"),
     (QUEUED, ACKED): Route("M470 160 C520 240 640 290 743 336", 640, 274, "start"),
     (NACKED, ACKED): Route("M490 358 H743", 600, 375),
+    (ACKED, AWAY): Route("M800 386 C500 480 10 520 22 162", 120, 478, width=22),
     (AWAY, ACKED): Route("M40 160 C40 470 500 440 800 382", 290, 428, width=40),
     (HELD, ACK_PENDING): Route("M690 160 V518", 698, 460, "start", 12),
     (QUEUED, ACK_PENDING): Route("M425 160 C455 300 540 460 640 518", 545, 400, "start", 13),

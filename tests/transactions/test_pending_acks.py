@@ -307,7 +307,6 @@ def test_messages_that_are_not_held_are_refused() -> None:
     run(main())
 
 
-@pytest.mark.xfail(strict=True, reason="the client takes a withheld index for acked, and acks it")
 @each_kind
 def test_a_pending_message_of_a_batch_comes_to_the_next_consumer(kind: ConsumerType) -> None:
     """The first consumer has left, as after a crash, and its transaction is aborted later."""

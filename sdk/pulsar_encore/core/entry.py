@@ -151,6 +151,16 @@ class Entry:
                 self.state[index] = ACKED
                 self.unacked -= 1
 
+    def learn_unacked(self, indexes: Sequence[int]) -> int:
+        """Take back what `learn_acked` took over; return how many messages are AWAY again."""
+        returned = 0
+        for index in indexes:
+            if self.state[index] in TRANSITIONS["learn_unacked"]:
+                self.state[index] = AWAY
+                returned += 1
+        self.unacked += returned
+        return returned
+
     # At the application
 
     def deliver(self, index: int) -> bool:

@@ -28,6 +28,8 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "wait_on": {AWAY: NACKED},
     # The broker's ack set names acked messages.
     "learn_acked": {AWAY: ACKED},
+    # A message that its ack set did not name was acked in a transaction that was aborted.
+    "learn_unacked": {ACKED: AWAY},
     # Only this delivery can nack it now.
     "deliver": {QUEUED: HELD},
     "deliver_all": {QUEUED: HELD},

@@ -16,11 +16,12 @@ from .duplicate_window import Cause
 from .durable import Recall
 from .entry import Entry, EntryKey
 from .fingerprint import NO_FINGERPRINT, Identified
-from .message_key import MessageKey
+from .message_key import MessageKey, set_bits
 from .message_states import ACK_PENDING, ACKED, AWAY, NACKED
 from .topic_tracking import TopicTracking
 
 _LAST: Final = (1 << 63) - 1
+_MOST_WITHHELD: Final = 10_000
 _ANSWER_MS: Final = 1_000  # a requested redelivery arrives sooner than this, or not at all
 
 Wanted = tuple[Entry | None, Sequence[int]]
@@ -66,14 +67,18 @@ class TopicArrival(TopicTracking):
         if entry is None and (table.releasing or len(table.packed)):
             entry = table.find(key)
         new = entry is None
-        if entry is None and self._absorb_copy(key, batch_size, now_ms):
+        if entry is None and self._absorb_copy(key, batch_size, now_ms, ack_set):
             return None, ()
         if entry is not None:
             self._delivered_again(entry, redelivery_count)
+            if self.withheld_indexes:
+                self._take_back_withheld(entry, ack_set)
         else:
             if not self.shared:
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
+            if batch_size > 1 and (ack_set != -1 or self.withheld_indexes):
+                ack_set = self._note_withheld(key, batch_size, ack_set)
             entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
         entry.fingerprint_source = entry.fingerprint_source or fingerprint_source
         if ack_set != -1:
@@ -94,7 +99,36 @@ class TopicArrival(TopicTracking):
             return self._recalled(recall, entry, indexes, wanted)
         return entry, wanted
 
-    def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
+    def _note_withheld(self, key: EntryKey, size: int, ack_set: int) -> int:
+        """Note the indexes that a batch arrives without, and return those that are due here.
+
+        They are acked, or pending in the transaction of another process. After its abort they
+        arrive alone. What was acked here meanwhile is not due again.
+        """
+        withheld = self.withheld_indexes.pop(key, None)
+        left = (1 << size) - 1
+        if withheld is not None and self.acks.covers(key):
+            left = withheld
+            ack_set &= withheld
+        left &= ~ack_set
+        if left:
+            self.withheld_indexes[key] = left
+            if len(self.withheld_indexes) > _MOST_WITHHELD:
+                del self.withheld_indexes[next(iter(self.withheld_indexes))]
+        return ack_set
+
+    def _take_back_withheld(self, entry: Entry, ack_set: int) -> None:
+        """A known batch arrives again, with messages that it arrived without before."""
+        withheld = self.withheld_indexes.get(entry.key, 0)
+        back = withheld & ack_set
+        if back:
+            entry.learn_unacked(set_bits(back))
+            if withheld == back:
+                del self.withheld_indexes[entry.key]
+            else:
+                self.withheld_indexes[entry.key] = withheld ^ back
+
+    def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int, ack_set: int) -> bool:
         """Return True if an entry without a record needs no queueing.
 
         It is acked already, or its nack keeps waiting.
@@ -102,6 +136,8 @@ class TopicArrival(TopicTracking):
         # RACE: an ack and a redelivery of its message cross. The broker may not have the ack, so it
         # is due again.
         if self.acks.covers(key):
+            if self.withheld_indexes.get(key, 0) & ack_set:
+                return False  # messages that were never here
             self.acks.add_whole(key)
             self._done(key)
             return True

@@ -85,6 +85,8 @@ class TopicTracking:
         self.attempts: Attempts = Attempts(remembers=remembers, counts_redeliveries=shared)
         self.window: DuplicateWindow = DuplicateWindow()
         self.acks: Acks = Acks(self.window)
+        # Indexes that a batch arrived without, oldest first. They may come from another process.
+        self.withheld_indexes: dict[EntryKey, int] = {}
         self.pending_acks: PendingAcks = PendingAcks()
         self.table: EntryTable = EntryTable(self, self.attempts, dispose)
         self.ordered: OrderedLeases = OrderedLeases()

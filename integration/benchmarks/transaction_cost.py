@@ -5,7 +5,7 @@ are the ratios of Java's client on Pulsar (`docs/transactions.md#cost`), and 0.3
 transaction has a fixed cost of several answers of the broker, so a slow broker costs small
 transactions more than the development broker does.
 
-    make bench ONLY=transactions [URL=pulsar://localhost:6650]
+    make bench ONLY=transaction_cost [URL=pulsar://localhost:6650]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .processes import Runner, broker, fresh_topic
 from .rows import Row, row_of
 from .trial import Benchmark, Trial
 
-_MODULE: Final = "integration.benchmarks.transactions"  # also when this is `__main__`
+_MODULE: Final = "integration.benchmarks.transaction_cost"  # also when this is `__main__`
 _WITHIN_S: Final = 180
 #: Messages in a transaction -> messages in one measurement, and Java's ratio.
 SENDS: Final = {10_000: (100_000, 0.5), 1_000: (50_000, 0.09), 100: (5_000, 0.008)}
@@ -206,7 +206,7 @@ def _figures(count: int, clock: Stopwatch, cpu: float) -> Figures:
 
 
 BENCHMARK: Final = Benchmark(
-    name="transactions",
+    name="transaction_cost",
     title="Transactions",
     about=(
         "100-byte messages, native transport, one transaction after the other, beside the same "
