@@ -470,7 +470,7 @@ class Consumer(Generic[T_co]):
         self._status.check()
         return self._acknowledge_in(messages, need_transport_transaction(txn))
 
-    def _is_acked(self, message: Message) -> bool:
+    def _was_acked(self, message: Message) -> bool:
         entry = message._entry
         return entry is not None and entry.state[message._index] == ACKED
 
@@ -1419,9 +1419,9 @@ def begin_acks(
     return consumer._begin_acks(messages, txn)
 
 
-def is_acked(consumer: Consumer[Any], message: Message) -> bool:
+def was_acked(consumer: Consumer[Any], message: Message) -> bool:
     """Return True if a message of the consumer was acked in this process."""
-    return consumer._is_acked(message)
+    return consumer._was_acked(message)
 
 
 def topics_of(consumer: Consumer[Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..consumer.consumer import is_acked
+from ..consumer.consumer import was_acked
 from ..errors import EncoreError
 from ..eventloop.alarm import now_ms
 from ..message import has_siblings
@@ -113,7 +113,7 @@ class TransactionalSession(Session):
         if not results or outcome is not SUCCEEDED:
             return
         # Otherwise it came again, for example after the abort of others, and has its results then.
-        if job in self._detached or verdict is not None or is_acked(self.consumer, job.message):
+        if job in self._detached or verdict is not None or was_acked(self.consumer, job.message):
             self._commits.add(None, results, job.group)
 
     # The ends of transactions
