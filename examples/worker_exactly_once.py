@@ -37,7 +37,7 @@ async def main(url: str) -> None:
         await asyncio.sleep(0.15)
         first.cancel()  # some orders are handled, and some invoices are on their way
         await asyncio.wait((first,))
-        invoices = []
+        invoices: list[bytes] = []
         async with worker_of(client):
             reader = await client.create_reader("example-invoices", encore.MessageId.earliest)
             while len(set(invoices)) < ORDERS:

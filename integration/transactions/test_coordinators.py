@@ -1,4 +1,4 @@
-"""Transaction coordinators of a real Pulsar: begin, register, end, and what each refusal is."""
+"""Transaction coordinators of a real Pulsar: begin, register, end, and errors."""
 
 from __future__ import annotations
 

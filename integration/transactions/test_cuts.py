@@ -1,4 +1,4 @@
-"""Transactions whose connections are cut at random, on a real Pulsar: whole or absent, never twice.
+"""Connections of transactions are cut at random, on a real Pulsar: whole or absent, never twice.
 
 The seed of each case is its parameter. A commit that returns must be visible, one that raises
 `TransactionAbortedError` must not be, and an unknown outcome is whole or absent.

@@ -1,4 +1,4 @@
-"""Sends in transactions on a real Pulsar: what readers see, and what each fault costs."""
+"""Sends in transactions on a real Pulsar: the view of readers, and the cost of each fault."""
 
 from __future__ import annotations
 

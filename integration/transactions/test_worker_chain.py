@@ -1,4 +1,4 @@
-"""Transactional workers on Pulsar: a chain of two under kills, and what a conflict does."""
+"""Transactional workers on Pulsar: a chain of two under kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two transactional workers in a row, whose processes are killed: each input has one output.
+"""Two transactional workers in a row. Their processes are killed, and each input has one output.
 
 Worker A reads `in` and writes `mid`, worker B reads `mid` and writes `out`. At random moments a
 process is killed and started again. At the end each input is in `out` exactly once, and in order
@@ -41,7 +41,7 @@ class ChainOutcome:
     Attributes:
         lost: Inputs without an output.
         doubled: Inputs with several outputs.
-        crossed: Keys whose outputs are out of order.
+        crossed: Keys with outputs out of order.
         kills: Processes that were killed.
         took: Seconds from the first start to the last output.
     """
@@ -198,7 +198,7 @@ async def _read(reader: Any, found: list[tuple[str, int]], messages: int) -> Non
 
 
 async def _read_rest(reader: Any, found: list[tuple[str, int]]) -> None:
-    """Read what was committed after the last new output."""
+    """Read the outputs that were committed last."""
     with contextlib.suppress(TimeoutError):
         while True:
             message = await reader.read_next(timeout=3)

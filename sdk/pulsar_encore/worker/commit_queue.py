@@ -20,7 +20,7 @@ from .scheduler import Job
 
 # Groups at a time without an order: while one waits for the broker, the others are filled.
 _MOST_GROUPS: Final = 4
-_PAUSE_MS: Final = 100  # after a group whose transaction could not begin, doubled each time
+_PAUSE_MS: Final = 100  # after a transaction could not begin, doubled each time
 _MAX_PAUSE_MS: Final = 5_000
 
 
@@ -58,7 +58,7 @@ class Transactional:
 # Not frozen: there is one for each message.
 @dataclass(eq=False, slots=True)
 class Handled:
-    """A message whose handler has returned.
+    """A message after the return of its handler.
 
     Attributes:
         job: None if the handler has settled the message itself: only the results are left.
@@ -84,7 +84,7 @@ class CommitQueue:
         is_ordered: One group at a time, and the order of each key is kept.
 
     Attributes:
-        bytes: Size of all results that have not ended, those that are being committed included.
+        bytes: Size of all results that have not ended, also of the groups that are being committed.
     """
 
     def __init__(self, options: Transactional, *, is_ordered: bool) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
     from ..transaction import Transaction
 
-# Results whose message is settled already have nobody who handles it again.
+# If its message is settled already, no handler makes a result again.
 _TRIES_WITHOUT_MESSAGE: Final = 5
 
 
@@ -283,7 +283,7 @@ class ResultCommits:
         await asyncio.wait((self._drained,), timeout=within_s)
 
     def close(self) -> None:
-        """Commit nothing more. A commit whose acks have left goes on in the background."""
+        """Commit nothing more. A commit goes on in the background if its acks have left."""
         self._is_closed = True
         self._alarm.close()
         for task in self._tasks:

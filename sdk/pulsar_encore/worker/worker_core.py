@@ -3,8 +3,8 @@
 A job is one received message. It is ready, running, waiting in place, blocked behind another job of
 its group, or settling. `WorkerCore.finished` maps the result of a handler call to an action that
 the shell performs. The job stays, and blocks its group, until the shell reports that the action is
-done. In a transactional worker, a job whose handler has returned is committing: it stays until its
-transaction is committed, but the next job of its group may start.
+done. In a transactional worker, a job is committing after the return of its handler: it stays until
+its transaction is committed, but the next job of its group may start.
 
 Attempts. A failed attempt counts, except for `Retry(count=False)` and for failures of a breaker's
 kinds without proof that the dependency was there. The proof is another message that started after
@@ -162,7 +162,7 @@ class CoreSnapshot:
         blocked: Jobs behind another job of their group.
         settling: Jobs with an action that is not done.
         unsettled: Jobs with an action that failed and is due later.
-        committing: Jobs whose handler returned, and whose transaction is not committed.
+        committing: Jobs between the return of their handler and the commit.
         bytes: Total size of all jobs.
         held_back: Jobs that cannot start because of a failure: waiting, behind a failed job of
             their group, or unsettled.
@@ -373,7 +373,7 @@ class WorkerCore:
             self._update_trials()
 
     def handled(self, job: Job, now_ms: int) -> None:
-        """Note a handler call that has succeeded, and whose results wait for their transaction.
+        """Note a handler call that has succeeded; its results wait for their transaction.
 
         The next job of its group may start.
         """
