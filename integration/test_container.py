@@ -82,7 +82,6 @@ def test_compose_starts_and_stops_a_broker(
             config = Admin(f"http://127.0.0.1:{ports.admin}")
             found = config.call("GET", "/brokers/configuration/runtime")
             assert found["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
-            assert found["transactionCoordinatorEnabled"] == "true"
         finally:
             run([*command, "down", "--volumes"])
         assert not container_exists(container, ports)

@@ -150,7 +150,6 @@ def test_settings_reach_the_broker(own_pulsar: OwnPulsar) -> None:
     assert found["activeConsumerFailoverDelayTimeMillis"] == "17"
     assert found["delayedDeliveryTickTimeMillis"] == "100"
     assert found["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
-    assert found["transactionCoordinatorEnabled"] == "true"
 
 
 @pytest.mark.either_kind

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Depr
 
 @pytest.fixture(scope="module")
 def transactional() -> Iterator[Broker]:
-    with own_broker("standalone") as broker:
+    with own_broker("standalone", transactionCoordinatorEnabled="true") as broker:
         yield broker
 
 

@@ -11,7 +11,7 @@ from tests.harness.pulsar_server import Broker, own_broker
 
 @pytest.fixture(scope="package")
 def transactional() -> Iterator[Broker]:
-    with own_broker("standalone") as broker:
+    with own_broker("standalone", transactionCoordinatorEnabled="true") as broker:
         yield broker
 
 
