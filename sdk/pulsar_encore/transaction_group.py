@@ -1,4 +1,4 @@
-"""Sends and acks of many messages in one transaction, and what became of their messages.
+"""Sends and acks of many messages in one transaction, and the fate of their messages.
 
 A group can fail at two points. Before its acks left, no message has noticed: this client still
 holds all of them, and may try again. From then on they belong to the broker, which delivers them
@@ -13,12 +13,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
-from .errors import EncoreError, TransactionOutcomeUnknown
+from .errors import (
+    EncoreError,
+    InvalidTxnStatusError,
+    TransactionAbortedError,
+    TransactionConflict,
+    TransactionCoordinatorNotFoundError,
+    TransactionNotEnabledError,
+    TransactionNotFound,
+    TransactionOutcomeUnknown,
+    TransactionStateError,
+)
 from .eventloop.close_once import seen
 
 
 class GroupEnd(Enum):
-    """What became of a group.
+    """The fate of the messages of a group.
 
     Attributes:
         COMMITTED: All of it took effect.
@@ -47,6 +57,23 @@ class GroupTransaction(Protocol):
 
 _T = TypeVar("_T", bound=GroupTransaction)
 _COMMITTED: Final = GroupResult(GroupEnd.COMMITTED)
+_OF_TRANSACTION: Final = (
+    InvalidTxnStatusError,
+    TransactionAbortedError,
+    TransactionConflict,
+    TransactionCoordinatorNotFoundError,
+    TransactionNotEnabledError,
+    TransactionNotFound,
+    TransactionStateError,
+)
+
+
+def leaves_producer(error: Exception) -> bool:
+    """Return True if a send in a transaction failed, and its producer can go on.
+
+    After a lost connection the producer attaches again, but repeats no message of a transaction.
+    """
+    return isinstance(error, _OF_TRANSACTION) or bool(getattr(error, "retryable", False))
 
 
 async def commit_group(

@@ -151,15 +151,12 @@ class Entry:
                 self.state[index] = ACKED
                 self.unacked -= 1
 
-    def learn_unacked(self, indexes: Sequence[int]) -> int:
-        """Take back what `learn_acked` took over; return how many messages are AWAY again."""
-        returned = 0
+    def learn_unacked(self, indexes: Sequence[int]) -> None:
+        """Take back acked indexes that `learn_acked` took over."""
         for index in indexes:
             if self.state[index] in TRANSITIONS["learn_unacked"]:
                 self.state[index] = AWAY
-                returned += 1
-        self.unacked += returned
-        return returned
+                self.unacked += 1
 
     # At the application
 

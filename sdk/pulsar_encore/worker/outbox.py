@@ -6,20 +6,19 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import (
     ClosedError,
     ConfigurationError,
     EncoreError,
-    InvalidTxnStatusError,
     PulsarException,
-    TransactionNotFound,
 )
 from ..eventloop.close_once import seen
 from ..options import BatchingType
 from ..options.checks import string_map, topic_name
 from ..producer import begin_sends, prepared
+from ..transaction_group import leaves_producer
 from ..transport.interface import MESSAGE_RESULTS
 from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import full_name
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from ..client import Client
     from ..producer import Producer
     from ..transaction import Transaction
-
-# A message that fails with its transaction says nothing about its producer.
-_TRANSACTION_ERRORS: Final = (InvalidTxnStatusError, TransactionNotFound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +195,7 @@ class Outbox:
                 if isinstance(outcome, BaseException):
                     raise outcome
         except BaseException as error:
-            self._replace_if_ended(topic, creating, error)
+            self._replace_if_ended(topic, creating, error, in_transaction=True)
             raise
 
     def _producer(self, topic: str) -> asyncio.Task[Producer]:
@@ -213,10 +209,26 @@ class Outbox:
         return creating
 
     def _replace_if_ended(
-        self, topic: str, creating: asyncio.Task[Producer], error: BaseException
+        self,
+        topic: str,
+        creating: asyncio.Task[Producer],
+        error: BaseException,
+        *,
+        in_transaction: bool = False,
     ) -> None:
-        if creating.done() and self._producers.get(topic) is creating:
-            self._replace(topic, creating, error)
+        """Let the next message create a producer, if there is none or this one may have ended."""
+        if not creating.done() or self._producers.get(topic) is not creating or self._is_closed:
+            return  # another message has replaced it, or the close has failed this one
+        if creating.cancelled() or creating.exception() is not None:
+            del self._producers[topic]
+        elif (
+            isinstance(error, PulsarException)
+            and error.result not in MESSAGE_RESULTS
+            and not (in_transaction and leaves_producer(error))
+        ):
+            earlier = creating.result()
+            self._closing.add(earlier)  # the outbox may be closed before the replacement is made
+            self._producers[topic] = asyncio.ensure_future(self._renew(topic, earlier))
 
     async def _create(self, topic: str) -> Producer:
         # By key, so that several workers with order "key" can read the results.
@@ -226,21 +238,6 @@ class Outbox:
             block_if_queue_full=True,
             batching_type=BatchingType.KeyBased,
         )
-
-    def _replace(self, topic: str, creating: asyncio.Task[Producer], error: BaseException) -> None:
-        """Let the next message create a producer, if there is none or this one may have ended."""
-        if self._is_closed:
-            return  # the close has failed a message in flight
-        if creating.cancelled() or creating.exception() is not None:
-            del self._producers[topic]
-        elif (
-            isinstance(error, PulsarException)
-            and not isinstance(error, _TRANSACTION_ERRORS)
-            and error.result not in MESSAGE_RESULTS
-        ):
-            earlier = creating.result()
-            self._closing.add(earlier)  # the outbox may be closed before the replacement is made
-            self._producers[topic] = asyncio.ensure_future(self._renew(topic, earlier))
 
     async def _renew(self, topic: str, earlier: Producer) -> Producer:
         """Return a new producer, or the earlier one if none can be created.

@@ -1,7 +1,7 @@
 """The transactions of a worker: results of handlers and the acks of their messages, in groups.
 
 `CommitQueue` decides which messages share a transaction. No handler runs in one, so a transaction
-is short. See `transaction_group` for what becomes of a group that fails.
+is short. `transaction_group` says which groups can be tried again.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from ..consumer.consumer import was_acked
 from ..errors import EncoreError
 from ..eventloop.alarm import now_ms
 from ..message import has_siblings
-from .commit_queue import Transactional
 from .drain_deadline import DrainDeadline
 from .health import Health
 from .outbox import Outgoing, Prepared
@@ -34,13 +33,14 @@ class TransactionalSession(Session):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         client, options = args[0], self._options
+        assert options.transactions is not None
         # Of handlers that have returned, until their end is noted.
         self._results: dict[Job, list[Prepared]] = {}
         self._commits = ResultCommits(
             client,
             self.consumer,
             self._outbox,
-            options.transactions or Transactional(),
+            options.transactions,
             is_ordered=self.order is not Order.NONE,
             state_directory=None if options.state is None else Path(options.state.path),
             name=self._name,

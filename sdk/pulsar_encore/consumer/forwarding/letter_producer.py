@@ -17,20 +17,14 @@ from ...errors import (
     ClosedError,
     EncoreError,
     InvalidTopicName,
-    InvalidTxnStatusError,
     NotConnected,
     ProducerFenced,
     PulsarException,
     TopicTerminated,
-    TransactionAbortedError,
-    TransactionConflict,
-    TransactionCoordinatorNotFoundError,
-    TransactionNotEnabledError,
-    TransactionNotFound,
-    TransactionStateError,
     UnknownError,
     exception_of_result,
 )
+from ...transaction_group import leaves_producer
 from ...transport.interface import MESSAGE_RESULTS, OnPosted, RetryNotice, TransportProducer
 from ...values.backoff import Backoff, FailureReports
 from ...values.outgoing_message import OutgoingMessage
@@ -42,16 +36,6 @@ SEND_LIMIT: Final = 200
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
 # A new producer fails in the same way.
 _FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
-# Errors of a transaction. Its producer goes on.
-_OF_TRANSACTION: Final = (
-    InvalidTxnStatusError,
-    TransactionAbortedError,
-    TransactionConflict,
-    TransactionCoordinatorNotFoundError,
-    TransactionNotEnabledError,
-    TransactionNotFound,
-    TransactionStateError,
-)
 
 
 class LetterProducer:
@@ -144,7 +128,7 @@ class LetterProducer:
     ) -> None:
         if error is None:
             self._failures = 0
-        elif not (in_transaction and _leaves_producer(error)):
+        elif not (in_transaction and leaves_producer(error)):
             self._failed(error, transport_producer)
         on_sent(error)
 
@@ -244,15 +228,6 @@ class LetterProducer:
             self._transport_producer = None
         if self._closings:
             await asyncio.wait(self._closings, timeout=_CLOSE_S)
-
-
-def _leaves_producer(error: Exception) -> bool:
-    """Return True if a send in a transaction failed, and its producer can go on.
-
-    After a lost connection the producer attaches again by itself, but a message of a transaction is
-    not sent again.
-    """
-    return isinstance(error, _OF_TRANSACTION) or bool(getattr(error, "retryable", False))
 
 
 def _retry_pending_error(result: str, text: str) -> PulsarException:
