@@ -153,6 +153,7 @@ async def acks(url: str, topic: str, *, count: int, transactional: bool) -> Figu
             encore.ConsumerType.Exclusive,
             initial_position=encore.InitialPosition.Earliest,
             ack_receipt_enabled=True,
+            ack_group_time_ms=0,  # else each plain list waits for the end of this time
         ) as consumer,
     ):
 
