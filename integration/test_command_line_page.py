@@ -14,7 +14,8 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import cli
 from tests.harness.pages import blocks_of
-from tests.harness.pulsar_server import Server
+
+from .conftest import OwnPulsar
 
 # looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
@@ -71,8 +72,10 @@ async def prepare(consumer: encore.Consumer, producer: encore.Producer) -> dict[
 
 
 async def test_the_commands_print_the_shown_lines(
-    pulsar: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+    own_pulsar: OwnPulsar, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The shared broker has no transactions, which `txn` needs.
+    pulsar = await asyncio.to_thread(own_pulsar, transactionCoordinatorEnabled=True)
     monkeypatch.setenv("PULSAR_URL", pulsar.service_url)
     monkeypatch.setenv("PULSAR_ADMIN_URL", pulsar.admin_url)
     name = topic.rpartition("/")[2]
