@@ -73,7 +73,7 @@ async def loggers(url: str, token: str) -> None:
             raise next(errors)
 
         debug = info = warning = error = log
-        isEnabledFor = getEffectiveLevel = log
+        isEnabledFor = handle = log
 
     auth = encore.AuthenticationToken(token)
     async with encore.Client(url, auth, transport="stock", logger=Logger("raising")) as client:

@@ -221,6 +221,32 @@ def test_python_logging_of_the_first_client_is_used_by_all(run: Any, topic: str)
 
 
 @pytest.mark.parametrize(
+    ("level", "levels"),
+    [
+        ("DEBUG", {"DEBUG", "INFO", "WARNING", "ERROR"}),
+        ("WARNING", {"WARNING", "ERROR"}),
+        ("CRITICAL", set()),
+    ],
+)
+def test_a_logger_of_the_first_client_gets_the_lines_of_the_engine(
+    run: Any, topic: str, level: str, levels: set[str]
+) -> None:
+    printed = run(f"""
+    own = logging.getLogger("own")
+    own.setLevel(logging.{level})
+    own.addHandler(Keep())
+    error = asyncio.run(refuse({topic!r}, logger=own))
+    lines = [each for each in records if not each.filename.endswith(".py")]
+    levels, threads = ({{getattr(each, what) for each in lines}} for what in
+                       ("levelname", "threadName"))
+    say(levels=sorted(levels), threads=sorted(threads), error=error)
+    """).printed
+    assert set(printed["levels"]) == levels
+    assert set(printed["threads"]) <= {"pulsar-encore-log"}, "not on threads of the C++ client"
+    assert printed["error"].endswith("is exclusive and taken)")  # whatever is shown
+
+
+@pytest.mark.parametrize(
     ("configure", "levels"),
     [
         ("logging.getLogger().setLevel(logging.DEBUG)", {"WARNING", "ERROR"}),

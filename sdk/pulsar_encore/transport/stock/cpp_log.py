@@ -1,9 +1,12 @@
-"""Read the C++ client's log: reasons for errors, and records of the logger "pulsar_encore.engine".
+"""Read the C++ client's log: reasons for errors, and records for `logging`.
 
 The broker's text of most refusals is only in the C++ client's log. `EngineLog` gives it a file in
-memory (Linux only) as its log, and reads that file. A process has one log: that of its first
-client. The C++ client's bridge to `logging` costs too much (`docs/notes/cpp-client.md#logging`).
-With a pipe, a slow handler would stop the C++ client's threads, which write under locks.
+memory (Linux only) as its log, and reads that file. The records go to the logger of the process's
+first client, or to "pulsar_encore.engine".
+
+The C++ client's own bridge to `logging` costs too much, and a thread that logs while the
+interpreter ends would abort the process (`docs/notes/cpp-client.md#logging`). With a pipe, a slow
+handler would stop the C++ client's threads, which write under locks.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ class EngineLog:
         self._library_fd = -1  # -1 if the C++ client logs elsewhere, or there is no client yet
         self._making = threading.Lock()
         self._is_child = forked()
+        self._logger = ENGINE
         self._begin(-1)
 
     def _begin(self, fd: int) -> None:
@@ -65,24 +69,26 @@ class EngineLog:
         """Yield the `logger=` for a native client that is created in the `with` block.
 
         Args:
-            user_logger: The user's logger, or None for this log.
+            user_logger: A `logging.Logger` or None for this log; else the native client's own.
         """
         with self._making:
             if self._library_fd >= 0:
                 if not self._file == _identity(self._fd) == _identity(self._library_fd):
                     self._renew()
                 yield user_logger
-            elif user_logger is not None:
+            elif not (user_logger is None or isinstance(user_logger, logging.Logger)):
                 yield user_logger
             else:
                 try:
                     if not self._is_open():
                         self._begin(_new_file())
                 except OSError:
-                    yield pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
+                    yield user_logger or pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
                     return
+                self._logger = user_logger or ENGINE
                 # If the client cannot be created, the next one gets the same file.
-                yield pulsar.FileLogger(_level(), f"/proc/self/fd/{self._fd}")
+                level = _native_level(user_logger.getEffectiveLevel() if user_logger else _level())
+                yield pulsar.FileLogger(level, f"/proc/self/fd/{self._fd}")
                 self._library_fd = _duplicate_of(self._fd)
                 if self._library_fd < 0:  # an earlier client of this process set another logger
                     os.close(self._fd)
@@ -131,7 +137,7 @@ class EngineLog:
     def _deliver(self) -> None:
         self._read()
         while self._lines and not self._silenced:
-            _emit(self._lines.popleft())
+            _emit(self._lines.popleft(), self._logger)
             self._read()  # handlers may be slower than the C++ client, and `_lines` is bounded
         self._delivered_to = self._at
 
@@ -205,26 +211,27 @@ class EngineLog:
             self._begin(-1)
 
 
-def _level() -> Any:
-    """Return the C++ client's log level: at least warnings, which hold the reasons.
+def _level() -> int:
+    """Return the level of this package's loggers. The root's is for the program's own lines."""
+    return ENGINE.level or _PACKAGE.level or logging.WARNING
 
-    The root logger's level is for the program's own lines.
-    """
-    level = ENGINE.level or _PACKAGE.level or logging.WARNING
+
+def _native_level(level: int) -> Any:
+    """Return the C++ client's log level: at least warnings, which hold the reasons."""
     if level <= logging.DEBUG:
         return pulsar.LoggerLevel.Debug
     return pulsar.LoggerLevel.Info if level <= logging.INFO else pulsar.LoggerLevel.Warn
 
 
-def _emit(line: LogLine) -> None:
+def _emit(line: LogLine, logger: logging.Logger) -> None:
     try:
-        if ENGINE.isEnabledFor(line.level):
-            ENGINE.handle(
-                ENGINE.makeRecord(
-                    ENGINE.name, line.level, line.source, line.number, line.text, (), None
+        if logger.isEnabledFor(line.level):
+            logger.handle(
+                logger.makeRecord(
+                    logger.name, line.level, line.source, line.number, line.text, (), None
                 )
             )
-    except BaseException:  # a handler or a filter that raises must not stop the next line
+    except BaseException:  # a logger, handler or filter that raises must not stop the next line
         if logging.raiseExceptions:
             with contextlib.suppress(Exception):
                 traceback.print_exc()
