@@ -419,6 +419,35 @@ async def test_a_closed_consumer_leaves_its_acks_to_the_transaction(
         assert await rest(consumer) == []
 
 
+@pytest.mark.parametrize("kind", [*SHARED, *ORDERED], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("in_transaction", [True, False], ids=["transaction", "plain"])
+async def test_the_rest_of_a_batch_is_acked_without_what_another_process_has_pending(
+    client: Client, transactional: Broker, topic: str, kind: ConsumerType, in_transaction: bool
+) -> None:
+    """A process dies with half of a batch acked in an open transaction."""
+    async with Client(transactional.service_url, transport="native") as successor:
+        async with subscribe(client, topic, kind) as first:
+            await fill(client, topic, 10, batching=True)
+            messages = await take(first, 10)
+            txn = await client.transaction(timeout=60)
+            await first.acknowledge(messages[2:7], txn=txn)
+        async with subscribe(successor, topic, kind, ack_receipt_enabled=True) as second:
+            others = await take(second, 5)
+            assert sorted(values(others)) == numbers(0, 1, 7, 8, 9)
+            if in_transaction:
+                async with successor.transaction() as own:
+                    await second.acknowledge(others, txn=own)
+            else:
+                await asyncio.gather(*map(second.acknowledge, others))
+            await client.abort_transaction(txn.id)
+            again = await rest(second)
+        if kind in ORDERED:  # the broker delivers them to the next consumer
+            async with subscribe(successor, topic, kind) as third:
+                again += await rest(third)
+        assert sorted(again) == numbers(2, 3, 4, 5, 6)
+        assert backlog(transactional, topic) == 0
+
+
 async def test_ordered_leases_and_topics_that_are_not_persistent_are_refused(
     client: Client, topic: str
 ) -> None:

@@ -19,6 +19,7 @@ from pulsar_encore import (
     EncoreError,
     InitialPosition,
     Message,
+    MessageId,
     MessageNotHeldError,
     TransactionAbortedError,
     TransactionConflict,
@@ -75,6 +76,49 @@ async def left(client: Client) -> list[int]:
     """Return the messages that another consumer of the subscription gets afterwards."""
     async with subscribe(client, ConsumerType.Shared) as consumer:
         return await rest(consumer)
+
+
+@each_kind
+@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("acks", ["one by one", "as a list", "in a transaction", "whole by id"])
+def test_the_rest_of_a_batch_is_acked_without_what_another_process_has_pending(
+    kind: ConsumerType, end: str, acks: str
+) -> None:
+    """A process dies with half of a batch acked in an open transaction."""
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with client_of(transport=transport) as client:
+            async with subscribe(client, kind) as first:
+                await fill(client, 10, batching=True)
+                messages = await take(first, 10)
+                txn = await client.transaction(timeout=600)
+                await first.acknowledge(messages[2:7], txn=txn)
+            async with subscribe(client, kind, ack_receipt_enabled=True) as second:
+                others = await take(second, 5)
+                assert sorted(int(each.data()) for each in others) == [0, 1, 7, 8, 9]
+                if acks == "one by one":
+                    for each in others:
+                        await second.acknowledge(each)
+                elif acks == "as a list":
+                    await second.acknowledge(others)
+                elif acks == "whole by id":
+                    whole = others[0].message_id()
+                    await second.acknowledge(
+                        MessageId(whole.partition(), whole.ledger_id(), whole.entry_id())
+                    )
+                else:
+                    async with client.transaction() as own:
+                        await second.acknowledge(others, txn=own)
+                if end == "commit":
+                    await client.commit_transaction(txn.id)
+                else:
+                    await client.abort_transaction(txn.id)
+                again = await rest(second)
+            again += await left(client)
+            assert sorted(again) == ([] if end == "commit" else [2, 3, 4, 5, 6])
+
+    run(main())
 
 
 @each_kind

@@ -23,6 +23,7 @@ from pulsar_encore.core.packing import PackedBatches
 from pulsar_encore.core.pending_acks import PendingAcks
 from pulsar_encore.core.rewind_check import Rewind, _Owed
 from pulsar_encore.core.topic_state import TopicState
+from pulsar_encore.core.withheld_indexes import WithheldIndexes
 
 if TYPE_CHECKING:
     from small_world import App, ReceivedMessage
@@ -71,6 +72,7 @@ _CONSTANT = {
     Rewind: {"owed_arrived", "_reach"},
     Acks: {"_window"},
     CumulativeAck: {"_window", "_sent"},
+    WithheldIndexes: {"_in_use"},
     # `all_requested` and `unattempted` decide counts only; `causes` follows from the others.
     DuplicateWindow: {
         "_sent",
@@ -245,7 +247,7 @@ def _value(value: Any, now: int) -> Any:
                 if name not in left_out and name not in _ELSEWHERE
             ]
         )
-    if kind in (Acks, EntryTable, OrderedLeases, PendingAcks):
+    if kind in (Acks, EntryTable, OrderedLeases, PendingAcks, WithheldIndexes):
         return tuple([_value(getattr(value, name), now) for name in _names(kind)])
     raise TypeError(f"no way to freeze a {kind.__name__}")
 

@@ -144,12 +144,19 @@ class Entry:
         self.state[index] = NACKED
         self.active += 1
 
-    def learn_acked(self, ack_set: int) -> None:
-        """Take over acked indexes from the broker's ack set, for messages that are AWAY."""
+    def learn_acked(self, ack_set: int) -> int:
+        """Take over acked indexes from the broker's ack set, for messages that are AWAY.
+
+        Returns:
+            Their bit mask.
+        """
+        learned = 0
         for index, state in enumerate(self.state):
             if state == AWAY and not ack_set >> index & 1:
                 self.state[index] = ACKED
                 self.unacked -= 1
+                learned |= 1 << index
+        return learned
 
     def learn_unacked(self, indexes: Sequence[int]) -> None:
         """Take back acked indexes that `learn_acked` took over."""

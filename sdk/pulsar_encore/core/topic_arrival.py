@@ -21,7 +21,6 @@ from .message_states import ACK_PENDING, ACKED, AWAY, NACKED
 from .topic_tracking import TopicTracking
 
 _LAST: Final = (1 << 63) - 1
-_MOST_WITHHELD: Final = 10_000
 _ANSWER_MS: Final = 1_000  # a requested redelivery arrives sooner than this, or not at all
 
 Wanted = tuple[Entry | None, Sequence[int]]
@@ -71,18 +70,18 @@ class TopicArrival(TopicTracking):
             return None, ()
         if entry is not None:
             self._delivered_again(entry, redelivery_count)
-            if self.withheld_indexes:
-                self._take_back_withheld(entry, ack_set)
+            if entry.size > 1 and (ack_set != -1 or self.withheld):
+                self._note_change(entry, ack_set)
         else:
             if not self.shared:
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
-            if batch_size > 1 and (ack_set != -1 or self.withheld_indexes):
+            if batch_size > 1 and (ack_set != -1 or self.withheld):
                 ack_set = self._note_withheld(key, batch_size, ack_set)
             entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
+            if ack_set != -1:
+                entry.learn_acked(ack_set)
         entry.fingerprint_source = entry.fingerprint_source or fingerprint_source
-        if ack_set != -1:
-            entry.learn_acked(ack_set)
         count = len(indexes)
         wanted: Sequence[int]
         if new and count == entry.unacked == entry.size:  # nearly always: all of it is new
@@ -102,31 +101,24 @@ class TopicArrival(TopicTracking):
     def _note_withheld(self, key: EntryKey, size: int, ack_set: int) -> int:
         """Note the indexes that a batch arrives without, and return those that are due here.
 
-        They are acked, or pending in the transaction of another process. After its abort they
-        arrive alone. What was acked here meanwhile is not due again.
+        After an abort they arrive alone. What was acked here meanwhile is not due again.
         """
-        withheld = self.withheld_indexes.pop(key, None)
-        left = (1 << size) - 1
-        if withheld is not None and self.acks.covers(key):
+        left, withheld = (1 << size) - 1, self.withheld.of(key)
+        if withheld and self.acks.covers(key):
             left = withheld
             ack_set &= withheld
-        left &= ~ack_set
-        if left:
-            self.withheld_indexes[key] = left
-            if len(self.withheld_indexes) > _MOST_WITHHELD:
-                del self.withheld_indexes[next(iter(self.withheld_indexes))]
+        self.withheld.note(key, size, left & ~ack_set)
         return ack_set
 
-    def _take_back_withheld(self, entry: Entry, ack_set: int) -> None:
-        """A known batch arrives again, with messages that it arrived without before."""
-        withheld = self.withheld_indexes.get(entry.key, 0)
-        back = withheld & ack_set
+    def _note_change(self, entry: Entry, ack_set: int) -> None:
+        """Note which messages a known batch arrives without, or with again."""
+        before = self.withheld.of(entry.key)
+        back = before & ack_set
         if back:
             entry.learn_unacked(set_bits(back))
-            if withheld == back:
-                del self.withheld_indexes[entry.key]
-            else:
-                self.withheld_indexes[entry.key] = withheld ^ back
+        withheld = before ^ back | entry.learn_acked(ack_set)
+        if withheld != before:
+            self.withheld.note(entry.key, entry.size, withheld)
 
     def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int, ack_set: int) -> bool:
         """Return True if an entry without a record needs no queueing.
@@ -136,7 +128,7 @@ class TopicArrival(TopicTracking):
         # RACE: an ack and a redelivery of its message cross. The broker may not have the ack, so it
         # is due again.
         if self.acks.covers(key):
-            if self.withheld_indexes.get(key, 0) & ack_set:
+            if self.withheld and self.withheld.of(key) & ack_set:
                 return False  # messages that were never here
             self.acks.add_whole(key)
             self._done(key)

@@ -276,7 +276,7 @@ class TopicRelease(TopicArrival):
         self.timeouts.clear()
         self.ordered.clear()
         self.acks.clear()
-        self.withheld_indexes.clear()
+        self.withheld.clear()
         self.window.clear()
         self.attempts.clear()
         self.pending_acks.clear()

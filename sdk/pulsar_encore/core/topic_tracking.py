@@ -17,6 +17,7 @@ from .held_back import OrderedLeases
 from .message_states import AWAY, FORWARDING, NACKED
 from .pending_acks import PendingAcks
 from .rewind_check import Rewind
+from .withheld_indexes import WithheldIndexes
 
 
 class TopicTracking:
@@ -85,8 +86,7 @@ class TopicTracking:
         self.attempts: Attempts = Attempts(remembers=remembers, counts_redeliveries=shared)
         self.window: DuplicateWindow = DuplicateWindow()
         self.acks: Acks = Acks(self.window)
-        # Indexes that a batch arrived without, oldest first. They may come from another process.
-        self.withheld_indexes: dict[EntryKey, int] = {}
+        self.withheld: WithheldIndexes = WithheldIndexes(self._is_ack_to_come)
         self.pending_acks: PendingAcks = PendingAcks()
         self.table: EntryTable = EntryTable(self, self.attempts, dispose)
         self.ordered: OrderedLeases = OrderedLeases()
@@ -103,6 +103,15 @@ class TopicTracking:
         All but the last fill the broker's unacked window.
         """
         return self._entered - self.acked
+
+    def _is_ack_to_come(self, key: EntryKey) -> bool:
+        table = self.table
+        return (
+            key in table.entries
+            or key in table.releasing
+            or key in table.packed
+            or self.acks.is_unsent(key)
+        )
 
     def _count_acked_away(self, messages: int) -> None:
         """Count acks of messages that are not part of `unacked`."""

@@ -197,12 +197,7 @@ def generate(seed: int) -> Plan:
     if batch and rng.random() < 0.4:
         kills, unloads = False, True
     ends: list[End] = ["commit", "commit", "commit", "abort", "timeout", "cancel", "cancel"]
-    if kills and batch:
-        # A successor that has acked the others of a batch may ack the whole batch, and so the
-        # messages that were pending at the kill (docs/transactions.md#several-consumers). With
-        # kills, about one seed in 300 loses messages so, such as seed 158.
-        ends += ["close", "abort", "abort"]
-    elif kills:
+    if kills:
         ends += ["close", "kill", "kill"] if alone else ["close", "kill", "kill", "isolate"]
     turns = tuple(
         tuple(_turn(rng, not ordered, cumulative, ends) for _ in range(rng.randrange(4, 22)))

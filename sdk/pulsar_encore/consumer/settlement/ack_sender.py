@@ -144,7 +144,7 @@ class AckSender:
             return False
         unsent = state.acks.take(now_ms(self._loop), most)
         try:
-            receipt = self._transport_consumer.ack(_plan(state.number, unsent))
+            receipt = self._transport_consumer.ack(_plan(state, unsent))
         except TransportError:
             state.acks.put_back(unsent)
             return False
@@ -211,14 +211,22 @@ class AckSender:
                 timer.cancel()
 
 
-def _plan(topic_number: int, unsent: Unsent) -> AckPlan:
+def _plan(state: TopicState, unsent: Unsent) -> AckPlan:
+    """Return the acks to send. None of them covers a withheld index of a batch."""
     cumulative = None
     if unsent.cumulative is not None:
         key, size, mask = unsent.cumulative
         cumulative = (*key, size, mask)
-    return AckPlan(
-        topic_number=topic_number,
-        cumulative=cumulative,
-        entries=unsent.whole,
-        partial=[(*entry.key, entry.size, entry.remaining()) for entry in unsent.parts],
-    )
+    withheld, entries = state.withheld, unsent.whole
+    partial = [
+        (*entry.key, entry.size, entry.remaining() | withheld.of(entry.key))
+        for entry in unsent.parts
+    ]
+    if withheld:
+        entries = [key for key in unsent.whole if not withheld.of(key)]
+        partial += [
+            (*key, withheld.size_of(key), withheld.of(key))
+            for key in unsent.whole
+            if withheld.of(key)
+        ]
+    return AckPlan(state.number, cumulative, entries, partial)
