@@ -1,4 +1,4 @@
-"""Indexes that batches arrived without: acks never cover them, and only unneeded ones are forgotten."""
+"""Indexes that batches arrived without: how they are noted, and when they are forgotten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_oldest_batches_are_forgotten_but_not_those_with_an_ack_to_come() ->
     in_use.clear()
     for number in range(20_000, 40_000):
         withheld.note((1, number), 4, 0b1000)
-    assert len(withheld) == withheld_indexes._MOST
+    assert len(withheld) == withheld_indexes.MOST
     assert withheld.of((1, 39_999))
     assert not withheld.of((1, 0))
 

@@ -72,7 +72,7 @@ class Acks:
         return cumulative.last is not None and cumulative.covers(key)
 
     def is_unsent(self, key: EntryKey) -> bool:
-        """Return True if the ack of the whole entry is not sent."""
+        """Return True if an ack of the whole entry waits to be sent."""
         return key in self._whole
 
     def take(self, now_ms: int, most: int = sys.maxsize) -> Unsent:

@@ -20,7 +20,7 @@ from .topic_release import TopicRelease
 
 class TopicTransactions(TopicRelease):
     def ack_pending(self, txn: object, entry: Entry, indexes: Sequence[int]) -> int:
-        """Ack messages in an open transaction; return the mask of those that were not acked in it.
+        """Ack messages in an open transaction; return the mask of the newly acked ones.
 
         Messages that are not QUEUED, HELD, NACKED or FORWARDING are left alone.
         """

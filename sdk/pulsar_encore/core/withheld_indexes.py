@@ -11,14 +11,14 @@ from typing import Final
 
 from .entry import EntryKey
 
-_MOST: Final = 10_000
+MOST: Final = 10_000
 _TRIES: Final = 8  # looks for a batch that can be forgotten
 
 
 class WithheldIndexes:
     """Bit masks of withheld indexes by batch, oldest first.
 
-    About ten thousand are kept, and all that are in use.
+    It keeps about ten thousand, and all that are in use.
 
     Args:
         in_use: Returns True if the ack of a batch is still to come. Such a batch is not forgotten.
@@ -41,13 +41,13 @@ class WithheldIndexes:
         return self._found.get(key, (0, 0))[0]
 
     def note(self, key: EntryKey, size: int, mask: int) -> None:
-        """Replace what is known of a batch; a mask of 0 forgets it."""
+        """Set the withheld indexes of a batch to a bit mask, 0 for none."""
         self._found.pop(key, None)
         if not mask:
             return
         self._found[key] = size, mask
         for _ in range(_TRIES):
-            if len(self._found) <= _MOST:
+            if len(self._found) <= MOST:
                 break
             oldest = next(iter(self._found))
             kept = self._found.pop(oldest)
