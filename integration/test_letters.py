@@ -2,8 +2,8 @@
 
 Counts are of distinct payloads and of deliveries, so that missing and duplicate messages show.
 ENCORE_KILLS (4) and ENCORE_SEED (random, printed) control the kills. ENCORE_LETTERS (20,000) is the
-number of letters on the development broker. ENCORE_NACK_S (40; the bar says 60) is the delay of the
-nacked messages.
+number of letters on the development broker. ENCORE_WINDOW (10,000; a broker's default is 50,000)
+and ENCORE_NACK_S (30) are the unacked window and the delay of the nacked messages.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.harness.admin import Admin
 from tests.harness.pulsar_server import Server
 
 from .benchmarks.processes import broker
+from .conftest import OwnPulsar
 from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_comparison import as_letter, equal_letters, generation, origin_of
 
@@ -159,14 +160,23 @@ async def test_many_letters_on_the_development_broker_have_exact_counts(
 # The overflow
 
 
-WINDOW = 50_000  # the broker's default unacked window
-FRESH_MESSAGES = 10_000
+WINDOW = int(os.environ.get("ENCORE_WINDOW", "10000"))
+OLD_MESSAGES = WINDOW * 6 // 5
+FRESH_MESSAGES = WINDOW // 5
+
+
+@pytest_asyncio.fixture
+async def windowed_client(own_pulsar: OwnPulsar) -> AsyncIterator[encore.Client]:
+    """A client of a broker that stops delivering at `WINDOW` unacked messages."""
+    broker = await asyncio.to_thread(own_pulsar, maxUnackedMessagesPerConsumer=WINDOW)
+    async with encore.Client(broker.service_url, transport="stock", logger=QUIET) as client:
+        yield client
 
 
 async def nack_and_publish_fresh(
-    client: encore.Client, topic: str, old: int, wait_s: float, **options: Any
+    client: encore.Client, topic: str, wait_s: float, **options: Any
 ) -> tuple[list[float], int, float]:
-    """Nack `old` messages, then receive fresh ones.
+    """Nack `OLD_MESSAGES`, then receive fresh ones.
 
     All nacks are due `wait_s` after the first.
 
@@ -174,11 +184,13 @@ async def nack_and_publish_fresh(
         The latency of each fresh message in s, the number of redelivered old messages, and the
         seconds from the first fresh message to the due time.
     """
+    old = OLD_MESSAGES
     await publish(client, topic, old)
     fresh_latencies: list[float] = []
     redelivered: Counter[bytes] = Counter()
     loop = asyncio.get_running_loop()
-    async with await subscribe(client, topic, 10, **options) as consumer:
+    limits = {"max_unacked_messages": WINDOW, **options}
+    async with await subscribe(client, topic, 10, **limits) as consumer:
         due = loop.time() + wait_s
 
         async def nack_until_due(consumer: encore.Consumer, message: encore.Message) -> None:
@@ -225,27 +237,27 @@ async def _publish_fresh(client: encore.Client, topic: str) -> None:
 
 @pytest.mark.timeout(480)
 async def test_with_the_nack_overflow_fresh_messages_are_not_delayed(
-    client: encore.Client, topic: str
+    windowed_client: encore.Client, topic: str
 ) -> None:
-    first_s = float(os.environ.get("ENCORE_NACK_S", "40"))
+    first_s = float(os.environ.get("ENCORE_NACK_S", "30"))
     for wait_s in (first_s, 4 * first_s):
         where = f"{topic}-{wait_s:.0f}"
         fresh_latencies, redelivered, left_s = await nack_and_publish_fresh(
-            client, where, 60_000, wait_s, nack_overflow="retry_letter"
+            windowed_client, where, wait_s, nack_overflow="retry_letter"
         )
         if left_s > wait_s / 2:
             break  # otherwise the nacks took too long: repeat with more time
     assert max(fresh_latencies) < left_s, (
         "before what was put off is due, as they would have to without it"
     )
-    assert redelivered == 60_000
+    assert redelivered == OLD_MESSAGES
 
 
 async def test_without_the_nack_overflow_fresh_messages_wait(
-    client: encore.Client, topic: str
+    windowed_client: encore.Client, topic: str
 ) -> None:
-    """For comparison: the broker stops at 50,000 unacked messages, whatever else arrives."""
-    fresh_latencies, _, _ = await nack_and_publish_fresh(client, topic, 60_000, 30)
+    """For comparison: the broker stops at `WINDOW` unacked messages, whatever else arrives."""
+    fresh_latencies, _, _ = await nack_and_publish_fresh(windowed_client, topic, 15)
     assert sorted(fresh_latencies)[FRESH_MESSAGES // 10] > 3
 
 
