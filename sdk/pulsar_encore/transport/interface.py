@@ -435,6 +435,13 @@ class TransportProducer(Protocol):
     @property
     def last_sequence_id(self) -> int: ...
     def is_connected(self) -> bool: ...
+    def check(self, message: OutgoingMessage) -> None:
+        """Raise the error that each send of this message would get, such as `MessageTooBig`.
+
+        Without an error, a send may fail nevertheless. By default, nothing is checked.
+        """
+        return
+
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         """Send a message, in the order of the calls. Done when the broker has stored it."""
 
