@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
-from weakref import ref
+from weakref import WeakMethod
 
 from .errors import ConfigurationError, EncoreError
 from .eventloop.affinity import LoopAffinity
@@ -55,7 +55,7 @@ class Transaction:
         self.affinity: LoopAffinity = LoopAffinity("transaction")
         # Its last call may have been cancelled, or its timeout may end it. The reference is weak,
         # because a timer holds the transport's transaction.
-        transport_transaction.when_ended(partial(_forget_ended, ref(self)))
+        transport_transaction.when_ended(partial(_forget_ended, WeakMethod(self._forget)))
 
     def __repr__(self) -> str:
         return f"<Transaction {self.id}, {self.state.value}>"
@@ -170,10 +170,10 @@ class Transaction:
             self._forget_if_ending()  # it was ended within the block
 
 
-def _forget_ended(reference: ref[Transaction], _: bool) -> None:
-    txn = reference()
-    if txn is not None:
-        txn._forget()
+def _forget_ended(reference: WeakMethod[Callable[[], None]], _: bool) -> None:
+    forget = reference()
+    if forget is not None:
+        forget()
 
 
 def transport_transaction_of(txn: Transaction | None) -> TransportTransaction | None:
