@@ -282,7 +282,7 @@ class Producer(Generic[T_contra]):
             txn=None if txn is None else transport_transaction_of(txn),
         )
 
-    def _prepared(
+    def _outgoing_checked(
         self, content: Any, properties: dict[str, str] | None, key: str | bytes | None
     ) -> OutgoingMessage:
         message = self._outgoing(
@@ -424,7 +424,7 @@ def prepared(
         ConfigurationError, ClosedError: as `Producer.send`.
         MessageTooBig: if each send of it would raise this error.
     """
-    return producer._prepared(content, properties, key)
+    return producer._outgoing_checked(content, properties, key)
 
 
 def begin_sends(
