@@ -282,6 +282,15 @@ class Producer(Generic[T_contra]):
             txn=None if txn is None else transport_transaction_of(txn),
         )
 
+    def _outgoing_checked(
+        self, content: Any, properties: dict[str, str] | None, key: str | bytes | None
+    ) -> OutgoingMessage:
+        message = self._outgoing(
+            content, properties, key, None, None, None, None, None, None, None, None
+        )
+        self._transport_producer.check(message)
+        return message
+
     def _encode(self, content: Any) -> bytes | None:
         if content is None:
             return None
@@ -413,10 +422,9 @@ def prepared(
 
     Raises:
         ConfigurationError, ClosedError: as `Producer.send`.
+        MessageTooBig: if each send of it would raise this error.
     """
-    return producer._outgoing(
-        content, properties, key, None, None, None, None, None, None, None, None
-    )
+    return producer._outgoing_checked(content, properties, key)
 
 
 def begin_sends(

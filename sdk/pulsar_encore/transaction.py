@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
+from weakref import WeakMethod
 
 from .errors import ConfigurationError, EncoreError
 from .eventloop.affinity import LoopAffinity
@@ -51,6 +53,9 @@ class Transaction:
         self._on_ended = on_ended
         self._logger = logger_of(__name__)
         self.affinity: LoopAffinity = LoopAffinity("transaction")
+        # Its last call may have been cancelled, or its timeout may end it. The reference is weak,
+        # because a timer holds the transport's transaction.
+        transport_transaction.when_ended(partial(_forget_ended, WeakMethod(self._forget)))
 
     def __repr__(self) -> str:
         return f"<Transaction {self.id}, {self.state.value}>"
@@ -125,7 +130,8 @@ class Transaction:
         except TimeoutError:
             self._logger.warning("transaction %s: no answer to its end in %g s", self.id, _CLOSE_S)
         except EncoreError as error:
-            self._logger.warning("abort of transaction %s: %s", self.id, error)
+            if self.state is not TxnState.ABORTING:  # otherwise the transport has logged it
+                self._logger.warning("abort of transaction %s: %s", self.id, error)
         finally:
             self._forget()
 
@@ -162,6 +168,12 @@ class Transaction:
             await self.commit()
         else:
             self._forget_if_ending()  # it was ended within the block
+
+
+def _forget_ended(reference: WeakMethod[Callable[[], None]], _: bool) -> None:
+    forget = reference()
+    if forget is not None:
+        forget()
 
 
 def transport_transaction_of(txn: Transaction | None) -> TransportTransaction | None:

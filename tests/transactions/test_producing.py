@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,9 @@ from pulsar_encore import (
     ConfigurationError,
     CryptoKeyReader,
     MessageId,
+    MessageTooBig,
     NotSupportedError,
+    Producer,
     TransactionAbortedError,
     TransactionNotEnabledError,
     TransactionNotFound,
@@ -38,6 +41,7 @@ from pulsar_encore import (
 )
 from pulsar_encore.client import transport_of
 from pulsar_encore.options import ProducerOptions
+from pulsar_encore.producer import begin_sends, prepared
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport, run
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 
@@ -737,5 +741,76 @@ def test_compressed_and_encrypted_messages(batching: bool) -> None:
             got = [(await reader.read_next()).data() for _ in range(3)]
             assert got == [b"c" * 5000] * 3
             assert not await reader.has_message_available()
+
+    run(main())
+
+
+def refused_at_once(producer: Producer[bytes], value: bytes, properties: dict[str, str]) -> bool:
+    try:
+        prepared(producer, value, properties, None)
+    except MessageTooBig:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batching_enabled": False},
+        {"batching_enabled": False, "chunking_enabled": True},
+        {"compression_type": CompressionType.LZ4},
+        {"compression_type": CompressionType.LZ4, "batching_enabled": False},
+    ],
+    ids=str,
+)
+def test_a_message_is_refused_at_once_if_its_send_would_be_refused(
+    options: dict[str, Any], partitions: int
+) -> None:
+    limit = 100_000
+    noise = random.Random(1).randbytes(limit + 20_000)
+    cases: list[tuple[bytes, dict[str, str]]] = [
+        *((noise[:size], {}) for size in (1, limit - 20_000, limit - 1, limit, limit + 1)),
+        *((bytes(size), {}) for size in (limit, limit + 1)),
+        *((b"", {"a": "x" * size}) for size in (1, limit, limit + 10_000, limit + 11_000)),
+        *((noise[:limit], {"a": "x" * size}) for size in (1, 9_000, 9_900, 11_000)),
+    ]
+
+    async def main() -> None:
+        settings = BrokerSettings(namespaces=None, max_message_size=limit)
+        transport = MemoryTransport(settings)
+        async with client_of(transport=transport) as client:
+            if partitions:
+                transport.catalogue.create_partitioned(TOPIC, partitions)
+            async with client.create_producer(TOPIC, **options) as producer:
+                refused = 0
+                for value, properties in cases:
+                    is_refused = refused_at_once(producer, value, properties)
+                    refused += is_refused
+                    async with client.transaction() as txn:
+                        (send,) = begin_sends(
+                            producer, [OutgoingMessage(payload=value, properties=properties)], txn
+                        )
+                        error = (await asyncio.gather(send, return_exceptions=True))[0]
+                        assert isinstance(error, MessageTooBig) == is_refused, len(value)
+                        await txn.abort()
+                assert 0 < refused < len(cases)
+
+    run(main())
+
+
+def test_a_partition_whose_limit_is_not_known_may_take_the_message() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.catalogue.create_partitioned(TOPIC, 2)
+        async with (
+            client_of(transport=transport) as client,
+            client.create_producer(TOPIC, lazy_start_partitioned_producers=True) as producer,
+        ):
+            assert not refused_at_once(producer, bytes(6_000_000), {})
+            for _ in range(2):
+                await producer.send(b"attaches this partition")
+            assert refused_at_once(producer, bytes(6_000_000), {})
 
     run(main())

@@ -202,14 +202,27 @@ def test_slow_handlers_run_while_a_transaction_is_aborted(
     run(main())
 
 
+class Enlarging(encore.Observer):
+    """Makes some messages too large when they are sent, after their check."""
+
+    def sending(self, sending: encore.Sending) -> None:
+        if "too large later" in sending.properties:
+            sending.properties["large"] = "x" * 6_000_000
+
+
+def large_later(value: bytes, message: Message, number: int) -> Out:
+    properties = {"too large later": ""} if int(value) == number else {}
+    return Out(value, key=message.partition_key(), properties=properties)
+
+
 @pytest.mark.parametrize("order", ["none", "partition"])
 def test_a_drain_uses_up_no_attempt(order: str) -> None:
     async def handle(value: bytes, message: Message) -> Out:
-        return Out(bytes(6_000_000) if value == b"7" else value, key=message.partition_key())
+        return large_later(value, message, 7)
 
     async def main() -> None:
         transport = MemoryTransport()
-        async with Client(URL, transport=transport) as client:
+        async with Client(URL, transport=transport, observers=[Enlarging()]) as client:
             await fill(client, 10)
             options = Transactional(max_delay=60, max_bytes=64 * 2**20)
             retry = encore.RetryPolicy(attempts=1)
@@ -231,12 +244,11 @@ def test_a_result_that_cannot_be_stored_fails_only_its_message(order: str) -> No
 
     async def handle(value: bytes, message: Message) -> Out:
         calls.append(int(value))
-        too_big = int(value) == 17
-        return Out(bytes(6_000_000) if too_big else value, key=message.partition_key())
+        return large_later(value, message, 17)
 
     async def main() -> None:
         transport = MemoryTransport()
-        async with Client(URL, transport=transport) as client:
+        async with Client(URL, transport=transport, observers=[Enlarging()]) as client:
             await fill(client, 40)
             async with worker_of(client, handle, order=order) as worker:
                 await until_acked(transport)
@@ -250,6 +262,101 @@ def test_a_result_that_cannot_be_stored_fails_only_its_message(order: str) -> No
             assert sorted(each for each in calls if each != 17) == sorted(found)
 
     run(main())
+
+
+def too_large(value: bytes) -> Out:
+    return Out(bytes(6_000_000))
+
+
+def too_large_properties(value: bytes) -> Out:
+    return Out(value, properties={"a": "x" * 6_000_000})
+
+
+def not_encodable(value: bytes) -> Out:
+    return Out(value, key="\ud800")
+
+
+def not_of_the_schema(value: bytes) -> Out:
+    return Out("text")
+
+
+@each_order
+@each_shape
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (too_large, "MessageTooBig: 6000000 bytes, the broker takes 5242880"),
+        (too_large_properties, "MessageTooBig: 2 bytes with 6000"),
+        (not_encodable, "the message cannot be sent"),
+        (not_of_the_schema, "content must be bytes, got str"),
+    ],
+)
+def test_a_result_that_can_never_be_sent_fails_when_its_handler_returns(
+    order: str, batching: bool, make: Callable[[bytes], Out], reason: str
+) -> None:
+    """Only its own attempt fails. The group is neither delayed nor halved."""
+    attempts: dict[int, list[int]] = {}
+    begun = 0
+
+    async def handle(value: bytes, message: Message) -> Out:
+        attempts.setdefault(int(value), []).append(message.attempt)
+        return make(value) if int(value) == 17 else Out(value, key=message.partition_key())
+
+    async def main() -> None:
+        nonlocal begun
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            begin = client.transaction
+
+            async def counted(timeout: Any) -> Any:
+                nonlocal begun
+                begun += 1
+                return await begin(timeout)
+
+            client.transaction = counted  # type: ignore[method-assign,assignment]
+            await fill(client, 40, batching=batching)
+            options = Transactional(max_delay=60)
+            async with worker_of(client, handle, order=order, transactional=options) as worker:
+                before = begun  # the start of the worker tries whether the cluster has them
+                await asyncio.sleep(20)
+                assert attempts[17] == [1, 2, 3]
+                assert worker.report().rejected == 1
+                assert begun == before
+                await until_acked(transport)
+            assert begun == before + 1
+            found = await outputs(client)
+            assert sorted(found) == [each for each in range(40) if each != 17]
+            check_order(found, order)
+            assert all(each == [1] for number, each in attempts.items() if number != 17)
+            async with client.create_reader(f"{IN}-s-DLQ", MessageId.earliest) as reader:
+                letter = await reader.read_next(timeout=60)
+                assert letter.data() == b"17"
+                assert any(reason in each for each in letter.properties().values())
+            assert await left(client) == []
+
+    run(main())
+
+
+def test_a_result_of_a_message_that_its_handler_settled_is_checked_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(value: bytes, message: Message) -> bytes:
+        if int(value) == 2:
+            await message.ack()
+            return bytes(6_000_000)
+        return value
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client(URL, transport=transport) as client:
+            await fill(client, 5)
+            async with worker_of(client, handle):
+                await until_acked(transport)
+            assert sorted(await outputs(client)) == [0, 1, 3, 4]
+
+    run(main())
+    assert "failed after the message was settled" in caplog.text
+    assert "6000000 bytes" in caplog.text
 
 
 def test_a_cluster_without_transactions_is_an_error_at_the_start() -> None:

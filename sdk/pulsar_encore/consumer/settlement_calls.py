@@ -112,20 +112,22 @@ class SettlementCalls:
     ) -> Call:
         """Run a step now and return an awaitable for the futures that it returns, or its error.
 
-        An error that nobody awaits makes the commit abort.
+        An error that nobody awaits makes the commit abort. Otherwise the application would handle
+        the message twice. For example, the broker may have redelivered it before the ack.
         """
-        on_refused: Callable[[Exception, Callable[[], bool]], None] | None = None
+        transport_transaction: TransportTransaction | None = None
         try:
             transport_transaction = need_transport_transaction(txn)
-            on_refused = transport_transaction.on_refused
             self._status.check()
             futures = step(transport_transaction)
         except EncoreError as error:
             if in_callback():
                 raise
             failing = Failing(error, self._loop)
-            if on_refused is not None:
-                on_refused(error, lambda: failing.is_seen)
+            if transport_transaction is not None:
+                transport_transaction.spoil(
+                    error, "an ack that nobody awaited", lambda: failing.is_seen
+                )
             return failing
         return AwaitingReceipt(futures) if futures else self._end_turn()
 

@@ -45,6 +45,9 @@ class ObservedTransportProducer(TransportProducer):
     def is_connected(self) -> bool:
         return self._inner.is_connected()
 
+    def check(self, message: OutgoingMessage) -> None:
+        self._inner.check(message)
+
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         # `Producer` has copied the caller's dict, so observers may change this one.
         sending = Sending(

@@ -435,6 +435,13 @@ class TransportProducer(Protocol):
     @property
     def last_sequence_id(self) -> int: ...
     def is_connected(self) -> bool: ...
+    def check(self, message: OutgoingMessage) -> None:
+        """Raise the error that each send of this message would get, such as `MessageTooBig`.
+
+        Without an error, a send may fail nevertheless. By default, nothing is checked.
+        """
+        return
+
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         """Send a message, in the order of the calls. Done when the broker has stored it."""
 
@@ -491,17 +498,16 @@ class TransportTransaction(Protocol):
         If the outcome is unknown, this happens when it has timed out at the latest.
         """
 
-    def on_refused(self, error: Exception, is_seen: Callable[[], bool]) -> None:
-        """Have the commit abort, because an ack was refused before it left.
+    def spoil(
+        self, error: Exception, operation: str, is_seen: Callable[[], bool] | None = None
+    ) -> None:
+        """Have `commit` abort instead. The first error of an operation is the reason.
+
+        A send that its producer accepted need not be reported.
 
         Args:
-            is_seen: True at the commit if a caller has seen the error, and commits nevertheless.
-        """
-
-    def spoil(self, error: Exception, operation: str) -> None:
-        """Have `commit` abort instead, with this error of an operation as the reason.
-
-        No effect after another failure. A send that its producer accepted need not be reported.
+            is_seen: For an operation that was refused before anything left. It returns True if a
+                caller has seen the error by the time of the commit, and commits nevertheless.
         """
 
     async def commit(self) -> None: ...

@@ -150,7 +150,8 @@ class Outbox:
         """Encode messages for `store_in`.
 
         Raises:
-            EncoreError: if one does not fit its schema, or its producer cannot be made.
+            EncoreError: if one does not fit its schema, is too large, or its producer cannot be
+                made.
         """
         encoded = []
         for message in messages:

@@ -17,7 +17,7 @@ from .outbox import Outgoing, Prepared
 from .result_commits import ResultCommits
 from .scheduler import COMMITTING, GONE, RUNNING, Order
 from .slots import Result as SlotResult
-from .worker_core import Ack, Failed, Hold, Job, Lost, Nack, RetryLetter, Succeeded
+from .worker_core import Ack, Failed, Hold, Job, Lost, Succeeded
 from .worker_session import SUCCEEDED, Session
 
 _ACK: Final = Ack()
@@ -140,16 +140,7 @@ class TransactionalSession(Session):
         job.waits_here = job.waits_here or has_siblings(message)
         self._counts["failed"] += 1
         action = self.core.not_committed(job, error, now)
-        if isinstance(action, Hold | Nack | RetryLetter):
-            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
-            self._failures.retried(
-                message,
-                attempt,
-                action.error,
-                delay_ms,
-                now,
-                breaker_stays_open=self._limit_log.breaker_stays_open(self.core),
-            )
+        self._note_retry(message, attempt, action, now)
         self._act(job, action)
         self._limit_log.note(self.core)
         return action.due_ms if isinstance(action, Hold) else None

@@ -468,16 +468,7 @@ class Session:
             self._count(outcome)
         message, attempt = job.message, job.attempt
         action = core.finished(job, result_for_core, now)
-        if isinstance(action, Hold | Nack | RetryLetter):
-            delay_ms = action.due_ms - now if isinstance(action, Hold) else action.delay_ms
-            self._failures.retried(
-                message,
-                attempt,
-                action.error,
-                delay_ms,
-                now,
-                breaker_stays_open=self._limit_log.breaker_stays_open(core),
-            )
+        self._note_retry(message, attempt, action, now)
         if self.on_outcome is not None:
             self.on_outcome(self._outcome(message, attempt, action, outcome, now))
         if self._calls is not None:
@@ -492,6 +483,18 @@ class Session:
             self._limit_log.note(core)
         elif self._limit_log.in_force:
             self._limit_log.note(core)
+
+    def _note_retry(self, message: Message, attempt: int, action: Any, now: int) -> None:
+        """Log an action that lets a failed message be attempted again."""
+        if isinstance(action, Hold | Nack | RetryLetter):
+            self._failures.retried(
+                message,
+                attempt,
+                action.error,
+                action.due_ms - now if isinstance(action, Hold) else action.delay_ms,
+                now,
+                breaker_stays_open=self._limit_log.breaker_stays_open(self.core),
+            )
 
     def _acked(self, job: Job) -> bool:
         """Ack a processed message; return False if its end is less simple than nearly always."""

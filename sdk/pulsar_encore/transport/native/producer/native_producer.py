@@ -352,6 +352,18 @@ class NativeProducer:
         if self._loop.is_closed() or self._lookup.pool.closed:
             self._move_to_running_loop()
 
+    def check(self, message: OutgoingMessage) -> None:
+        error: EncoreError | None = None
+        for part in self.parts:
+            try:
+                part.check(message)
+            except EncoreError as refusal:  # the limit of another broker may be higher
+                error = refusal
+            else:
+                return
+        if error is not None:
+            raise error
+
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         self._ensure_open()
         if message.txn is not None:

@@ -73,6 +73,14 @@ class Packer:
             return 1
         return max(1, math.ceil(len(message.payload or b"") / self.encoder.batch_limit))
 
+    def check(self, message: OutgoingMessage) -> None:
+        """Raise the error that each send of this message would get. The limits must be known."""
+        encoder = self.encoder
+        if encoder is None or encoder.surely_fits(message):
+            return
+        encode = encoder.chunks if self._options.chunking_enabled else encoder.single
+        encode(message, self._next_id, wall_now_ms(self._loop))
+
     def add(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
         encoder = self.encoder
         if encoder is None:

@@ -395,6 +395,10 @@ class PartitionProducer:
     def slots_of(self, message: OutgoingMessage) -> int:
         return self._packer.slots_of(message)
 
+    def check(self, message: OutgoingMessage) -> None:
+        """Raise the error that each send of this message would get."""
+        self._packer.check(message)
+
     def publish(self, message: OutgoingMessage, waiter: Waiter, slots: int) -> None:
         self.pending_slots += slots
         packer = self._packer

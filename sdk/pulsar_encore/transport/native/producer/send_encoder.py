@@ -214,6 +214,17 @@ class SendEncoder:
         """The largest batch that is always accepted, in bytes before compression."""
         return self._limit.batch
 
+    def surely_fits(self, message: OutgoingMessage) -> bool:
+        """Return False for a message that has to be encoded to find out whether it is too large.
+
+        Raises:
+            ConfigurationError: if it cannot be encoded.
+        """
+        size = len(message.payload or b"")
+        if not is_plain(message):
+            size += len(described_head(message, 0))
+        return size <= self._limit.batch and not goes_alone(message)
+
     def batch(
         self,
         message: OutgoingMessage,

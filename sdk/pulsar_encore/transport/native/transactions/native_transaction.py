@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ....errors import (
     EncoreError,
@@ -132,6 +133,14 @@ def _abort_begun(
         make().abandon()
 
 
+class _Failure(NamedTuple):
+    """A failed operation that makes the commit abort."""
+
+    error: BaseException
+    operation: str
+    is_seen: Callable[[], bool] = lambda: False
+
+
 class NativeTransaction:
     """An open transaction (`TransportTransaction`). Made by `begin_transaction`.
 
@@ -168,9 +177,8 @@ class NativeTransaction:
         self._pending = 0  # sends and acks without an answer
         self._on_ended: list[Callable[[bool], None]] = []
         self._all_done: asyncio.Future[None] | None = None
-        self._failure: BaseException | None = None
-        self._failed_operation = ""
-        self._refusals: list[tuple[Exception, Callable[[], bool]]] = []
+        self._failure: _Failure | None = None
+        self._refusals: list[_Failure] = []  # each counts unless a caller has seen it
         self._has_acked = False
         self._stored: MessageId | None = None  # of one message
         self._committing: asyncio.Task[None] | None = None
@@ -277,23 +285,23 @@ class NativeTransaction:
         self.spoil(error, operation)
         self._on_answered()
 
-    def spoil(self, error: BaseException, operation: str) -> None:
+    def spoil(
+        self,
+        error: BaseException,
+        operation: str,
+        is_seen: Callable[[], bool] | None = None,
+    ) -> None:
         """Have `commit` abort instead (see `TransportTransaction.spoil`)."""
+        if is_seen is not None:
+            self._refusals.append(_Failure(error, operation, is_seen))
+        elif self._failure is None:
+            self._failure = _Failure(error, operation)
+
+    def _find_failure(self) -> BaseException | None:
+        """Return the error that makes the commit abort."""
         if self._failure is None:
-            self._failure, self._failed_operation = error, operation
-
-    def on_refused(self, error: Exception, is_seen: Callable[[], bool]) -> None:
-        """Have the commit abort, unless a caller has seen the error by then.
-
-        Otherwise the application handles the message twice. For example, the broker may have
-        redelivered it before the ack.
-        """
-        self._refusals.append((error, is_seen))
-
-    def _find_unseen_refusal(self) -> None:
-        unseen = next((error for error, is_seen in self._refusals if not is_seen()), None)
-        if self._failure is None and unseen is not None:
-            self._failure, self._failed_operation = unseen, "an ack that nobody awaited"
+            self._failure = next((each for each in self._refusals if not each.is_seen()), None)
+        return None if self._failure is None else self._failure.error
 
     def _on_answered(self) -> None:
         self._pending -= 1
@@ -362,6 +370,7 @@ class NativeTransaction:
                 self.state = TxnState.ABORTING  # at the timeout
                 self._may_send = False
                 self._timer.cancel()
+                self._log_left_open("its client or event loop was closed before it was aborted")
             else:
                 self._begin_abort()
 
@@ -385,15 +394,13 @@ class NativeTransaction:
 
     async def _commit(self) -> None:
         await self._settle()
-        self._find_unseen_refusal()
+        failure = self._find_failure()
         self.timed_out |= self._loop.time() >= self.deadline_s
-        if self._failure is not None or self.timed_out:
+        if failure is not None or self.timed_out:
             self.state = TxnState.ABORTING
-            try:
+            with suppress(PulsarException):  # logged there
                 await self._abort()
-            except PulsarException as error:
-                self._log.warning("transaction %s ends by its timeout: %s", self._id, error)
-            raise self._aborted_error() from self._failure
+            raise self._aborted_error() from failure
         self._stop_sends()
         answer: EndAnswer | None = None
         lost: EncoreError | None = None
@@ -425,8 +432,10 @@ class NativeTransaction:
         until_s = self._loop.time() + 2 * self._answer_s  # enough for a second request
         try:
             answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
-        except BaseException:
+        except BaseException as error:
             self._end_by_timeout()
+            # Perhaps no caller sees the error: the last one was cancelled, or there was none.
+            self._log_left_open(str(error) or type(error).__name__)
             raise
         if answer is EndAnswer.OTHER_WAY:
             self._end_as(TxnState.COMMITTED)
@@ -454,6 +463,9 @@ class NativeTransaction:
         """Call back when the coordinator has aborted it at the latest, unless it ends before."""
         over_s = self.deadline_s + 2 * _MARGIN_S
         self._loop.call_at(max(self._loop.time(), over_s), partial(self._call_back, False))
+
+    def _log_left_open(self, reason: str) -> None:
+        self._log.warning("transaction %s ends by its timeout: %s", self._id, reason)
 
     def _call_back(self, committed: bool) -> None:
         callbacks, self._on_ended = self._on_ended, []
@@ -519,8 +531,9 @@ class NativeTransaction:
                 "give it a longer timeout"
             )
         elif self._failure is not None:
-            cause = str(self._failure) or type(self._failure).__name__  # a cancelled one is silent
-            reason = f"{self._failed_operation} has failed: {cause}"
+            error = self._failure.error
+            cause = str(error) or type(error).__name__  # a cancelled one is silent
+            reason = f"{self._failure.operation} has failed: {cause}"
         else:
             reason = "abort() was called before the message or ack was sent"
         return TransactionAbortedError(

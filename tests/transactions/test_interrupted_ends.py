@@ -1,0 +1,151 @@
+"""Interrupted ends of transactions: each has ended, or an error or a log line names it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pulsar_encore import (
+    Client,
+    ClosedError,
+    Transaction,
+    TransactionAbortedError,
+    TransactionOutcomeUnknown,
+    TransactionStateError,
+    TransportError,
+    TxnState,
+)
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport, run
+
+URL = "pulsar://memory:6650"
+
+
+def client_of(*faults: Fault) -> Client:
+    transport = MemoryTransport(faults=FaultPlan(list(faults)))
+    return Client(URL, transport=transport)
+
+
+def lost_ends() -> Fault:
+    return Fault(kind="drop", command="END_TXN", times=100)
+
+
+async def given_up(call: Awaitable[None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await call
+
+
+async def cancelled_commit(txn: Transaction) -> None:
+    await given_up(txn.commit())
+
+
+async def cancelled_abort(txn: Transaction) -> None:
+    await given_up(txn.abort())
+
+
+async def time_is_over(txn: Transaction) -> None:
+    await asyncio.sleep(10)
+
+
+async def two_commits(txn: Transaction) -> None:
+    await asyncio.gather(txn.commit(), txn.commit())
+
+
+each_end = pytest.mark.parametrize(
+    "end", [cancelled_commit, cancelled_abort, time_is_over, two_commits]
+)
+
+
+@each_end
+@pytest.mark.parametrize(
+    "fault", [Fault(kind="delay", command="END_TXN", delay_ms=500), lost_ends()], ids=["slow", "no"]
+)
+def test_the_client_forgets_a_transaction_that_has_ended(
+    end: Callable[[Transaction], Awaitable[None]], fault: Fault
+) -> None:
+    async def main() -> None:
+        async with client_of(fault) as client:
+            txn = await client.transaction(timeout=5)
+            assert "1 open" in repr(client)
+            with contextlib.suppress(TransactionOutcomeUnknown):
+                await end(txn)
+            await asyncio.sleep(200)
+            assert txn.state is not TxnState.OPEN
+            assert "0 open" in repr(client)
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", [cancelled_abort, time_is_over])
+def test_an_abort_without_an_answer_is_logged(
+    end: Callable[[Transaction], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with client_of(lost_ends()) as client:
+            txn = await client.transaction(timeout=5)
+            await end(txn)
+            await asyncio.sleep(200)
+            assert caplog.text.count(f"transaction {txn.id} ends by its timeout: ") == 1
+
+    run(main())
+
+
+def test_a_failed_abort_after_a_cancelled_begin_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        slow = Fault(kind="delay", command="NEW_TXN_RESPONSE", delay_ms=500)
+        async with client_of(slow, lost_ends()) as client:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.transaction()
+            await asyncio.sleep(200)
+            assert "transaction (0,0) ends by its timeout: " in caplog.text
+
+    run(main())
+
+
+def test_a_shutdown_names_the_transactions_that_it_leaves_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        client = client_of()
+        txn = await client.transaction()
+        client.shutdown()
+        await asyncio.sleep(1)
+        assert f"transaction {txn.id} ends by its timeout: " in caplog.text
+        with pytest.raises((ClosedError, TransactionStateError)):
+            await txn.commit()
+        with pytest.raises((ClosedError, TransportError)):
+            await txn.abort()
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown"])
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_commit_ends_if_the_client_is_closed_meanwhile(end: str, sends: bool) -> None:
+    async def main() -> None:
+        client = client_of(lost_ends())
+        producer = await client.create_producer("t")
+        txn = await client.transaction(timeout=5)
+        if sends:
+            await producer.send(b"x", txn=txn)
+        committing = asyncio.ensure_future(txn.commit())
+        await asyncio.sleep(0.5)
+        if end == "close":
+            await client.close()
+        else:
+            client.shutdown()
+        async with asyncio.timeout(150):
+            with pytest.raises((TransactionOutcomeUnknown, TransactionAbortedError)) as caught:
+                await committing
+            with pytest.raises((TransactionOutcomeUnknown, TransactionAbortedError)):
+                await txn.commit()
+        assert str(txn.id) in str(caught.value)
+        assert "0 open" in repr(client) or "closed" in repr(client)
+
+    run(main())
