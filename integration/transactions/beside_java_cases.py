@@ -1,4 +1,4 @@
-"""The cases of test_beside_java, with what Java's client and ours report, and what is true."""
+"""The cases of test_beside_java, with the reports of both clients and the truth."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Result:
 
     @property
     def claim(self) -> str:
-        """What the first end tells the caller."""
+        """The outcome that the first end reports to the caller."""
         ends = [each for each in self.reports if each.startswith(("commit: ", "abort: "))]
         if not ends:
             return ABORTED  # it has not begun
@@ -315,7 +315,7 @@ ABORTS: Final = [
     *(
         Case(
             f"two of five messages are acked and aborted on {kind}",
-            abort_with_five(),
+            abort_with_five,
             result("abort: ok", again=_FIVE, delivered=f"c d e {_FIVE}"),
             result("abort: ok", again=_FIVE, delivered=_FIVE),
             "the broker delivers all unacked messages behind the queue; ours clears its queue",
@@ -328,7 +328,7 @@ ABORTS: Final = [
     *(
         Case(
             f"two of five messages are acked and aborted on {kind}",
-            abort_with_five(),
+            abort_with_five,
             result("abort: ok", again=_FIVE, delivered=_FIVE),
             result("abort: ok", again=_FIVE, delivered=_FIVE),
             "no difference, in any order",

@@ -18,7 +18,7 @@ from pulsar_encore import (
 
 from .java_sessions import JavaFailure, JavaProcess
 
-OPERATION_TIMEOUT_S = 4
+OPERATION_TIMEOUT_S = 5
 OK = "ok"
 
 

@@ -16,6 +16,15 @@ PROJECT: Final = Path(__file__).resolve().parent / "java"
 _OK: Final = "ok"
 
 
+def build_classes() -> str:
+    """Compile the program and return its class path.
+
+    Raises:
+        JavaError: if Maven failed.
+    """
+    return build(PROJECT)
+
+
 class JavaFailure(Exception):
     """A call of Java's client raised.
 
@@ -64,16 +73,17 @@ class JavaProcess:
 
 
 @contextlib.asynccontextmanager
-async def java_process() -> AsyncIterator[JavaProcess]:
+async def java_process(classes: str) -> AsyncIterator[JavaProcess]:
     """Start the process, and kill it at the end.
 
-    Raises:
-        JavaError: if the program cannot be compiled.
+    Args:
+        classes: The class path, from `build_classes`.
     """
-    classes = await asyncio.to_thread(build, PROJECT)
     with tempfile.TemporaryFile("w+") as errors:
         process = await asyncio.create_subprocess_exec(
-            *("java", "-Xmx256m", "-cp", classes, "encore.transactions.Main"),
+            "java",
+            *("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),  # it lives for a minute
+            *("-cp", classes, "encore.transactions.Main"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,

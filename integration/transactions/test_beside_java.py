@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +22,11 @@ from ..letters.java_client import missing_tools
 from .beside_java_cases import CASES, TABLES, Case, Result, agrees, table
 from .client_sides import Java, Ours, Side
 from .faulty_link import FaultyLink
-from .java_sessions import JavaProcess, java_process
+from .java_sessions import JavaProcess, build_classes, java_process
 from .transaction_cases import Run, World, sweep
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "notes" / "transactions-beside-java.md"
-_AT_ONCE: Final = 12  # of each client
+_AT_ONCE: Final = {"java": 10, "ours": 16}
 _CASE_S: Final = 60.0
 
 Results = dict[tuple[int, str], Result | Exception]
@@ -43,16 +44,16 @@ async def _run(world: World, java: JavaProcess, case: Case, client: str) -> Resu
     return Result(tuple(run.reports), await run.visible(), again, tuple(run.delivered))
 
 
-async def _run_all(broker: Broker) -> Results:
+async def _run_all(broker: Broker, classes: str) -> Results:
     async with (
         Client(broker.service_url, transport="native") as other,
         Client(broker.service_url, transport="stock") as reader,
-        java_process() as java,
+        java_process(classes) as java,
     ):
         world = World(broker, other, reader, f"public/beside-{uuid.uuid4().hex[:8]}")
         policies = {"deduplicationEnabled": True}
         await asyncio.to_thread(world.admin.create_namespace, world.deduplicating, policies)
-        limits = {client: asyncio.Semaphore(_AT_ONCE) for client in ("java", "ours")}
+        limits = {client: asyncio.Semaphore(count) for client, count in _AT_ONCE.items()}
         results: Results = {}
 
         async def one(number: int, client: str) -> None:
@@ -73,13 +74,19 @@ async def _run_all(broker: Broker) -> Results:
         return results
 
 
-@pytest.fixture(scope="module")
-def results(transactional: Broker) -> Iterator[Results]:
+@pytest.fixture(scope="session")  # so that Maven runs while the broker starts
+def classes() -> Iterator[Future[str]]:
     missing_names = missing_tools()
     if missing_names is not None:
         pytest.fail(f"the Java side of the transactions needs {missing_names}")
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(build_classes)
+
+
+@pytest.fixture(scope="module")
+def results(classes: Future[str], transactional: Broker) -> Results:
     with asyncio.Runner() as runner:
-        yield runner.run(_run_all(transactional))
+        return runner.run(_run_all(transactional, classes.result()))
 
 
 def _found(results: Results, case: Case, client: str) -> Result:
