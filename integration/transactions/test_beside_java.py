@@ -27,7 +27,9 @@ from .transaction_cases import Run, World, sweep
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "notes" / "transactions-beside-java.md"
 _AT_ONCE: Final = {"java": 10, "ours": 16}
-_CASE_S: Final = 60.0
+_CASE_S: Final = 90.0
+
+pytestmark = pytest.mark.timeout(600)  # all cases run in one fixture
 
 Results = dict[tuple[int, str], Result | Exception]
 
