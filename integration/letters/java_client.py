@@ -31,13 +31,16 @@ def missing_tools() -> str | None:
     return " and ".join(missing_names) or None
 
 
-def build() -> str:
-    """Compile the project and fetch the client. Return the class path.
+def build(project: Path = PROJECT) -> str:
+    """Compile a project and fetch the client. Return the class path.
+
+    Args:
+        project: A folder with a `pom.xml` that builds into `build`.
 
     Raises:
         JavaError: if Maven failed.
     """
-    command = ["mvn", "--batch-mode", "--quiet", f"--file={PROJECT / 'pom.xml'}", "prepare-package"]
+    command = ["mvn", "--batch-mode", "--quiet", f"--file={project / 'pom.xml'}", "prepare-package"]
     result = subprocess.run(
         command,
         capture_output=True,
@@ -48,7 +51,7 @@ def build() -> str:
     if result.returncode != 0:
         shown = "\n".join((result.stdout + result.stderr).splitlines()[-20:])
         raise JavaError(f"Maven failed (exit {result.returncode}):\n{shown}")
-    return os.pathsep.join([str(PROJECT / "build/classes"), str(PROJECT / "build/jars/*")])
+    return os.pathsep.join([str(project / "build/classes"), str(project / "build/jars/*")])
 
 
 class JavaClient:

@@ -124,7 +124,8 @@ MOVED = pb.TransactionCoordinatorNotFound
         ([INVALID], EndAnswer.OTHER_WAY),
         ([None], EndAnswer.DONE),
         ([None, NOT_FOUND], EndAnswer.NOT_FOUND_ON_RETRY),
-        ([MOVED, NOT_FOUND], EndAnswer.NOT_FOUND),  # a refusal had no effect
+        # A coordinator that moves during a commit gives this refusal, and commits nevertheless.
+        ([MOVED, NOT_FOUND], EndAnswer.NOT_FOUND_ON_RETRY),
         ([None, MOVED, NOT_FOUND], EndAnswer.NOT_FOUND_ON_RETRY),
         ([pb.ServiceNotReady, MOVED], EndAnswer.DONE),
         # That refusal does not say that nothing was done.

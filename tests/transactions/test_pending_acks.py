@@ -464,6 +464,27 @@ def test_an_abort_of_acks_that_were_committed_by_id_is_unknown() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["late", "in time"])
+def test_a_commit_of_acks_that_were_committed_by_id_is_unknown(late: bool) -> None:
+    """The output is visible, and an ack after the commit has no effect."""
+
+    async def main() -> None:
+        async with client_of() as client, client.create_producer("out") as producer:
+            await fill(client, 2)
+            async with subscribe(client, ConsumerType.Shared) as consumer:
+                txn = await client.transaction(timeout=30)
+                one, two = await take(consumer, 2)
+                await producer.send(b"x", txn=txn)
+                await consumer.acknowledge(one if late else [one, two], txn=txn)
+                await client.commit_transaction(txn.id)
+                if late:
+                    await consumer.acknowledge(two, txn=txn)
+                with pytest.raises(TransactionOutcomeUnknown):
+                    await txn.commit()
+
+    run(main())
+
+
 def test_a_long_commit_does_not_exclude_the_next_transaction() -> None:
     """It is acked here in several steps of the event loop."""
 

@@ -606,6 +606,34 @@ def test_a_transaction_that_was_committed_by_its_id_is_no_failure_after_its_time
     run(main())
 
 
+@pytest.mark.parametrize("topics", [("t", "t"), ("t", "u")], ids=["one topic", "two topics"])
+def test_a_commit_by_its_id_that_was_too_early_is_no_success(topics: tuple[str, str]) -> None:
+    """The broker stores the second message, and no reader ever gets it."""
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with (
+            client_of(transport=transport) as client,
+            client_of(transport=transport) as other,
+            client.create_producer(topics[0], batching_enabled=False) as one,
+            client.create_producer(topics[1], batching_enabled=False) as two,
+        ):
+            txn = await client.transaction()
+            await one.send(b"x", txn=txn)
+            await two.send(b"y", txn=txn)
+            await other.commit_transaction(txn.id)
+            await two.send(b"late", txn=txn)
+            with pytest.raises(TransactionOutcomeUnknown):
+                await txn.commit()
+            assert txn.state is TxnState.UNKNOWN
+            async with other.transaction() as sweep, other.create_producer(topics[1]) as third:
+                await third.send(b"next", txn=sweep)
+            expected = ["x", "y", "next"] if topics[0] == topics[1] else ["y", "next"]
+            assert await visible(other, TOPIC[:-1] + topics[1]) == expected
+
+    run(main())
+
+
 def test_an_end_does_not_wait_for_the_messages_of_others() -> None:
     async def main() -> None:
         slow = Fault(kind="drop", command="SEND_RECEIPT", nth=2)

@@ -88,7 +88,9 @@ class Coordinator:
             except TimeoutError as error:
                 raise self._timeout(purpose, None) from error
             except TransactionCoordinatorNotFoundError as error:
-                # It had left this broker, so the request had no effect.
+                # It has left this broker, perhaps after the first of several steps: then another
+                # broker does the rest of a commit.
+                sent |= reached
                 self._forget()
                 failure: PulsarException = error
             except (NotConnected, TransportTimeout) as error:

@@ -38,6 +38,10 @@ LOG_NAME: Final = "pulsar_encore.transaction"
 # The local deadline is so much before the coordinator's, but at most a tenth of the timeout.
 _MARGIN_S: Final = 1.0
 
+# A coordinator that moves during a commit starts the rest of it again after 1 s, and then it may
+# not find the transaction that it has committed.
+_COORDINATOR_RETRY_S: Final = 0.9
+
 _Place: TypeAlias = str | tuple[str, str]
 """A topic that gets messages, or a topic and a subscription whose messages are acked."""
 
@@ -141,6 +145,14 @@ class _Failure(NamedTuple):
     is_seen: Callable[[], bool] = lambda: False
 
 
+def _in_one_entry(one: MessageId, other: MessageId) -> bool:
+    return (one.topic, one.ledger_id(), one.entry_id()) == (
+        other.topic,
+        other.ledger_id(),
+        other.entry_id(),
+    )
+
+
 class NativeTransaction:
     """An open transaction (`TransportTransaction`). Made by `begin_transaction`.
 
@@ -180,7 +192,8 @@ class NativeTransaction:
         self._failure: _Failure | None = None
         self._refusals: list[_Failure] = []  # each counts unless a caller has seen it
         self._has_acked = False
-        self._stored: MessageId | None = None  # of one message
+        self._stored: MessageId | None = None  # of the first message
+        self._last_stored: dict[str, MessageId] = {}  # by topic or partition
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
         self._timer = self._loop.call_at(deadline_s, self._on_deadline)
@@ -273,8 +286,10 @@ class NativeTransaction:
         self._pending += 1
 
     def on_stored(self, place: MessageId) -> None:
-        if self._stored is None and place.ledger_id() >= 0:
-            self._stored = place
+        if place.ledger_id() >= 0:  # -1 of a message that was dropped as a duplicate
+            if self._stored is None:
+                self._stored = place
+            self._last_stored[place.topic] = place
         self._on_answered()
 
     def on_acked(self) -> None:
@@ -404,15 +419,21 @@ class NativeTransaction:
         self._stop_sends()
         answer: EndAnswer | None = None
         lost: EncoreError | None = None
-        until_s = max(self._loop.time(), self.deadline_s) + self._answer_s
+        asked_s = self._loop.time()
+        until_s = max(asked_s, self.deadline_s) + self._answer_s
         try:
             answer = await self._coordinators.end(self._id, pb.TxnAction.COMMIT, until_s)
         except EncoreError as error:
             lost = error
-        in_time = self._loop.time() < self.deadline_s
+        answered_s = self._loop.time()
+        in_time = answered_s < self.deadline_s
         decision = decide(answer, stored=self._stored is not None, in_time=in_time)
         if decision is Decision.ASK_TOPIC:
             decision = await self._ask_topic()
+            at_once = answered_s - asked_s < _COORDINATOR_RETRY_S
+            by_id = at_once and answer is EndAnswer.NOT_FOUND
+            if decision is Decision.COMMITTED and not await self._is_whole(by_id):
+                decision = Decision.UNKNOWN
         if decision is Decision.COMMITTED:
             self._end_as(TxnState.COMMITTED)
         elif decision is Decision.ABORTED:
@@ -502,14 +523,36 @@ class NativeTransaction:
 
     async def _ask_topic(self) -> Decision:
         assert self._stored is not None
-        try:
-            visible = await self._is_visible(self._stored)
-        except EncoreError as error:
-            self._log.warning("cannot find out how transaction %s ended: %s", self._id, error)
-            visible = None
-        if visible is None or not self._is_here:  # another cluster has other messages
+        visible = await self._find(self._stored)
+        if visible is None:
             return Decision.UNKNOWN
         return Decision.COMMITTED if visible else Decision.ABORTED
+
+    async def _is_whole(self, by_id: bool) -> bool:
+        """Return True if a commit that made the first message visible included everything.
+
+        Another client may have committed by the id too early. The broker answers later messages and
+        acks as usual, although they have no effect. No question tells when an ack came.
+
+        Args:
+            by_id: Another client has committed for certain.
+        """
+        if by_id and self._has_acked:
+            return False
+        assert self._stored is not None
+        last = [
+            each for each in self._last_stored.values() if not _in_one_entry(each, self._stored)
+        ]
+        return all(await asyncio.gather(*(self._find(each) for each in last)))
+
+    async def _find(self, place: MessageId) -> bool | None:
+        """Return whether a stored message is visible, or None if that cannot be found out."""
+        try:
+            visible = await self._is_visible(place)
+        except EncoreError as error:
+            self._log.warning("cannot find out how transaction %s ended: %s", self._id, error)
+            return None
+        return visible if self._is_here else None  # another cluster has other messages
 
     # Errors
 
