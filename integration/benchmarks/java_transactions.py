@@ -1,0 +1,264 @@
+"""The cost of transactions on a real Pulsar: our native transport beside Java's client.
+
+Both clients run each workload plainly and in transactions, in turns on one broker. The messages
+have 100 bytes. The bars compare two ratios, ours and Java's: the figure in transactions divided by
+the plain one of the same pair. An empty transaction has no plain figure, so its bar compares times.
+
+Java runs in one process for all pairs, and first repeats each workload for some seconds. Our
+process is new in each measurement.
+
+    make bench ONLY=java_transactions [URL=...]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, Literal
+
+import pulsar_encore as encore
+from pulsar_encore.cli.demo.workload import PAYLOAD, Figures, Stopwatch
+from tests.harness.pulsar_server import own_broker
+
+from .java_client import warm_up
+from .java_programs import Answer, java_program, missing_java
+from .processes import Runner, fresh_topic
+from .rows import Row, column, percentile, row_of
+from .transaction_cost import GROUP, exclusive_consumer, transaction_if
+from .trial import Benchmark, Trial
+
+_COST: Final = "integration.benchmarks.transaction_cost"
+_MODULE: Final = "integration.benchmarks.java_transactions"  # also when this is `__main__`
+_WITHIN_S: Final = 60
+_WARM_S: Final = 3
+#: Messages in a transaction, 0 for plain sends -> messages in one measurement.
+SENDS: Final = {0: 100_000, 10_000: 100_000, 1_000: 20_000, 100: 2_000}
+#: Messages of an entry, 0 for unbatched -> messages in one measurement.
+ACKS: Final = {100: 40_000, 0: 20_000}
+#: Messages at once -> messages in one measurement.
+SINGLES: Final = {1: 20, 4: 80, 16: 240, 64: 640}
+EMPTY: Final = 40
+
+Kind = Literal["plain", "transaction", "empty"]
+Pair = dict[str, list[Figures]]
+"""The figures of "ours" and "java", in the order of measurement."""
+
+
+def run(trial: Trial) -> Iterator[Row]:
+    """Measure sends, acks, and transactions with one message or none.
+
+    Raises:
+        JavaProgramError: if Java's client failed or cannot be compiled.
+        MeasurementError: if a measurement of ours failed.
+    """
+    with (
+        _pulsar(trial.url) as url,
+        java_program("client", "Transactions", url, options=("-Xmx512m",)) as java,
+    ):
+        clients = _Clients(trial, Runner(url), java)
+        yield from _sends(clients)
+        yield from _acks(clients)
+        yield from _singles(clients)
+
+
+@contextmanager
+def _pulsar(url: str | None) -> Iterator[str]:
+    """Yield `url`, or the address of a Pulsar with transactions that was started here."""
+    if url is not None:
+        yield url
+        return
+    settings = {
+        "transactionCoordinatorEnabled": "true",
+        "brokerDeleteInactiveTopicsEnabled": "false",
+    }
+    with own_broker("standalone", **settings) as broker:
+        yield broker.service_url
+
+
+class _Clients:
+    """Our client and Java's. Both measure the same workloads.
+
+    Args:
+        java: Asks Java's process.
+    """
+
+    def __init__(self, trial: Trial, runner: Runner, java: Callable[..., Answer]) -> None:
+        self.trial: Trial = trial
+        self._runner = runner
+        self._java = java
+
+    def filled_topic(self, count: int, batch: int) -> str:
+        """Return a new topic with messages. `batch` is the number in an entry, 0 for unbatched."""
+        topic = fresh_topic()
+        self._run("stock", "fill", topic, count=count, batch=batch)
+        return topic
+
+    def compare(
+        self, what: str, module: str, name: str, topic: str, *variants: dict[str, int | str]
+    ) -> list[Pair]:
+        """Measure the variants of a workload with both clients in turns.
+
+        Args:
+            name: A function of the module, and the word for Java.
+            topic: A topic with messages, or "": each measurement has a new one.
+            variants: Parameters of the function, in the order of the words for Java.
+        """
+        subjects: dict[str, Callable[[], Figures]] = {}
+        theirs = [partial(self._ask, name, topic, each) for each in variants]
+        for number, parameters in enumerate(variants):
+            subjects[f"ours {number}"] = partial(self._run, module, name, topic, **parameters)
+            subjects[f"java {number}"] = theirs[number]
+        self.trial.step(f"{what}, warming up Java")
+        warm_up(lambda: [each() for each in theirs], self.trial.sized(_WARM_S, 0))
+        found = self.trial.in_turns(what, subjects)
+        return [
+            {side: found[f"{side} {number}"] for side in ("ours", "java")}
+            for number in range(len(variants))
+        ]
+
+    def _run(self, module: str, name: str, topic: str, **parameters: int | str) -> Figures:
+        work = self._runner(
+            module, name, within_s=_WITHIN_S, topic=topic, transport="native", **parameters
+        )
+        return asyncio.run(work)
+
+    def _ask(self, name: str, topic: str, parameters: dict[str, int | str]) -> Figures:
+        return dict(self._java(name, topic or fresh_topic(), *parameters.values()))
+
+
+def _sends(clients: _Clients) -> Iterator[Row]:
+    sized = clients.trial.sized
+    plain, *others = clients.compare(
+        *("sends", _COST, "sends", ""),
+        *({"count": sized(each, each // 2), "size": size} for size, each in SENDS.items()),
+    )
+    yield _row("sends, plain", plain)
+    for size, found in zip([*SENDS][1:], others, strict=True):
+        yield from beside_plain(f"sends in transactions of {size:,}", found, plain)
+
+
+def _acks(clients: _Clients) -> Iterator[Row]:
+    for batch, full in ACKS.items():
+        count = clients.trial.sized(full, full // 2)
+        topic = clients.filled_topic(count + GROUP, batch)
+        shape = f"batches of {batch}" if batch else "unbatched"
+        plain, found = clients.compare(
+            *(f"acks, {shape}", _COST, "acks", topic),
+            *({"count": count, "transactional": each} for each in (0, 1)),
+        )
+        yield _row(f"receive and ack in lists, {shape}, plain", plain)
+        yield from beside_plain(f"the same in transactions of {GROUP:,}, {shape}", found, plain)
+
+
+def _singles(clients: _Clients) -> Iterator[Row]:
+    topic = clients.filled_topic(max(SINGLES.values()) + max(SINGLES), 0)
+    kinds: tuple[Kind, ...] = ("plain", "transaction")
+    cases: list[dict[str, int | str]] = [
+        {"count": count, "parallel": parallel, "kind": kind}
+        for parallel, count in SINGLES.items()
+        for kind in kinds
+    ]
+    cases.append({"count": EMPTY, "parallel": 1, "kind": "empty"})
+    *pairs, empty = clients.compare("single messages", _MODULE, "singles", topic, *cases)
+    yield _row("begin and commit, empty", empty, "p50_ms", bar=1.0)
+    for number, parallel in enumerate(SINGLES):
+        plain, found = pairs[2 * number : 2 * number + 2]
+        if parallel == 1:
+            yield _row("receive, send and ack, plain, p50", plain, "p50_ms")
+            yield from beside_plain(
+                "receive, begin, send and ack, commit, p50", found, plain, "p50_ms"
+            )
+        yield _row(f"receive, send and ack, {parallel} at once, plain", plain)
+        yield from beside_plain(f"transactions of one message, {parallel} at once", found, plain)
+
+
+def beside_plain(what: str, found: Pair, plain: Pair, key: str = "per_s") -> Iterator[Row]:
+    """Return the row of figures in transactions, and that of their ratios to the plain ones."""
+    yield _row(what, found, key)
+    shares = {
+        side: tuple(
+            mine / base
+            for mine, base in zip(column(found[side], key), column(plain[side], key), strict=True)
+        )
+        for side in found
+    }
+    yield Row(
+        what=f"{what}, beside plain",
+        unit="of plain",
+        ours=shares["ours"],
+        other=shares["java"],
+        beside="Java's client",
+        bar=1.0,
+        higher_is_better=key == "per_s",
+        chart="Cost of transactions on a Pulsar, beside Java's client",
+    )
+
+
+def _row(what: str, found: Pair, key: str = "per_s", bar: float | None = None) -> Row:
+    return row_of(
+        *(found, "ours", "java", key),
+        what=what,
+        unit="ms" if key == "p50_ms" else "msg/s",
+        beside="Java's client",
+        bar=bar,
+        higher_is_better=key == "per_s",
+    )
+
+
+async def singles(url: str, topic: str, *, count: int, parallel: int, kind: Kind) -> Figures:
+    """Receive messages, and send and ack one at a time in each of `parallel` tasks.
+
+    The send and the ack of a message leave together, and the task waits for both answers.
+    """
+    times: list[float] = []
+    async with (
+        encore.Client(url) as client,
+        exclusive_consumer(client, topic) as consumer,
+        client.create_producer(
+            f"{topic}-results-{uuid.uuid4().hex}", batching_enabled=False
+        ) as producer,
+    ):
+
+        async def one() -> None:
+            clock = Stopwatch()
+            message = None if kind == "empty" else await consumer.receive()
+            async with transaction_if(client, kind != "plain") as txn:
+                if message is not None:
+                    await asyncio.gather(
+                        producer.send(PAYLOAD, txn=txn), consumer.acknowledge(message, txn=txn)
+                    )
+            times.append(clock())
+
+        async def repeated(number: int) -> None:
+            for _ in range(number):
+                await one()
+
+        async def at_once(number: int) -> None:
+            await asyncio.gather(*(repeated(number) for _ in range(parallel)))
+
+        await at_once(1)
+        times.clear()
+        clock = Stopwatch()
+        await at_once(count // parallel)
+        seconds = clock()
+    return {"per_s": len(times) / seconds, "p50_ms": percentile(times, 0.5) * 1e3}
+
+
+BENCHMARK: Final = Benchmark(
+    name="java_transactions",
+    title="Transactions on a Pulsar, beside Java's client",
+    about=(
+        "100-byte messages on a Pulsar 4.2.4 of this run, with the native transport and with "
+        "Java's client 4.2.4. Sends are in batches, in one transaction after the other. Acks are "
+        "lists of 1,000 with receipts, on an Exclusive subscription. Single messages are "
+        'unbatched. Rows "beside plain" have the ratio of the figure in transactions to the plain '
+        "one for each client, and their bar is that ours is no worse than Java's."
+    ),
+    seconds=200,
+    quick_s=None,
+    run=run,
+    available=missing_java,
+)
