@@ -80,9 +80,10 @@ public final class Transactions {
         for (int i = 0; i < messages; i++) {
             message(producer, txn).sendAsync();
         }
-        producer.flush();
-        if (txn != null) {
-            txn.commit().get();
+        if (txn == null) {
+            producer.flush();
+        } else {
+            txn.commit().get(); // waits for its sends
         }
     }
 
