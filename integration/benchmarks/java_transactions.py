@@ -4,8 +4,7 @@ Both clients run each workload plainly and in transactions, in turns on one brok
 have 100 bytes. The bars compare two ratios, ours and Java's: the figure in transactions divided by
 the plain one of the same pair. An empty transaction has no plain figure, so its bar compares times.
 
-Java runs in one process for all pairs, and first repeats each workload for some seconds. Our
-process is new in each measurement.
+Each client runs in one process for all pairs, and first repeats each workload for some seconds.
 
     make bench ONLY=java_transactions [URL=...]
 """
@@ -13,6 +12,8 @@ process is new in each measurement.
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,18 +25,17 @@ from pulsar_encore.cli.demo.workload import PAYLOAD, Figures, Stopwatch
 from tests.harness.pulsar_server import own_broker
 
 from .java_client import warm_up
-from .java_programs import Answer, java_program, missing_java
+from .java_programs import Answer, answering_program, java_program, missing_java
 from .processes import Runner, fresh_topic
 from .rows import Row, column, percentile, row_of
-from .transaction_cost import GROUP, exclusive_consumer, transaction_if
+from .transaction_cost import GROUP, acks, exclusive_consumer, sends, transaction_if
 from .trial import Benchmark, Trial
 
-_COST: Final = "integration.benchmarks.transaction_cost"
 _MODULE: Final = "integration.benchmarks.java_transactions"  # also when this is `__main__`
 _WITHIN_S: Final = 60
 _WARM_S: Final = 3
 #: Messages in a transaction, 0 for plain sends -> messages in one measurement.
-SENDS: Final = {0: 100_000, 10_000: 100_000, 1_000: 20_000, 100: 2_000}
+SENDS: Final = {0: 60_000, 10_000: 60_000, 1_000: 20_000, 100: 2_000}
 #: Messages of an entry, 0 for unbatched -> messages in one measurement.
 ACKS: Final = {100: 40_000, 0: 20_000}
 #: Messages at once -> messages in one measurement.
@@ -56,9 +56,10 @@ def run(trial: Trial) -> Iterator[Row]:
     """
     with (
         _pulsar(trial.url) as url,
+        answering_program(_MODULE, sys.executable, "-m", _MODULE, url) as ours,
         java_program("client", "Transactions", url, options=("-Xmx512m",)) as java,
     ):
-        clients = _Clients(trial, Runner(url), java)
+        clients = _Clients(trial, url, {"ours": ours, "java": java})
         yield from _sends(clients)
         yield from _acks(clients)
         yield from _singles(clients)
@@ -79,61 +80,59 @@ def _pulsar(url: str | None) -> Iterator[str]:
 
 
 class _Clients:
-    """Our client and Java's. Both measure the same workloads.
+    """Our client and Java's, each in a process. Both measure the same workloads.
 
     Args:
-        java: Asks Java's process.
+        asks: Ask the processes "ours" and "java" for a workload.
     """
 
-    def __init__(self, trial: Trial, runner: Runner, java: Callable[..., Answer]) -> None:
+    def __init__(self, trial: Trial, url: str, asks: dict[str, Callable[..., Answer]]) -> None:
         self.trial: Trial = trial
-        self._runner = runner
-        self._java = java
+        self._url = url
+        self._asks = asks
 
     def filled_topic(self, count: int, batch: int) -> str:
         """Return a new topic with messages. `batch` is the number in an entry, 0 for unbatched."""
         topic = fresh_topic()
-        self._run("stock", "fill", topic, count=count, batch=batch)
+        work = Runner(self._url)(
+            "stock", "fill", within_s=_WITHIN_S, topic=topic, count=count, batch=batch
+        )
+        asyncio.run(work)
         return topic
 
     def compare(
-        self, what: str, module: str, name: str, topic: str, *variants: dict[str, int | str]
+        self, what: str, workload: str, topic: str, *variants: tuple[int | str, ...]
     ) -> list[Pair]:
         """Measure the variants of a workload with both clients in turns.
 
         Args:
-            name: A function of the module, and the word for Java.
+            workload: One of `WORKLOADS`.
             topic: A topic with messages, or "": each measurement has a new one.
-            variants: Parameters of the function, in the order of the words for Java.
+            variants: Parameters of the workload.
         """
-        subjects: dict[str, Callable[[], Figures]] = {}
-        theirs = [partial(self._ask, name, topic, each) for each in variants]
-        for number, parameters in enumerate(variants):
-            subjects[f"ours {number}"] = partial(self._run, module, name, topic, **parameters)
-            subjects[f"java {number}"] = theirs[number]
-        self.trial.step(f"{what}, warming up Java")
-        warm_up(lambda: [each() for each in theirs], self.trial.sized(_WARM_S, 0))
+
+        def measure(ask: Callable[..., Answer], parameters: tuple[int | str, ...]) -> Figures:
+            return dict(ask(workload, topic or fresh_topic(), *parameters))
+
+        subjects = {
+            f"{side} {number}": partial(measure, ask, parameters)
+            for number, parameters in enumerate(variants)
+            for side, ask in self._asks.items()
+        }
+        self.trial.step(f"{what}, warming up")
+        warm_up(lambda: [each() for each in subjects.values()], self.trial.sized(_WARM_S, 0))
         found = self.trial.in_turns(what, subjects)
         return [
-            {side: found[f"{side} {number}"] for side in ("ours", "java")}
+            {side: found[f"{side} {number}"] for side in self._asks}
             for number in range(len(variants))
         ]
-
-    def _run(self, module: str, name: str, topic: str, **parameters: int | str) -> Figures:
-        work = self._runner(
-            module, name, within_s=_WITHIN_S, topic=topic, transport="native", **parameters
-        )
-        return asyncio.run(work)
-
-    def _ask(self, name: str, topic: str, parameters: dict[str, int | str]) -> Figures:
-        return dict(self._java(name, topic or fresh_topic(), *parameters.values()))
 
 
 def _sends(clients: _Clients) -> Iterator[Row]:
     sized = clients.trial.sized
     plain, *others = clients.compare(
-        *("sends", _COST, "sends", ""),
-        *({"count": sized(each, each // 2), "size": size} for size, each in SENDS.items()),
+        *("sends", "sends", ""),
+        *((sized(each, each // 2), size) for size, each in SENDS.items()),
     )
     yield _row("sends, plain", plain)
     for size, found in zip([*SENDS][1:], others, strict=True):
@@ -146,8 +145,8 @@ def _acks(clients: _Clients) -> Iterator[Row]:
         topic = clients.filled_topic(count + GROUP, batch)
         shape = f"batches of {batch}" if batch else "unbatched"
         plain, found = clients.compare(
-            *(f"acks, {shape}", _COST, "acks", topic),
-            *({"count": count, "transactional": each} for each in (0, 1)),
+            *(f"acks, {shape}", "acks", topic),
+            *((count, transactional) for transactional in (0, 1)),
         )
         yield _row(f"receive and ack in lists, {shape}, plain", plain)
         yield from beside_plain(f"the same in transactions of {GROUP:,}, {shape}", found, plain)
@@ -156,13 +155,9 @@ def _acks(clients: _Clients) -> Iterator[Row]:
 def _singles(clients: _Clients) -> Iterator[Row]:
     topic = clients.filled_topic(max(SINGLES.values()) + max(SINGLES), 0)
     kinds: tuple[Kind, ...] = ("plain", "transaction")
-    cases: list[dict[str, int | str]] = [
-        {"count": count, "parallel": parallel, "kind": kind}
-        for parallel, count in SINGLES.items()
-        for kind in kinds
-    ]
-    cases.append({"count": EMPTY, "parallel": 1, "kind": "empty"})
-    *pairs, empty = clients.compare("single messages", _MODULE, "singles", topic, *cases)
+    cases = [(count, parallel, kind) for parallel, count in SINGLES.items() for kind in kinds]
+    cases.append((EMPTY, 1, "empty"))
+    *pairs, empty = clients.compare("single messages", "singles", topic, *cases)
     yield _row("begin and commit, empty", empty, "p50_ms", bar=1.0)
     for number, parallel in enumerate(SINGLES):
         plain, found = pairs[2 * number : 2 * number + 2]
@@ -247,6 +242,23 @@ async def singles(url: str, topic: str, *, count: int, parallel: int, kind: Kind
     return {"per_s": len(times) / seconds, "p50_ms": percentile(times, 0.5) * 1e3}
 
 
+#: The workloads of our process, with the names of their parameters.
+WORKLOADS: Final = {
+    "sends": (sends, ("count", "size")),
+    "acks": (acks, ("count", "transactional")),
+    "singles": (singles, ("count", "parallel", "kind")),
+}
+
+
+def answer(url: str, line: str) -> Figures:
+    """Run the workload of a line of words, as Java's program does."""
+    name, topic, *words = line.split()
+    workload, names = WORKLOADS[name]
+    values = (int(word) if word.isdecimal() else word for word in words)
+    figures: Figures = asyncio.run(workload(url, topic, **dict(zip(names, values, strict=True))))
+    return figures
+
+
 BENCHMARK: Final = Benchmark(
     name="java_transactions",
     title="Transactions on a Pulsar, beside Java's client",
@@ -262,3 +274,8 @@ BENCHMARK: Final = Benchmark(
     run=run,
     available=missing_java,
 )
+
+
+if __name__ == "__main__":
+    for asked in sys.stdin:
+        print(json.dumps(answer(sys.argv[1], asked)), flush=True)
