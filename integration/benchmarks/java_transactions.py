@@ -2,9 +2,10 @@
 
 Both clients run each workload plainly and in transactions, in turns on one broker. The messages
 have 100 bytes. The bars compare two ratios, ours and Java's: the figure in transactions divided by
-the plain one of the same pair. An empty transaction has no plain figure, so its bar compares times.
+the plain one of the same pair. For an empty transaction that is the plain time of one message.
 
-Each client runs in one process for all pairs, and first repeats each workload for some seconds.
+Each client runs in one process for all pairs. Java first repeats each workload for some seconds, so
+that the JIT compilers of its process and of the broker have done their work.
 
     make bench ONLY=java_transactions [URL=...]
 """
@@ -35,9 +36,9 @@ _MODULE: Final = "integration.benchmarks.java_transactions"  # also when this is
 _WITHIN_S: Final = 60
 _WARM_S: Final = 3
 #: Messages in a transaction, 0 for plain sends -> messages in one measurement.
-SENDS: Final = {0: 60_000, 10_000: 60_000, 1_000: 20_000, 100: 2_000}
+SENDS: Final = {0: 60_000, 10_000: 60_000, 1_000: 15_000, 100: 1_500}
 #: Messages of an entry, 0 for unbatched -> messages in one measurement.
-ACKS: Final = {100: 40_000, 0: 20_000}
+ACKS: Final = {100: 30_000, 0: 15_000}
 #: Messages at once -> messages in one measurement.
 SINGLES: Final = {1: 20, 4: 80, 16: 240, 64: 640}
 EMPTY: Final = 40
@@ -51,8 +52,8 @@ def run(trial: Trial) -> Iterator[Row]:
     """Measure sends, acks, and transactions with one message or none.
 
     Raises:
-        JavaProgramError: if Java's client failed or cannot be compiled.
-        MeasurementError: if a measurement of ours failed.
+        JavaProgramError: if a client failed, or Java's program cannot be compiled.
+        MeasurementError: if a topic could not be filled.
     """
     with (
         _pulsar(trial.url) as url,
@@ -119,8 +120,9 @@ class _Clients:
             for number, parameters in enumerate(variants)
             for side, ask in self._asks.items()
         }
-        self.trial.step(f"{what}, warming up")
-        warm_up(lambda: [each() for each in subjects.values()], self.trial.sized(_WARM_S, 0))
+        self.trial.step(f"{what}, warming up Java and the broker")
+        theirs = [each for name, each in subjects.items() if name.startswith("java")]
+        warm_up(lambda: [each() for each in theirs], self.trial.sized(_WARM_S, 0))
         found = self.trial.in_turns(what, subjects)
         return [
             {side: found[f"{side} {number}"] for side in self._asks}
@@ -158,11 +160,11 @@ def _singles(clients: _Clients) -> Iterator[Row]:
     cases = [(count, parallel, kind) for parallel, count in SINGLES.items() for kind in kinds]
     cases.append((EMPTY, 1, "empty"))
     *pairs, empty = clients.compare("single messages", "singles", topic, *cases)
-    yield _row("begin and commit, empty", empty, "p50_ms", bar=1.0)
     for number, parallel in enumerate(SINGLES):
         plain, found = pairs[2 * number : 2 * number + 2]
         if parallel == 1:
             yield _row("receive, send and ack, plain, p50", plain, "p50_ms")
+            yield from beside_plain("begin, commit, p50", empty, plain, "p50_ms")
             yield from beside_plain(
                 "receive, begin, send and ack, commit, p50", found, plain, "p50_ms"
             )
@@ -192,13 +194,12 @@ def beside_plain(what: str, found: Pair, plain: Pair, key: str = "per_s") -> Ite
     )
 
 
-def _row(what: str, found: Pair, key: str = "per_s", bar: float | None = None) -> Row:
+def _row(what: str, found: Pair, key: str = "per_s") -> Row:
     return row_of(
         *(found, "ours", "java", key),
         what=what,
         unit="ms" if key == "p50_ms" else "msg/s",
         beside="Java's client",
-        bar=bar,
         higher_is_better=key == "per_s",
     )
 

@@ -48,8 +48,7 @@ class TransactionSender(Protocol):
         """Fail each message or ack of the transaction that is not on its way to the broker."""
 
     def flush_of(self, txn: NativeTransaction) -> Sequence[asyncio.Future[Any]]:
-        """Send what waits for a batch. Return futures that are done when none of its messages or
-        acks is on its way; none if that is so already."""
+        """Send the open batches. Return futures for messages and acks that are on their way."""
 
 
 def own_transaction(txn: object, pool: ConnectionPool, what: str) -> NativeTransaction:
@@ -188,7 +187,7 @@ class NativeTransaction:
 
         In another cluster its id is another transaction.
         """
-        return (  # `may_finish`, without the calls: it is asked for each message
+        return (  # the same as `may_finish`, in one call for each message
             self._may_send
             and self._loop.time() < self.deadline_s
             and self._coordinators.service is self.pool.service
