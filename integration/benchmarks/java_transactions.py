@@ -34,13 +34,13 @@ from .trial import Benchmark, Trial
 
 _MODULE: Final = "integration.benchmarks.java_transactions"  # also when this is `__main__`
 _WITHIN_S: Final = 60
-_WARM_S: Final = 3
+_WARM_S: Final = 2
 #: Messages in a transaction, 0 for plain sends -> messages in one measurement.
-SENDS: Final = {0: 60_000, 10_000: 60_000, 1_000: 15_000, 100: 1_500}
+SENDS: Final = {0: 40_000, 10_000: 40_000, 1_000: 10_000, 100: 1_000}
 #: Messages of an entry, 0 for unbatched -> messages in one measurement.
-ACKS: Final = {100: 30_000, 0: 15_000}
+ACKS: Final = {100: 20_000, 0: 10_000}
 #: Messages at once -> messages in one measurement.
-SINGLES: Final = {1: 20, 4: 80, 16: 240, 64: 640}
+SINGLES: Final = {1: 20, 4: 60, 16: 160, 64: 448}
 EMPTY: Final = 40
 
 Kind = Literal["plain", "transaction", "empty"]
@@ -270,7 +270,7 @@ BENCHMARK: Final = Benchmark(
         'unbatched. Rows "beside plain" have the ratio of the figure in transactions to the plain '
         "one for each client, and their bar is that ours is no worse than Java's."
     ),
-    seconds=200,
+    seconds=180,
     quick_s=None,
     run=run,
     available=missing_java,

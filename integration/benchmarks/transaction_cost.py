@@ -1,7 +1,8 @@
 """The cost of transactions: sends, acks and a worker, each beside the same without transactions.
 
 100-byte messages, native transport, one transaction after the other. The bars of sends and acks
-are the ratios of Java's client on Pulsar (`docs/transactions.md#cost`), and 0.3 for a worker. A
+are ratios of Java's client on a Pulsar of a quiet machine, and 0.3 for a worker. The benchmark
+`java_transactions` measures both clients on a Pulsar. A
 transaction has a fixed cost of several answers of the broker, so a slow broker costs small
 transactions more than the development broker does.
 
