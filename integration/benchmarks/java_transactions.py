@@ -252,12 +252,16 @@ WORKLOADS: Final = {
 
 
 def answer(url: str, line: str) -> Figures:
-    """Run the workload of a line of words, as Java's program does."""
+    """Run the workload of a line of words, as Java's program does.
+
+    Raises:
+        TimeoutError: if it takes too long, as it does when the broker has ended.
+    """
     name, topic, *words = line.split()
     workload, names = WORKLOADS[name]
     values = (int(word) if word.isdecimal() else word for word in words)
-    figures: Figures = asyncio.run(workload(url, topic, **dict(zip(names, values, strict=True))))
-    return figures
+    work = workload(url, topic, **dict(zip(names, values, strict=True)))
+    return asyncio.run(asyncio.wait_for(work, _WITHIN_S))
 
 
 BENCHMARK: Final = Benchmark(

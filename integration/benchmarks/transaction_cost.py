@@ -1,10 +1,9 @@
 """The cost of transactions: sends, acks and a worker, each beside the same without transactions.
 
 100-byte messages, native transport, one transaction after the other. The bars of sends and acks
-are ratios of Java's client on a Pulsar of a quiet machine, and 0.3 for a worker. The benchmark
-`java_transactions` measures both clients on a Pulsar. A
-transaction has a fixed cost of several answers of the broker, so a slow broker costs small
-transactions more than the development broker does.
+are ratios of Java's client on a Pulsar of a quiet machine, and 0.3 for a worker. A transaction has
+a fixed cost of several answers of the broker, so a slow broker costs small transactions more than
+the development broker does. The benchmark `java_transactions` measures both clients on a Pulsar.
 
     make bench ONLY=transaction_cost [URL=pulsar://localhost:6650]
 """
