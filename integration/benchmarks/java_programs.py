@@ -1,4 +1,6 @@
-"""Java programs of benchmarks: compiled once by Maven into `.bench` of the checkout, and run."""
+"""Programs that measure when they are asked: in Java, compiled once by Maven into `.bench` of the
+checkout, or in another language.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +91,7 @@ def _end(text: str) -> str:
 def java_program(
     program: str, main: str, *arguments: str, options: tuple[str, ...] = ()
 ) -> Iterator[Callable[..., Answer]]:
-    """Start a program, and kill it at the end.
-
-    The function sends a line of words and returns the answer, which is a line of JSON.
+    """Start a program in Java, as `answering_program` does.
 
     Args:
         program: See `class_path`.
@@ -99,13 +99,29 @@ def java_program(
         options: Options of the JVM.
 
     Raises:
-        JavaProgramError: if the program cannot be compiled, or ended without an answer.
+        JavaProgramError: also if the program cannot be compiled.
     """
     command = ["java", *options, "-cp", class_path(program), f"encore.benchmarks.{main}"]
+    with answering_program(main, *command, *arguments) as ask:
+        yield ask
+
+
+@contextmanager
+def answering_program(name: str, *command: str) -> Iterator[Callable[..., Answer]]:
+    """Start a program, and kill it at the end.
+
+    The function sends a line of words and returns the answer, which is a line of JSON.
+
+    Args:
+        name: For the text of errors.
+
+    Raises:
+        JavaProgramError: if the program ended without an answer.
+    """
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
-            [*command, *arguments],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -126,7 +142,7 @@ def java_program(
             line = lines_out.readline()
             if not line.startswith("{"):
                 errors.seek(0)
-                raise JavaProgramError(f"{main} ended:\n{line}{_end(errors.read())}")
+                raise JavaProgramError(f"{name} ended:\n{line}{_end(errors.read())}")
             answer: Answer = json.loads(line)
             return answer
 

@@ -31,6 +31,7 @@ NAMES: Final = (
     "forwarding",
     "workers",
     "transaction_cost",
+    "java_transactions",
     "observers",
     "nack_accuracy",
     "nack_lateness",

@@ -1,9 +1,9 @@
 """The cost of transactions: sends, acks and a worker, each beside the same without transactions.
 
 100-byte messages, native transport, one transaction after the other. The bars of sends and acks
-are the ratios of Java's client on Pulsar (`docs/transactions.md#cost`), and 0.3 for a worker. A
-transaction has a fixed cost of several answers of the broker, so a slow broker costs small
-transactions more than the development broker does.
+are ratios of Java's client on a Pulsar of a quiet machine, and 0.3 for a worker. A transaction has
+a fixed cost of several answers of the broker, so a slow broker costs small transactions more than
+the development broker does. The benchmark `java_transactions` measures both clients on a Pulsar.
 
     make bench ONLY=transaction_cost [URL=pulsar://localhost:6650]
 """
@@ -14,7 +14,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -112,12 +112,27 @@ def _on_backlog(
 
 
 @asynccontextmanager
-async def _transaction(client: encore.Client, wanted: bool) -> AsyncIterator[Any]:
+async def transaction_if(client: encore.Client, wanted: bool) -> AsyncIterator[Any]:
+    """Yield a transaction that is committed at the end of the block, or None."""
     if not wanted:
         yield None
         return
     async with client.transaction() as txn:
         yield txn
+
+
+def exclusive_consumer(
+    client: encore.Client, topic: str
+) -> AbstractAsyncContextManager[encore.Consumer[bytes]]:
+    """Subscribe to a topic from its first message, with receipts of acks that leave at once."""
+    return client.subscribe(
+        topic,
+        uuid.uuid4().hex,
+        encore.ConsumerType.Exclusive,
+        initial_position=encore.InitialPosition.Earliest,
+        ack_receipt_enabled=True,
+        ack_group_time_ms=0,  # else each plain list waits for the end of this time
+    )
 
 
 async def sends(url: str, topic: str, *, count: int, size: int) -> Figures:
@@ -130,10 +145,11 @@ async def sends(url: str, topic: str, *, count: int, size: int) -> Figures:
     ):
 
         async def publish(messages: int) -> None:
-            async with _transaction(client, size > 0) as txn:
+            async with transaction_if(client, size > 0) as txn:
                 for _ in range(messages):
                     producer.send_async(PAYLOAD, None, txn=txn)
-                await producer.flush()
+                if txn is None:  # a commit waits for its sends
+                    await producer.flush()
 
         each = size or 10_000
         await publish(min(each, 1_000))
@@ -145,21 +161,11 @@ async def sends(url: str, topic: str, *, count: int, size: int) -> Figures:
 
 async def acks(url: str, topic: str, *, count: int, transactional: bool) -> Figures:
     """Receive, and ack lists of 1,000 with receipts."""
-    async with (
-        encore.Client(url) as client,
-        client.subscribe(
-            topic,
-            uuid.uuid4().hex,
-            encore.ConsumerType.Exclusive,
-            initial_position=encore.InitialPosition.Earliest,
-            ack_receipt_enabled=True,
-            ack_group_time_ms=0,  # else each plain list waits for the end of this time
-        ) as consumer,
-    ):
+    async with encore.Client(url) as client, exclusive_consumer(client, topic) as consumer:
 
         async def take() -> None:
             messages = [await consumer.receive() for _ in range(GROUP)]
-            async with _transaction(client, transactional) as txn:
+            async with transaction_if(client, transactional) as txn:
                 await consumer.acknowledge(messages, txn=txn)
 
         await take()

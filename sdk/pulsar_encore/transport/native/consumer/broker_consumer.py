@@ -78,9 +78,10 @@ class BrokerConsumer(StateMachine):
             NotConnected: if it was not attached by `deadline`, in loop time.
             ClosedError: if it was closed.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await self._is_attached_or_ended.wait()
+        if not self._is_attached_or_ended.is_set():  # a timer costs more than the question
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._is_attached_or_ended.wait()
         if self.is_ended:
             raise ClosedError(f"{self.topic}: the consumer was closed")
         return self.ready()

@@ -114,6 +114,9 @@ class TransactionAckWriter:
 
     async def _outcomes(self, txn: NativeTransaction, written: Sequence[_Command]) -> None:
         """Wait for the answers to all commands, then raise the first error."""
+        if len(written) == 1:
+            await self._outcome(txn, written[0])
+            return
         outcomes = await asyncio.gather(
             *(self._outcome(txn, command) for command in written), return_exceptions=True
         )
@@ -198,10 +201,8 @@ class TransactionAckWriter:
         if group is not None:
             group.task.cancel()
 
-    async def flush_of(self, txn: NativeTransaction) -> None:
-        present = [group.task for group in self._unanswered.get(txn, ())]
-        if present:
-            await asyncio.wait(present)
+    def flush_of(self, txn: NativeTransaction) -> list[asyncio.Task[None]]:
+        return [group.task for group in self._unanswered.get(txn, ())]
 
     # The end
 

@@ -446,13 +446,12 @@ class NativeProducer:
         if failed:
             raise failed[0]
 
-    async def flush_of(self, txn: NativeTransaction) -> None:
-        """Send the open batches now, and wait until no frame of a transaction is on its way."""
+    def flush_of(self, txn: NativeTransaction) -> list[asyncio.Future[Any]]:
+        """Send the open batches now. Return futures for the frames of a transaction that are on
+        their way."""
         if self._closed:
-            return
-        pending = [flushed for part in self.parts for flushed in part.flush(txn)]
-        if pending:
-            await asyncio.wait(pending)
+            return []
+        return [flushed for part in self.parts for flushed in part.flush(txn)]
 
     async def close(self) -> None:
         await self._close_once()

@@ -79,12 +79,14 @@ class Coordinator:
             self._pool.check_cluster(self._service)
             reached = False  # this request may have arrived
             try:
-                async with asyncio.timeout_at(deadline):
-                    session = await self._connect()
-                    left = max(0.0, deadline - loop.time())
-                    future = session.request(make, purpose, min(left, settings.operation_timeout_s))
-                    reached = True
-                    return await future
+                session = self._session
+                if session is None or session.closed:
+                    async with asyncio.timeout_at(deadline):
+                        session = await self._connect()
+                left = max(0.0, deadline - loop.time())
+                future = session.request(make, purpose, min(left, settings.operation_timeout_s))
+                reached = True
+                return await future
             except TimeoutError as error:
                 raise self._timeout(purpose, None) from error
             except TransactionCoordinatorNotFoundError as error:
