@@ -1,7 +1,8 @@
 """A streaming query into the sink, to be killed: `python -m integration.spark.sink_process JSON`.
 
 It writes micro-batches of numbered rows, which are the same in every run, until the last one is
-done. The JSON has `checkpoint`, `batches`, `rows` (in each batch) and `options` of the sink.
+done. The JSON has `checkpoint`, `batches`, `rows` (in each batch), `options` of the sink, and how
+often a task may fail (`attempts`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from .sink_source import Sink
 from .spark_kit import spark_session
 
 
-def main(checkpoint: str, batches: int, rows: int, options: dict[str, str]) -> None:
+def main(checkpoint: str, batches: int, rows: int, options: dict[str, str], attempts: int) -> None:
     """Run the query to its last micro-batch.
 
     Raises:
         StreamingQueryException: if the query failed.
     """
     with spark_session(
-        "local[2,8]", spark__sql__execution__arrow__maxRecordsPerBatch="20"
+        f"local[2,{attempts}]", spark__sql__execution__arrow__maxRecordsPerBatch="20"
     ) as spark:
         spark.dataSource.register(Sink)
         made = (

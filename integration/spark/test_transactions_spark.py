@@ -234,8 +234,8 @@ def test_batches_with_a_shared_transaction_appear_as_a_whole_after_failures_and_
     }
 
     def run() -> str:
-        driver = Driver(tmp_path / "checkpoint", options, batches=3)
-        deadline = time.monotonic() + 150
+        driver = Driver(tmp_path / "checkpoint", options, batches=3, attempts=2)
+        deadline = time.monotonic() + 300
         try:
             while not driver.ended:
                 assert time.monotonic() < deadline

@@ -14,6 +14,7 @@ from sink_kit import NAMESPACE, Home, batch_of, home, schema_of
 
 import pulsar_encore as encore
 from pulsar_encore.client import Client
+from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.errors import (
     ConfigurationError,
     TransactionAbortedError,
@@ -595,3 +596,15 @@ def write_task(writer: Any, task: int) -> SinkCommit:
         found = pickle.loads(pickle.dumps(writer)).write(iter([batch_of(VALUE, rows(0, task))]))
     assert isinstance(found, SinkCommit)
     return found
+
+
+def test_another_write_leaves_the_begin_of_a_batch_in_the_journal() -> None:
+    """The broker deletes records that are acked, and tasks read from the begin of their batch."""
+    with home(BrokerSettings(entries_per_ledger=1)) as here:
+        options = {"service.url": here.broker.url, "transactional": "batch", "topic": "t"}
+        slow, fast = (batch_writer(options, VALUE, False) for _ in range(2))
+        fast.commit([write_task(fast, 0)])
+        slow.commit([write_task(slow, task) for task in range(2)])
+        with pytest.raises(TransactionStateError, match="the driver has closed"):
+            write_task(slow, 2)
+        assert open_transactions(here) == []
