@@ -50,6 +50,7 @@ class Driver:
         options: Options of the sink.
         batches: Micro-batches of `ROWS` rows.
         attempts: At each task, before the query ends.
+        restarts: Of a query that ended with an error.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Driver:
         options: dict[str, str],
         batches: int = BATCHES,
         attempts: int = 8,
+        restarts: int = 0,
     ) -> None:
         worker_environment()
         parameters = {
@@ -65,6 +67,7 @@ class Driver:
             "batches": batches,
             "rows": ROWS,
             "attempts": attempts,
+            "restarts": restarts,
             "options": {"pauseMs": "25", **options},
         }
         command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(parameters)]

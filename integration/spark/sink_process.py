@@ -1,8 +1,8 @@
 """A streaming query into the sink, to be killed: `python -m integration.spark.sink_process JSON`.
 
 It writes micro-batches of numbered rows, which are the same in every run, until the last one is
-done. The JSON has `checkpoint`, `batches`, `rows` (in each batch), `options` of the sink, and how
-often a task may fail (`attempts`).
+done. The JSON has `checkpoint`, `batches`, `rows` (in each batch), `options` of the sink, how often
+a task may fail (`attempts`), and how often a query that failed is started again (`restarts`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from .sink_source import Sink
 from .spark_kit import spark_session
 
 
-def main(checkpoint: str, batches: int, rows: int, options: dict[str, str], attempts: int) -> None:
+def main(
+    checkpoint: str,
+    batches: int,
+    rows: int,
+    options: dict[str, str],
+    attempts: int,
+    restarts: int,
+) -> None:
     """Run the query to its last micro-batch.
 
     Raises:
-        StreamingQueryException: if the query failed.
+        StreamingQueryException: if the query failed once more than it may be started again.
     """
     with spark_session(
         f"local[2,{attempts}]", spark__sql__execution__arrow__maxRecordsPerBatch="20"
@@ -34,17 +41,22 @@ def main(checkpoint: str, batches: int, rows: int, options: dict[str, str], atte
             .load()
             .select(F.col("value").cast("string").alias("value"))
         )
-        query: Any = (
-            made.writeStream.format("sink")
-            .options(checkpointLocation=checkpoint, **options)
-            .start()
-        )
-        while query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:
-            time.sleep(0.05)
-        failure = query.exception()
-        query.stop()
-        if failure is not None:
-            raise failure
+        for left in range(restarts, -1, -1):
+            query: Any = (
+                made.writeStream.format("sink")
+                .options(checkpointLocation=checkpoint, **options)
+                .start()
+            )
+            while (
+                query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1
+            ):
+                time.sleep(0.05)
+            failure = query.exception()
+            query.stop()
+            if failure is None:
+                return
+            if not left:
+                raise failure
 
 
 if __name__ == "__main__":

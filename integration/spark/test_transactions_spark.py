@@ -218,7 +218,10 @@ def test_a_cluster_without_transactions_is_named_before_a_task_runs(
 def test_batches_with_a_shared_transaction_appear_as_a_whole_after_failures_and_a_crash(
     transactional: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """A worker ends after it has sent rows. Then the driver ends after it has prepared a batch."""
+    """A worker ends after it has sent rows, so the query ends, and is started again.
+
+    Then the driver ends after it has prepared the batch.
+    """
     admin, url = Admin(transactional.admin_url), transactional.service_url
     for each, name in ((topic, "keep"), (f"{topic}-journal", "spark-sink")):
         admin.create_topic(each)
@@ -234,8 +237,8 @@ def test_batches_with_a_shared_transaction_appear_as_a_whole_after_failures_and_
     }
 
     def run() -> str:
-        driver = Driver(tmp_path / "checkpoint", options, batches=3, attempts=2)
-        deadline = time.monotonic() + 300
+        driver = Driver(tmp_path / "checkpoint", options, batches=3, attempts=2, restarts=1)
+        deadline = time.monotonic() + 250
         try:
             while not driver.ended:
                 assert time.monotonic() < deadline
@@ -246,12 +249,9 @@ def test_batches_with_a_shared_transaction_appear_as_a_whole_after_failures_and_
 
     watched = VisibleRows(url, topic)
     with watched.polled():
-        problems = run()
-        assert "another attempt at task" in problems and not fail.exists() and crash.exists()
-        assert read(url, topic) == [] and int(admin.stats(topic)["msgInCounter"]) > 0
         run()
-        assert not crash.exists() and prepared_batches(url, topic) == {0}
-        assert read(url, topic) == []
+        assert not fail.exists() and not crash.exists()
+        assert prepared_batches(url, topic) == {0} and read(url, topic) == []
         assert run() == ""
     found = Counter(int(each.data()) for each in read(url, topic))
     repeated = int(admin.stats(topic)["msgInCounter"]) - 3 * ROWS
