@@ -49,14 +49,25 @@ class Driver:
         checkpoint: Checkpoint folder of the query.
         options: Options of the sink.
         batches: Micro-batches of `ROWS` rows.
+        attempts: At each task, before the query ends.
+        restarts: Of a query that ended with an error.
     """
 
-    def __init__(self, checkpoint: Path, options: dict[str, str], batches: int = BATCHES) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        options: dict[str, str],
+        batches: int = BATCHES,
+        attempts: int = 8,
+        restarts: int = 0,
+    ) -> None:
         worker_environment()
         parameters = {
             "checkpoint": str(checkpoint),
             "batches": batches,
             "rows": ROWS,
+            "attempts": attempts,
+            "restarts": restarts,
             "options": {"pauseMs": "25", **options},
         }
         command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(parameters)]

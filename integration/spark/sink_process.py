@@ -1,7 +1,8 @@
 """A streaming query into the sink, to be killed: `python -m integration.spark.sink_process JSON`.
 
 It writes micro-batches of numbered rows, which are the same in every run, until the last one is
-done. The JSON has `checkpoint`, `batches`, `rows` (in each batch) and `options` of the sink.
+done. The JSON has `checkpoint`, `batches`, `rows` (in each batch), `options` of the sink, how often
+a task may fail (`attempts`), and how often a query that failed is started again (`restarts`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from .sink_source import Sink
 from .spark_kit import spark_session
 
 
-def main(checkpoint: str, batches: int, rows: int, options: dict[str, str]) -> None:
+def main(
+    checkpoint: str,
+    batches: int,
+    rows: int,
+    options: dict[str, str],
+    attempts: int,
+    restarts: int,
+) -> None:
     """Run the query to its last micro-batch.
 
     Raises:
-        StreamingQueryException: if the query failed.
+        StreamingQueryException: if the query failed once more than it may be started again.
     """
     with spark_session(
-        "local[2,8]", spark__sql__execution__arrow__maxRecordsPerBatch="20"
+        f"local[2,{attempts}]", spark__sql__execution__arrow__maxRecordsPerBatch="20"
     ) as spark:
         spark.dataSource.register(Sink)
         made = (
@@ -33,17 +41,22 @@ def main(checkpoint: str, batches: int, rows: int, options: dict[str, str]) -> N
             .load()
             .select(F.col("value").cast("string").alias("value"))
         )
-        query: Any = (
-            made.writeStream.format("sink")
-            .options(checkpointLocation=checkpoint, **options)
-            .start()
-        )
-        while query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:
-            time.sleep(0.05)
-        failure = query.exception()
-        query.stop()
-        if failure is not None:
-            raise failure
+        for left in range(restarts, -1, -1):
+            query: Any = (
+                made.writeStream.format("sink")
+                .options(checkpointLocation=checkpoint, **options)
+                .start()
+            )
+            while (
+                query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1
+            ):
+                time.sleep(0.05)
+            failure = query.exception()
+            query.stop()
+            if failure is None:
+                return
+            if not left:
+                raise failure
 
 
 if __name__ == "__main__":

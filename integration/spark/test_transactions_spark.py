@@ -56,11 +56,16 @@ def prepared_batches(url: str, topic: str) -> set[int]:
 
 
 class VisibleRows:
-    """Reads the topic all the time, and notes rows of batches that are not prepared."""
+    """Reads the topic all the time, and notes rows of batches that are not prepared.
+
+    Attributes:
+        numbers: Of visible rows.
+    """
 
     def __init__(self, url: str, topic: str) -> None:
         self.too_early: set[int] = set()
         self.polls = 0
+        self.numbers: set[int] = set()
         self._url = url
         self._topic = topic
         self._stop = threading.Event()
@@ -69,12 +74,14 @@ class VisibleRows:
     def _run(self) -> None:
         while not self._stop.wait(0.3):
             try:
-                seen = {int(each.data()) // ROWS for each in read(self._url, self._topic)}
+                rows = read(self._url, self._topic)
+                seen = {int(each.data()) // ROWS for each in rows}
                 # Read the journal after the rows: it has to know the batch of each of them.
                 self.too_early |= seen - prepared_batches(self._url, self._topic)
             except encore.PulsarException:
                 continue
             self.polls += bool(seen)
+            self.numbers.add(len(rows))
 
     @contextmanager
     def polled(self) -> Iterator[None]:
@@ -202,3 +209,78 @@ def test_a_cluster_without_transactions_is_named_before_a_task_runs(
     frame = spark.range(10).select(F.col("id").cast("string").alias("value"))
     with pytest.raises(PySparkException, match="transactionCoordinatorEnabled=true"):
         frame.write.format("sink").options(**options_of(without, topic)).mode("append").save()
+
+
+# One transaction for a batch
+
+
+@pytest.mark.timeout(600)
+def test_batches_with_a_shared_transaction_appear_as_a_whole_after_failures_and_a_crash(
+    transactional: Broker, topic: str, tmp_path: Path
+) -> None:
+    """A worker ends after it has sent rows, so the query ends, and is started again.
+
+    Then the driver ends after it has prepared the batch.
+    """
+    admin, url = Admin(transactional.admin_url), transactional.service_url
+    for each, name in ((topic, "keep"), (f"{topic}-journal", "spark-sink")):
+        admin.create_topic(each)
+        admin.create_subscription(each, name)
+    fail, crash = tmp_path / "fail", tmp_path / "crash"
+    fail.touch()
+    crash.touch()
+    options = {
+        **options_of(transactional, topic),
+        "transactional": "batch",
+        "failFile": str(fail),
+        "crashFile": str(crash),
+    }
+
+    def run() -> str:
+        driver = Driver(tmp_path / "checkpoint", options, batches=3, attempts=2, restarts=1)
+        deadline = time.monotonic() + 250
+        try:
+            while not driver.ended:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            return driver.problems()
+        finally:
+            driver.kill()
+
+    watched = VisibleRows(url, topic)
+    with watched.polled():
+        run()
+        assert not fail.exists() and not crash.exists()
+        assert prepared_batches(url, topic) == {0} and read(url, topic) == []
+        assert run() == ""
+    found = Counter(int(each.data()) for each in read(url, topic))
+    repeated = int(admin.stats(topic)["msgInCounter"]) - 3 * ROWS
+    print(f"{repeated} messages of the failed batch were not visible")
+    assert found == Counter(range(3 * ROWS)) and repeated > 0
+    assert watched.polls and not watched.too_early
+    assert all(each % ROWS == 0 for each in watched.numbers), watched.numbers
+
+
+def test_a_batch_write_with_a_shared_transaction_fails_as_a_whole_if_an_attempt_fails(
+    spark: SparkSession, transactional: Broker, topic: str, tmp_path: Path
+) -> None:
+    spark.dataSource.register(Sink)
+    url, fail = transactional.service_url, tmp_path / "fail"
+    fail.touch()
+    options = {
+        **options_of(transactional, topic),
+        "transactional": "batch",
+        "failFile": str(fail),
+    }
+
+    def write() -> None:
+        frame = spark.range(0, 1000, numPartitions=3).select(F.col("id").cast("string"))
+        frame.toDF("value").write.format("sink").options(**options).mode("append").save()
+
+    with pytest.raises(PySparkException, match="another attempt at task"):
+        write()
+    assert not fail.exists()
+    admin = Admin(transactional.admin_url)
+    assert int(admin.stats(topic)["msgInCounter"]) > 0 and read(url, topic) == []
+    write()
+    assert Counter(int(each.data()) for each in read(url, topic)) == Counter(range(1000))

@@ -19,6 +19,7 @@ from pulsar_encore.cli.journal_batches import (
 from pulsar_encore.spark.sink.commit_journal import (
     BatchKey,
     Begun,
+    Closed,
     Prepared,
     Probe,
     Record,
@@ -51,6 +52,16 @@ RECORDS: list[Record] = [
     *(begun(3, 30), prepared(3, 30)),
     *(begun(4, 40), begun(4, 41, NOW_MS - 1)),
 ]
+
+
+def test_a_transaction_that_attempts_share_is_listed_once() -> None:
+    key = BatchKey("q", 5)
+    attempts = [Begun(key, task, "(0,50)", LATER_MS, f"attempt {task}") for task in (-1, 0, 1)]
+    (found,) = journal_batches([*attempts, Closed(key, "(0,50)")], NOW_MS)
+    assert found.state is BatchState.BEGUN and found.open == (("(0,50)", LATER_MS),)
+    task = TaskTransaction(1, "(0,50)", LATER_MS, (1, 2))
+    (found,) = journal_batches([*attempts, Prepared(key, (task,))], NOW_MS)
+    assert found.state is BatchState.PREPARED and found.open == (("(0,50)", LATER_MS),)
 
 
 def test_each_batch_has_its_state_and_its_open_transactions() -> None:

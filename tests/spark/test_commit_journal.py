@@ -6,8 +6,11 @@ import pytest
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.sink.commit_journal import (
+    DRIVER,
     BatchKey,
     Begun,
+    Closed,
+    Entry,
     Journal,
     Marker,
     Outcome,
@@ -19,11 +22,16 @@ from pulsar_encore.spark.sink.commit_journal import (
     TaskTransaction,
     decode,
     encode,
+    entry_of,
     first_of,
     is_late,
     lost_text,
     next_step,
     outcome_of,
+    refusal_text,
+    shared_task,
+    spoiled,
+    spoiled_text,
 )
 
 HOUR = 3_600_000
@@ -50,6 +58,8 @@ def prepared(batch: int, *txns: int, query: str = "q") -> Prepared:
     "record",
     [
         begun(1, 2),
+        Begun(key(3), 1, "(0,9)", NOW, "a"),
+        Closed(key(3), "(0,9)"),
         prepared(3, 4, 5),
         Prepared(key(0), ()),
         Settled(key(3), True),
@@ -208,3 +218,111 @@ def test_a_batch_without_rows_is_committed() -> None:
     empty = Prepared(key(5), ())
     assert next_step(empty, set(), NOW) is Step.NOTHING
     assert outcome_of(empty, set()) is Outcome.COMMITTED
+
+
+# Shared transactions
+
+
+SHARED = "(0,9)"
+START = Probe("start")
+
+
+def joined(partition: int, attempt: str, txn: str = SHARED) -> Begun:
+    return Begun(key(5), partition, txn, NOW + HOUR, attempt)
+
+
+CLOSED = Closed(key(5), SHARED)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ([], Entry.ALLOWED),
+        ([joined(0, "other")], Entry.TAKEN),
+        ([joined(1, "other")], Entry.ALLOWED),
+        ([joined(0, "of an older run", "(0,8)")], Entry.ALLOWED),
+        ([Closed(key(5), "(0,8)")], Entry.ALLOWED),
+        ([CLOSED], Entry.CLOSED),
+        ([joined(0, "other"), CLOSED], Entry.CLOSED),
+        ([Begun(key(5), DRIVER, SHARED, NOW + HOUR)], Entry.ALLOWED),
+    ],
+)
+def test_one_attempt_at_each_task_enters_a_shared_transaction_until_it_is_closed(
+    before: list[Record], expected: Entry
+) -> None:
+    mine = joined(0, "mine")
+    assert entry_of([START, *before, mine], START, mine) is expected
+
+
+def test_an_attempt_does_not_enter_if_the_begin_of_the_batch_is_gone() -> None:
+    """The record `Closed` may be gone, too."""
+    mine = joined(0, "mine")
+    for records in ([mine], [], [Probe("later"), mine], [START]):
+        assert entry_of(records, START, mine) is Entry.CLOSED
+
+
+def test_an_attempt_that_was_stored_twice_enters() -> None:
+    mine = joined(0, "mine")
+    assert entry_of([START, mine, mine], START, mine) is Entry.ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("records", "accepted", "expected"),
+    [
+        ([joined(0, "a"), joined(1, "b")], {0: "a", 1: "b"}, []),
+        ([joined(0, "a"), joined(0, "a")], {0: "a"}, []),
+        # The first attempt has failed. The second one, which was refused, has sent nothing.
+        ([joined(0, "a"), joined(0, "refused")], {}, [0]),
+        ([joined(0, "a"), joined(0, "refused")], {0: "a"}, []),
+        ([joined(0, "a"), joined(0, "b")], {0: "b"}, [0]),
+        # The second attempt had no rows.
+        ([joined(0, "failed"), joined(1, "b")], {1: "b"}, [0]),
+        ([joined(1, "b")], {0: "not stored", 1: "b"}, [0]),
+        ([joined(0, "a", "(0,8)"), joined(0, "b")], {0: "b"}, []),
+        ([joined(0, "a"), CLOSED, joined(1, "late")], {0: "a"}, []),
+        ([Begun(key(5), DRIVER, SHARED, NOW + HOUR), joined(0, "a")], {0: "a"}, []),
+    ],
+)
+def test_rows_of_an_attempt_that_was_not_accepted_spoil_a_shared_transaction(
+    records: list[Record], accepted: dict[int, str], expected: list[int]
+) -> None:
+    assert spoiled(records, SHARED, accepted) == expected
+
+
+def test_no_attempt_can_send_that_the_driver_has_not_seen() -> None:
+    """For each order of two attempts and `Closed`: an attempt that enters is known or accepted."""
+    for place in range(3):
+        records: list[Record] = [joined(0, "a"), joined(1, "b")]
+        records.insert(place, CLOSED)
+        for each in records:
+            if isinstance(each, Begun):
+                enters = entry_of([START, *records], START, each) is Entry.ALLOWED
+                assert enters == (each.partition in spoiled(records, SHARED, {}))
+
+
+def test_one_entry_stands_for_all_tasks_of_a_shared_transaction() -> None:
+    tasks = [TaskTransaction(each, SHARED, NOW + HOUR, (5, each % 3)) for each in range(4)]
+    batch = Prepared(key(5), (shared_task(tasks),))
+    assert batch.tasks[0].marker == (5, 2)
+    assert next_step(batch, set(), NOW) is Step.COMMIT_IN_TURN
+    assert outcome_of(batch, set()) is Outcome.NONE
+    assert outcome_of(batch, {SHARED}) is Outcome.COMMITTED
+
+
+def test_a_prepared_shared_transaction_is_not_left_open() -> None:
+    records: list[Record] = [joined(0, "a"), joined(1, "b"), CLOSED]
+    journal = Journal(records)
+    assert set(ids(journal.left_open(key(5), NOW))) == {SHARED}
+    assert not journal.has_prepared(SHARED)
+    journal.add(Prepared(key(5), (TaskTransaction(1, SHARED, NOW + HOUR, (5, 1)),)))
+    assert journal.has_prepared(SHARED)
+    assert journal.left_open(key(5), NOW) == []
+
+
+def test_the_errors_of_a_shared_transaction_name_tasks_and_say_what_to_do() -> None:
+    mine = joined(3, "mine")
+    assert "attempts at these tasks" in spoiled_text(key(5), SHARED, [3, 4])
+    assert "did not end well: 3, 4" in spoiled_text(key(5), SHARED, [3, 4])
+    assert "another attempt at task 3" in refusal_text(mine, Entry.TAKEN)
+    assert "spark.speculation must be off" in refusal_text(mine, Entry.TAKEN)
+    assert "the driver has closed" in refusal_text(mine, Entry.CLOSED)

@@ -217,6 +217,14 @@ def test_a_write_has_no_transactions_by_default() -> None:
     assert options(topic="t", transactional="false").transactions is None
 
 
+def test_a_batch_can_share_one_transaction() -> None:
+    assert not transactions(journalTopic="j").shared
+    batch = options(True, transactional=" Batch", journalTopic="j").transactions
+    assert batch is not None and batch.shared
+    with pytest.raises(ConfigurationError, match="transactional must be false, true or batch"):
+        options(True, transactional="task", journalTopic="j")
+
+
 def test_the_journal_is_named_after_the_checkpoint_of_the_query() -> None:
     found = transactions(topic="a/b/t", checkpointLocation="s3://lake/orders")
     assert found.timeout_ms == 900_000
@@ -259,6 +267,15 @@ def test_names_and_timeout_of_transactions_can_be_given() -> None:
         ({"journalTopic": "j", "pulsar.client.transport": "stock"}, "needs the native transport"),
         ({"transactional": "false", "journalTopic": "j"}, "journalTopic goes with transactional"),
         ({"transactional": "false", "transactionTimeout": "1m"}, "goes with transactional=true"),
+        (
+            {
+                "transactional": "batch",
+                "journalTopic": "j",
+                "deduplication": "task-sequence",
+                "producerName": "p",
+            },
+            "does not go with transactional=batch",
+        ),
     ],
 )
 def test_wrong_combinations_with_transactions_raise(given: dict[str, str], expected: str) -> None:

@@ -14,9 +14,11 @@ from sink_kit import NAMESPACE, Home, batch_of, home, schema_of
 
 import pulsar_encore as encore
 from pulsar_encore.client import Client
+from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.errors import (
     ConfigurationError,
     TransactionAbortedError,
+    TransactionStateError,
     TransportTimeout,
 )
 from pulsar_encore.exceptions import MessageTooBig
@@ -369,6 +371,158 @@ def test_a_worker_that_ends_leaves_its_transaction_open(here: Home) -> None:
         assert visible(restarted) == all_rows(0)
 
 
+# Shared transactions
+
+
+def open_transactions(here: Home) -> list[int]:
+    def numbers(broker: Any) -> list[int]:
+        is_open = broker.service.coordinator.is_open
+        return [each for each in range(100) if is_open((0, each))]
+
+    return here.broker.call(numbers)
+
+
+def shared(here: Home) -> Query:
+    return Query(here, transactional="batch")
+
+
+def test_a_batch_with_a_shared_transaction_is_visible_after_the_commit_only(here: Home) -> None:
+    query = shared(here)
+    commits = query.attempts(0)
+    assert visible(here) == []
+    assert len({each.transaction.txn for each in commits if each.transaction}) == 1
+    query.commit(0, commits)
+    assert visible(here) == all_rows(0)
+    query.run(1)
+    assert visible(here) == all_rows(0, 1)
+    assert open_transactions(here) == []
+
+
+def test_a_second_attempt_at_a_task_is_refused_and_the_batch_runs_again(here: Home) -> None:
+    query = shared(here)
+    writer = query.writer()
+    commits = [query.attempt(0, 0, writer), query.attempt(0, 1, writer)]
+    with pytest.raises(TransactionStateError, match="another attempt at task 0 may have sent"):
+        query.attempt(0, 0, writer)  # Spark did not get the message of the first one
+    stream_writer(query.options, VALUE, False).abort([None, commits[1]], 0)
+    query.call(lambda client: send(client, b"plain"))
+    assert visible(here) == [b"plain"]  # nothing is hidden
+    query.run(0)
+    assert visible(here) == [b"plain", *all_rows(0)]
+    assert open_transactions(here) == []
+
+
+def test_a_refused_attempt_does_not_spoil_the_batch(here: Home) -> None:
+    query = shared(here)
+    writer = query.writer()
+    commits = [query.attempt(0, 0, writer), query.attempt(0, 1, writer)]
+    with pytest.raises(TransactionStateError, match="another attempt"):
+        query.attempt(0, 1, writer)  # speculative
+    query.commit(0, commits)
+    assert visible(here) == all_rows(0)
+
+
+def test_rows_of_an_attempt_that_was_not_accepted_are_never_committed(here: Home) -> None:
+    """Its task ran again and had no rows, so that Spark wants to commit the batch."""
+    query = shared(here)
+    writer = query.writer()
+    query.attempt(0, 0, writer)
+    with patch.object(TaskContext, "get", lambda: Context(0, 0)):
+        empty = writer.write(iter([batch_of(VALUE, [])]))
+    commits = [empty, query.attempt(0, 1, writer)]
+    with pytest.raises(TransactionAbortedError, match="did not end well: 0"):
+        query.commit(0, commits)
+    assert visible(here) == [] and open_transactions(here) == []
+    query.run(0)
+    assert visible(here) == all_rows(0)
+
+
+def test_an_attempt_that_fails_ends_the_shared_transaction_at_once(here: Home) -> None:
+    query = shared(here)
+    writer = query.writer()
+    query.attempt(0, 1, writer)
+    large = batch_of(VALUE, [(b"small",), (b"x" * 6_000_000,)])
+    with (
+        patch.object(TaskContext, "get", lambda: Context(0, 0)),
+        pytest.raises(MessageTooBig),
+    ):
+        writer.write(iter([large]))
+    query.call(lambda client: send(client, b"plain"))
+    assert visible(here) == [b"plain"]
+
+
+def test_an_attempt_that_starts_after_the_commit_sends_nothing(here: Home) -> None:
+    query = shared(here)
+    writer = query.writer()
+    commits = [query.attempt(0, 0, writer)]
+    query.commit(0, commits)
+    with pytest.raises(TransactionStateError, match="the driver has closed"):
+        query.attempt(0, 1, writer)
+    assert visible(here) == [each for (each,) in rows(0, 0)]
+    query.run(1)
+    assert visible(here) == [*(each for (each,) in rows(0, 0)), *all_rows(1)]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_prepared_shared_transaction_is_committed_at_the_restart(
+    here: Home, answered: bool
+) -> None:
+    query = shared(here)
+    query.run(0)
+    commits = query.attempts(1)
+    interrupted(query, 1, "first", commits)
+    if not answered:
+        query.end(commits[0], "commit")  # the driver crashed before it got the answer
+    # Spark calls this after a commit that raised an error.
+    stream_writer(query.options, VALUE, False).abort(commits, 1)
+    again = query.attempts(1)
+    assert visible(here) == all_rows(0, 1)
+    assert [each.rows for each in again] == [0, 0]
+    query.commit(1, again)
+    query.run(2)
+    assert visible(here) == all_rows(0, 1, 2)
+    assert open_transactions(here) == []
+
+
+def test_a_driver_that_ends_before_it_prepares_leaves_nothing_visible(here: Home) -> None:
+    query = shared(here)
+    query.run(0)
+    query.attempts(1)
+    query.run(1)
+    assert visible(here) == all_rows(0, 1)
+    assert open_transactions(here) == []
+
+
+def test_a_shared_transaction_that_has_ended_is_written_again(here: Home) -> None:
+    query = shared(here)
+    commits = query.attempts(0)
+    query.end(commits[0], "abort")  # as the timeout does
+    with pytest.raises(TransactionAbortedError, match="transactionTimeout"):
+        query.commit(0, commits)
+    assert Settled(BatchKey("q", 0), False) in query.records()
+    query.run(0)
+    assert visible(here) == all_rows(0)
+
+
+def test_a_batch_without_rows_leaves_no_shared_transaction(here: Home) -> None:
+    query = shared(here)
+    writer = query.writer()
+    with patch.object(TaskContext, "get", lambda: Context(0, 0)):
+        empty = writer.write(iter([batch_of(VALUE, [])]))
+    query.commit(0, [empty])
+    assert open_transactions(here) == []
+
+
+def test_the_journal_is_trimmed_with_shared_transactions(here: Home) -> None:
+    query = shared(here)
+    backlogs = []
+    for batch in range(5):
+        query.run(batch)
+        backlogs.append(here.broker.backlog("j", "spark-sink"))
+    assert max(backlogs) < 15 and backlogs[-1] == backlogs[2]
+    assert here.broker.backlog("j-markers", "spark-sink") == 0
+
+
 def home_of(here: Home) -> Any:
     from contextlib import contextmanager
 
@@ -411,3 +565,46 @@ def test_a_batch_write_that_fails_leaves_other_writes_alone(here: Home) -> None:
     one.abort([None])
     two.commit([kept])
     assert visible(here) == [each for (each,) in rows(1, 0)]
+
+
+def test_a_batch_write_with_a_shared_transaction_appears_as_a_whole(here: Home) -> None:
+    options = {"service.url": here.broker.url, "transactional": "batch", "topic": "t"}
+
+    def attempts(writer: Any) -> list[SinkCommit]:
+        return [write_task(writer, task) for task in range(2)]
+
+    lost = batch_writer(options, VALUE, False)
+    kept = batch_writer(options, VALUE, False)
+    write_task(lost, 0)
+    commits = attempts(kept)
+    lost.abort([None, None])
+    assert visible(here) == []
+    kept.commit(commits)
+    assert visible(here) == all_rows(0)
+    spoiled = batch_writer(options, VALUE, False)
+    commits = attempts(spoiled)
+    with pytest.raises(TransactionStateError, match="another attempt at task 1"):
+        write_task(spoiled, 1)
+    with pytest.raises(TransactionAbortedError, match="did not end well: 1"):
+        spoiled.commit(commits[:1])
+    assert visible(here) == all_rows(0)
+    assert open_transactions(here) == []
+
+
+def write_task(writer: Any, task: int) -> SinkCommit:
+    with patch.object(TaskContext, "get", lambda: Context(task, 0)):
+        found = pickle.loads(pickle.dumps(writer)).write(iter([batch_of(VALUE, rows(0, task))]))
+    assert isinstance(found, SinkCommit)
+    return found
+
+
+def test_another_write_leaves_the_begin_of_a_batch_in_the_journal() -> None:
+    """The broker deletes records that are acked, and tasks read from the begin of their batch."""
+    with home(BrokerSettings(entries_per_ledger=1)) as here:
+        options = {"service.url": here.broker.url, "transactional": "batch", "topic": "t"}
+        slow, fast = (batch_writer(options, VALUE, False) for _ in range(2))
+        fast.commit([write_task(fast, 0)])
+        slow.commit([write_task(slow, task) for task in range(2)])
+        with pytest.raises(TransactionStateError, match="the driver has closed"):
+            write_task(slow, 2)
+        assert open_transactions(here) == []

@@ -364,6 +364,46 @@ def test_a_transaction_that_was_handed_over_is_ended_by_its_id_only() -> None:
     run(main())
 
 
+def test_another_client_sends_in_a_transaction_that_it_joined_by_its_id() -> None:
+    async def main() -> None:
+        shared = MemoryTransport()
+        async with client_of(transport=shared) as owner, client_of(transport=shared) as other:
+            txn = await owner.transaction()
+            transport = transport_of(other)
+            producer = await transport.create_producer(ProducerOptions(topic=TOPIC))
+            joined = await transport.join_transaction(txn.id, 10)
+            await producer.publish(OutgoingMessage(payload=b"1", txn=joined))
+            joined.hand_over()
+            async with owner.create_producer(TOPIC) as own:
+                await own.send(b"2", txn=txn)
+            assert await visible(owner) == []
+            await txn.commit()
+            assert await visible(owner) == ["1", "2"]
+            late = await transport.join_transaction(txn.id, 10)
+            with pytest.raises(TransactionNotFound):
+                await producer.publish(OutgoingMessage(payload=b"late", txn=late))
+            assert await visible(owner) == ["1", "2"]
+
+    run(main())
+
+
+def test_an_abort_of_a_joined_transaction_ends_it_for_all() -> None:
+    async def main() -> None:
+        shared = MemoryTransport()
+        async with client_of(transport=shared) as owner, client_of(transport=shared) as other:
+            txn = await owner.transaction()
+            joined = await transport_of(other).join_transaction(txn.id, 10)
+            async with owner.create_producer(TOPIC) as own:
+                await own.send(b"1", txn=txn)
+                await joined.abort()
+                await own.send(b"plain")
+            assert await visible(owner) == ["plain"]
+            with pytest.raises(TransactionAbortedError):
+                await txn.commit()
+
+    run(main())
+
+
 def test_messages_in_an_open_batch_are_discarded_by_an_abort() -> None:
     async def main() -> None:
         async with (

@@ -61,7 +61,8 @@ def journal_batches(records: Iterable[Record], now_ms: int) -> tuple[JournalBatc
             begun = [(task.txn, task.deadline_ms) for task in unsettled[key].tasks]
         else:
             state = BatchState.ABORTED if key in prepared else BatchState.BEGUN
-        in_time = tuple(each for each in begun if each[1] > now_ms)
+        # Attempts of a batch may share a transaction.
+        in_time = tuple(each for each in dict.fromkeys(begun) if each[1] > now_ms)
         found.append(JournalBatch(key, state, in_time))
     return tuple(found)
 

@@ -46,6 +46,7 @@ PRODUCE, RECONSUME, DEAD_LETTER, REPLAY = "produce", "reconsume_later", "dead_le
 MODES: Final = (PRODUCE, RECONSUME, DEAD_LETTER, REPLAY)
 LETTERS: Final = (RECONSUME, DEAD_LETTER)
 SEQUENCED: Final = "task-sequence"
+BATCH: Final = "batch"  # of `transactional`
 
 
 class Scope(Flag):
@@ -332,8 +333,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     # Sink: the producers
     _sink("deduplication", one_of("none", SEQUENCED),
           "task-sequence numbers rows, so that brokers drop rows that they have.", default="none"),
-    _sink("transactional", flag, "Each task writes in a transaction; the driver commits them.",
-          default="false"),
+    _sink("transactional", one_of("false", "true", BATCH),
+          "true: each task writes in a transaction, and the driver commits them; batch: all tasks "
+          "of a batch share one.", default="false"),
     _sink("transactionTimeout", duration_ms(low=1000),
           "Longest time from the first row of a batch to its commit, with a restart between.",
           default="15m"),

@@ -325,6 +325,9 @@ class MemoryTransport:
     async def begin_transaction(self, timeout_s: float) -> TransportTransaction:
         return await self._native_transport().begin_transaction(timeout_s)
 
+    async def join_transaction(self, txn_id: TxnId, timeout_s: float) -> TransportTransaction:
+        return await self._native_transport().join_transaction(txn_id, timeout_s)
+
     async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
         await self._native_transport().end_transaction(txn_id, commit=commit)
 

@@ -578,6 +578,19 @@ class Transport(Protocol):
                 the cluster has none.
         """
 
+    async def join_transaction(self, txn_id: TxnId, timeout_s: float) -> TransportTransaction:
+        """Send in a transaction that another process has begun and will end.
+
+        The coordinator is not asked. If the transaction has ended, the first send to each topic
+        fails. `commit` and `abort` end the transaction for all processes.
+
+        Args:
+            timeout_s: The time that is left of its timeout. Nothing is sent later.
+
+        Raises:
+            NotSupportedError: if the transport has no transactions.
+        """
+
     async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
         """Commit or abort a transaction that perhaps another process has begun.
 

@@ -7,15 +7,29 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from typing import Final
 
 from ...client import Client, transport_of
 from ...consumer.forwarding.copy_options import Destination
-from ...errors import EncoreError
+from ...errors import EncoreError, TransactionStateError
 from ...transport.interface import TransportTransaction
 from ...values.message_id import MessageId
 from ...values.outgoing_message import MessageTransaction, OutgoingMessage
-from .commit_journal import BatchKey, Begun, Marker, Record, TaskTransaction, encode
+from ...values.transaction_id import TxnId
+from .commit_journal import (
+    BatchKey,
+    Begun,
+    Entry,
+    Marker,
+    Record,
+    SharedTransaction,
+    TaskTransaction,
+    encode,
+    entry_of,
+    refusal_text,
+)
+from .commit_topics import read_batch
 from .producer_cache import ProducerKind, producers_of
 from .sink_options import Publishing, TransactionOptions
 
@@ -23,7 +37,11 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class AttemptTransaction:
-    """An open transaction. `begin` makes it; afterwards call `finish` or `abort` once."""
+    """An open transaction. `begin` makes it; afterwards call `finish` or `abort` once.
+
+    Args:
+        shared: The transaction of the whole batch, which is joined, or None.
+    """
 
     def __init__(
         self,
@@ -32,12 +50,16 @@ class AttemptTransaction:
         publishing: Publishing,
         key: BatchKey,
         partition: int,
+        shared: SharedTransaction | None,
     ) -> None:
+        self._client = client
         self._transport = transport_of(client)
         self._producers = producers_of(client)
         self._options = options
         self._key = key
         self._partition = partition
+        self._shared = shared
+        self.name: str = "" if shared is None else uuid.uuid4().hex
         # Records are not encrypted, whatever the rows are: the driver has no private key.
         self._kind = ProducerKind(
             Publishing(
@@ -61,7 +83,13 @@ class AttemptTransaction:
         """Begin the transaction, and store its id in the journal before any row is sent.
 
         After a crash of this process the driver finds the id there, and aborts the transaction.
+
+        Raises:
+            TransactionStateError: if this attempt may not send in the shared transaction.
         """
+        if self._shared is not None:
+            await self._join(self._shared)
+            return
         self._deadline_ms = time.time_ns() // 1_000_000 + self._options.timeout_ms
         self._txn = await self._transport.begin_transaction(self._options.timeout_ms / 1000)
         begun = Begun(self._key, self._partition, str(self._txn.id), self._deadline_ms)
@@ -70,6 +98,18 @@ class AttemptTransaction:
         except BaseException:
             self._txn.abandon()
             raise
+
+    async def _join(self, shared: SharedTransaction) -> None:
+        self._deadline_ms = shared.deadline_ms
+        begun = Begun(self._key, self._partition, shared.txn, shared.deadline_ms, self.name)
+        topic = self._options.journal_topic
+        await self._store(topic, begun, None)
+        records = await read_batch(self._client, topic, shared, begun)
+        entry = entry_of(records, shared.start, begun)
+        if entry is not Entry.ALLOWED:
+            raise TransactionStateError(refusal_text(begun, entry))
+        left_s = (shared.deadline_ms - time.time_ns() // 1_000_000) / 1000
+        self._txn = await self._transport.join_transaction(TxnId.parse(shared.txn), left_s)
 
     async def finish(self) -> TaskTransaction:
         """Send the marker, and leave the transaction to the driver. All rows have receipts."""

@@ -9,10 +9,12 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
-from ...client import Client
+from ...client import Client, transport_of
 from ...errors import (
     EncoreError,
     InvalidTxnStatusError,
@@ -23,10 +25,15 @@ from ...errors import (
 from ...values.transaction_id import TxnId
 from ..spark_errors import DataLossError
 from .commit_journal import (
+    DRIVER,
     BatchKey,
+    Begun,
+    Closed,
     Outcome,
     Prepared,
+    Probe,
     Settled,
+    SharedTransaction,
     Step,
     TaskTransaction,
     first_of,
@@ -34,6 +41,9 @@ from .commit_journal import (
     lost_text,
     next_step,
     outcome_of,
+    shared_task,
+    spoiled,
+    spoiled_text,
 )
 from .commit_topics import CommitTopics, OpenJournal
 from .sink_options import TransactionOptions
@@ -53,17 +63,23 @@ class BatchCommits:
         self._topics = CommitTopics(client, options)
         self._limit = asyncio.Semaphore(_MAX_CONCURRENT_ENDS)
 
-    async def begin_write(self) -> None:
-        """Make the topics ready for a batch write, which is never continued after a crash."""
+    async def begin_write(self, key: BatchKey) -> SharedTransaction | None:
+        """Make the topics ready for a batch write, which is never continued after a crash.
+
+        Returns:
+            The transaction of the write if its tasks share one.
+        """
         await self._topics.ensure()
         async with self._topics.journal() as journal:
             await self._check_enabled(journal)
+            return await self._begin_shared(journal, key)
 
-    async def recover(self) -> BatchKey | None:
+    async def recover(self) -> tuple[BatchKey | None, SharedTransaction | None]:
         """Finish a micro-batch that was prepared before the driver ended.
 
         Returns:
-            The last micro-batch that is committed. If Spark runs it again, its tasks write nothing.
+            The last micro-batch that is committed: if Spark runs it again, its tasks write nothing.
+            And a transaction for the next one if its tasks share one.
 
         Raises:
             DataLossError: if only some transactions of a batch could be committed.
@@ -75,7 +91,27 @@ class BatchCommits:
                 outcome = await self._settle(journal, prepared, is_new=False)
                 if outcome is Outcome.NONE:
                     log.warning("%s was prepared and is not visible: it is repeated", prepared.key)
-            return journal.records.last_committed()
+            return journal.records.last_committed(), await self._begin_shared(journal, None)
+
+    async def _begin_shared(
+        self, journal: OpenJournal, key: BatchKey | None
+    ) -> SharedTransaction | None:
+        """Begin the transaction that all tasks of the next batch share, if they do.
+
+        Args:
+            key: The batch, or None if only its tasks will know it.
+        """
+        if not self._options.shared:
+            return None
+        deadline_ms = _now_ms() + self._options.timeout_ms
+        txn = await transport_of(self._client).begin_transaction(self._options.timeout_ms / 1000)
+        txn.hand_over()
+        start: Begun | Probe = Probe(uuid.uuid4().hex)
+        if key is not None:
+            # Other writes trim the journal. They keep this record, so that tasks can read from it.
+            start = Begun(key, DRIVER, str(txn.id), deadline_ms)
+        place = await journal.store(start)
+        return SharedTransaction(str(txn.id), deadline_ms, start, place)
 
     async def _check_enabled(self, journal: OpenJournal) -> None:
         """Raise `TransactionNotEnabledError` before any task runs, in the first batch."""
@@ -83,11 +119,22 @@ class BatchCommits:
             txn = await self._client.transaction()
             await txn.abort()
 
-    async def commit(self, key: BatchKey, tasks: Sequence[TaskTransaction]) -> None:
+    async def commit(
+        self,
+        key: BatchKey,
+        tasks: Sequence[TaskTransaction],
+        shared: SharedTransaction | None = None,
+        attempts: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         """Commit the transactions of a batch.
 
+        Args:
+            shared: The one transaction of all tasks, or None.
+            attempts: With `shared`, the name of the accepted attempt at each task with rows.
+
         Raises:
-            TransactionAbortedError: if they have ended by their timeout; nothing is visible.
+            TransactionAbortedError: if they have ended by their timeout, or the shared one may have
+                rows of another attempt; nothing is visible.
             DataLossError: if only some of them could be committed.
         """
         async with self._topics.journal() as journal:
@@ -101,6 +148,9 @@ class BatchCommits:
                 )
             prepared = journal.records.prepared(key)
             is_new = prepared is None and bool(tasks)
+            if is_new and shared is not None:
+                await self._close(journal, key, shared.txn, attempts)
+                tasks = [shared_task(tasks)]
             if is_new:
                 margin_ms = min(_MAX_MARGIN_MS, self._options.timeout_ms // 10)
                 if is_late(tasks, _now_ms(), margin_ms=margin_ms):
@@ -114,23 +164,51 @@ class BatchCommits:
                     raise self._late_error(key)
             await journal.refresh()
             ended = await self._abort_left(journal, key)
+            await self._discard_unused(journal, shared, ended)
             await journal.trim(ended, _now_ms())
         if prepared is not None:
             await self._topics.trim_markers(prepared)
 
-    async def abort(self, key: BatchKey | None) -> None:
+    async def _close(
+        self, journal: OpenJournal, key: BatchKey, txn: str, attempts: Mapping[int, str]
+    ) -> None:
+        """Let no more attempts into a shared transaction, and check that it has no other rows."""
+        await journal.store(Closed(key, txn))
+        tasks = spoiled(journal.records.stored, txn, attempts)
+        if tasks:
+            await self._abort_left(journal, key)
+            raise TransactionAbortedError(spoiled_text(key, txn, tasks), txn_id=TxnId.parse(txn))
+
+    async def _discard_unused(
+        self, journal: OpenJournal, shared: SharedTransaction | None, ended: set[str]
+    ) -> None:
+        """Abort a shared transaction that is not prepared, also if no attempt has stored it."""
+        if shared is None or shared.txn in ended or journal.records.has_prepared(shared.txn):
+            return
+        await self.discard(shared)
+
+    async def discard(self, shared: SharedTransaction) -> None:
+        """Abort a shared transaction that is not needed, if it is open."""
+        try:
+            await self.end(shared.txn, commit=False)
+        except EncoreError as error:
+            log.warning("transaction %s is open until its timeout: %s", shared.txn, error)
+
+    async def abort(self, key: BatchKey | None, shared: SharedTransaction | None = None) -> None:
         """Abort all transactions of a batch that were begun and not prepared, and older ones.
 
         Args:
             key: None if no task told it; then the newest query of the journal is meant.
+            shared: The transaction of the batch if it is known. No task may have stored it.
         """
         async with self._topics.journal() as journal:
-            if key is None:
-                query = journal.records.newest_query()
-                if query is None:
-                    return
+            ended: set[str] = set()
+            query = journal.records.newest_query()
+            if key is None and query is not None:
                 key = BatchKey(query, sys.maxsize)
-            await self._abort_left(journal, key)
+            if key is not None:
+                ended = await self._abort_left(journal, key)
+            await self._discard_unused(journal, shared, ended)
 
     def _late_error(self, key: BatchKey) -> TransactionAbortedError:
         return TransactionAbortedError(
@@ -187,7 +265,7 @@ class BatchCommits:
             strict: Raise the error if a coordinator does not answer. Else the next batch tries
                 again.
         """
-        left = [each.txn for each in journal.records.left_open(key, _now_ms())]
+        left = {each.txn for each in journal.records.left_open(key, _now_ms())}
         try:
             await self._end_all(left, commit=False)
         except EncoreError as error:
@@ -195,7 +273,7 @@ class BatchCommits:
                 raise
             log.warning("transactions of failed attempts are open until their timeout: %s", error)
             return set()
-        return set(left)
+        return left
 
     async def _end_all(self, ids: Iterable[str], *, commit: bool) -> list[bool]:
         answers = await asyncio.gather(

@@ -4,18 +4,26 @@ Each attempt at a task writes its rows in a transaction of its own. The driver c
 transactions of a batch by their ids, in two phases: it stores `Prepared` with all ids, and then it
 commits each id. So a driver that starts again finds in the journal which batch it has to finish.
 
+With a shared transaction the driver begins one for the batch, and all attempts send in it. Rows of
+a failed attempt cannot be taken out of it. The order of the journal decides who may send: each
+attempt stores `Begun` and reads the journal up to that record before it sends, and the driver
+stores `Closed` before it decides. So the driver knows every attempt that may have sent rows.
+
 This module reads no clock and does no I/O.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...errors import ConfigurationError
+
+DRIVER: Final = -1
+"""The partition of the driver's own `Begun`, which keeps the place of the batch in the journal."""
 
 _VERSION: Final = 1
 # The clocks of workers and of the driver may differ by this. To abort an ended transaction does no
@@ -31,6 +39,22 @@ class BatchKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"batch {self.batch} of the query {self.query}"
+
+
+class SharedTransaction(NamedTuple):
+    """The transaction of a whole batch, which the driver began. Tasks get it from the driver.
+
+    Attributes:
+        txn: The text form of the transaction's id.
+        deadline_ms: The cluster aborts the transaction at this time, in ms since the epoch.
+        start: The last record of the journal before the batch.
+        place: (ledger, entry) of that record.
+    """
+
+    txn: str
+    deadline_ms: int
+    start: Begun | Probe
+    place: tuple[int, int]
 
 
 class TaskTransaction(NamedTuple):
@@ -51,12 +75,26 @@ class TaskTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An attempt began a transaction. It stores this before its first row."""
+    """An attempt began a transaction, or joined the shared one, before its first row.
+
+    Attributes:
+        partition: The number of the task, or `DRIVER`.
+        attempt: With a shared transaction, a name that no other attempt has.
+    """
 
     key: BatchKey
     partition: int
     txn: str
     deadline_ms: int
+    attempt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """No attempt that is stored behind this may send in the shared transaction."""
+
+    key: BatchKey
+    txn: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +129,11 @@ class Probe:
     token: str
 
 
-Record: TypeAlias = Begun | Prepared | Settled | Marker | Probe
+Record: TypeAlias = Begun | Closed | Prepared | Settled | Marker | Probe
 
 _NAMES: Final[dict[type[Record], str]] = {
     Begun: "begun",
+    Closed: "closed",
     Prepared: "prepared",
     Settled: "settled",
     Marker: "marker",
@@ -113,6 +152,10 @@ def encode(record: Record) -> bytes:
         fields |= {"partition": record.partition, "txn": record.txn}
     if isinstance(record, Begun):
         fields["deadline"] = record.deadline_ms
+        if record.attempt:
+            fields["attempt"] = record.attempt
+    elif isinstance(record, Closed):
+        fields["txn"] = record.txn
     elif isinstance(record, Prepared):
         fields["tasks"] = record.tasks
     elif isinstance(record, Settled):
@@ -144,7 +187,10 @@ def _record_of(fields: dict[str, Any]) -> Record:
         return Probe(fields["token"])
     key = BatchKey(fields["query"], fields["batch"])
     if kind == "begun":
-        return Begun(key, fields["partition"], fields["txn"], fields["deadline"])
+        attempt = fields.get("attempt", "")
+        return Begun(key, fields["partition"], fields["txn"], fields["deadline"], attempt)
+    if kind == "closed":
+        return Closed(key, fields["txn"])
     if kind == "marker":
         return Marker(key, fields["partition"], fields["txn"])
     if kind == "settled":
@@ -181,6 +227,10 @@ class Journal:
         self._records.append(record)
 
     @property
+    def stored(self) -> Sequence[Record]:
+        return self._records
+
+    @property
     def is_empty(self) -> bool:
         return all(isinstance(each, Probe) for each in self._records)
 
@@ -188,6 +238,10 @@ class Journal:
         """Return the record of a prepared batch, except if nothing of the batch is visible."""
         found = self._prepared.get(key)
         return None if found is None or self._settled.get(found[1]) is False else found[1]
+
+    def has_prepared(self, txn: str) -> bool:
+        """True if a batch was prepared with this transaction."""
+        return txn in self._prepared_ids
 
     def is_committed(self, key: BatchKey) -> bool:
         found = self._prepared.get(key)
@@ -338,4 +392,91 @@ def lost_text(prepared: Prepared, visible: Container[str]) -> str:
         f"{prepared.key}: {len(prepared.tasks) - len(lost)} of its {len(prepared.tasks)} tasks are "
         f"committed, and the rows of these tasks are lost: {names}. Their transactions ended "
         "before they could be committed, by their timeout (transactionTimeout) or by their ids"
+    )
+
+
+# Shared transactions
+
+
+class Entry(Enum):
+    """Whether an attempt may send in the shared transaction, after it has stored `Begun`."""
+
+    ALLOWED = "allowed"
+    TAKEN = "taken"
+    """Another attempt at the task has stored `Begun` before, and may have sent rows."""
+
+    CLOSED = "closed"
+    """The driver no longer waits for attempts, or the begin of the batch is gone."""
+
+
+def entry_of(records: Sequence[Record], start: Record, begun: Begun) -> Entry:
+    """Decide about an attempt.
+
+    Args:
+        records: The journal from the driver's record before the batch on, up to `begun`.
+        start: That record of the driver. If it was deleted, `Closed` may have been deleted, too.
+    """
+    if not records or records[0] != start or begun not in records:
+        return Entry.CLOSED
+    before = records[: records.index(begun)]
+    if any(isinstance(each, Closed) and each.txn == begun.txn for each in before):
+        return Entry.CLOSED
+    holder = _holders(before, begun.txn).get(begun.partition)
+    return Entry.ALLOWED if holder is None else Entry.TAKEN
+
+
+def _holders(records: Iterable[Record], txn: str) -> dict[int, str]:
+    """Return the attempt that `entry_of` allows, for each task. Only these may have sent rows."""
+    found: dict[int, str] = {}
+    for each in records:
+        if isinstance(each, Closed) and each.txn == txn:
+            break
+        if isinstance(each, Begun) and each.txn == txn and each.partition != DRIVER:
+            found.setdefault(each.partition, each.attempt)
+    return found
+
+
+def spoiled(records: Iterable[Record], txn: str, attempts: Mapping[int, str]) -> list[int]:
+    """Return the tasks for which the shared transaction must not be committed.
+
+    The rows of an attempt that failed, was killed, or still runs may be in it.
+
+    Args:
+        records: The journal up to `Closed`.
+        attempts: By task, the attempt whose rows Spark accepted. Tasks without rows are left out.
+    """
+    holders = _holders(records, txn)
+    tasks = holders.keys() | attempts.keys()
+    return sorted(each for each in tasks if holders.get(each) != attempts.get(each))
+
+
+def shared_task(tasks: Sequence[TaskTransaction]) -> TaskTransaction:
+    """Return the entry of `Prepared` for all tasks of a shared transaction.
+
+    All of their markers become visible together, so the last one stands for all of them.
+    """
+    return max(tasks, key=lambda each: each.marker)
+
+
+def spoiled_text(key: BatchKey, txn: str, tasks: Sequence[int]) -> str:
+    """Return the text of the error of a batch that cannot be committed."""
+    names = ", ".join(map(str, tasks))
+    return (
+        f"{key}: nothing of it is visible, because attempts at these tasks have sent rows into the "
+        f"shared transaction {txn} and did not end well: {names}. Let the batch run again"
+    )
+
+
+def refusal_text(begun: Begun, entry: Entry) -> str:
+    """Return the text of the error of an attempt that may not send."""
+    if entry is Entry.CLOSED:
+        return (
+            f"{begun.key}: this attempt at task {begun.partition} sends nothing, because the "
+            f"driver has closed the shared transaction {begun.txn}"
+        )
+    return (
+        f"{begun.key}: another attempt at task {begun.partition} may have sent rows into the "
+        f"shared transaction {begun.txn}, and its rows cannot be taken out alone. So the whole "
+        "batch fails, and has to run again. Spark's log has the error of the first attempt; "
+        "spark.speculation must be off with transactional=batch"
     )

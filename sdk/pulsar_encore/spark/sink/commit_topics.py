@@ -29,7 +29,17 @@ from ...options import ConsumerType, InitialPosition, Subscription
 from ...producer import Producer
 from ...transport.interface import Transport
 from ...values.message_id import MessageId
-from .commit_journal import Journal, Marker, Prepared, Probe, Record, decode, encode, first_of
+from .commit_journal import (
+    Journal,
+    Marker,
+    Prepared,
+    Probe,
+    Record,
+    SharedTransaction,
+    decode,
+    encode,
+    first_of,
+)
 from .sink_options import TransactionOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
@@ -165,6 +175,22 @@ class CommitTopics:
             await consumer.close()
 
 
+async def read_batch(
+    client: Client, topic: str, shared: SharedTransaction, last: Record
+) -> list[Record]:
+    """Read the journal from the begin of a batch up to a record that is stored.
+
+    The subscription stays with the driver.
+    """
+    found: list[Record] = []
+    start = MessageId(-1, *shared.place)
+    async with await client.create_reader(topic, start, start_message_id_inclusive=True) as reader:
+        while not found or found[-1] != last:
+            message = await reader.read_next(timeout=_READ_TIMEOUT_S)
+            found.append(decode(message.data(), topic))
+    return found
+
+
 class OpenJournal:
     """The journal topic, with the exclusive right to read it.
 
@@ -179,10 +205,12 @@ class OpenJournal:
         self._producer = producer
         self._messages: list[Message[Any]] = []
 
-    async def store(self, record: Record) -> None:
-        """Store a record behind the others, and read it."""
+    async def store(self, record: Record) -> tuple[int, int]:
+        """Store a record behind the others, and read it. Return its (ledger, entry)."""
         await self._producer.send(encode(record))
         await self._read_to(record)
+        place = self._messages[-1].message_id()
+        return place.ledger_id(), place.entry_id()
 
     async def refresh(self) -> None:
         """Read everything that is stored by now."""

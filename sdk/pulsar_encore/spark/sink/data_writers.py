@@ -26,7 +26,7 @@ from ..plain_errors import plain_errors
 from ..runtime import runtime
 from .attempt_transaction import AttemptTransaction
 from .batch_commits import BatchCommits
-from .commit_journal import BatchKey, TaskTransaction
+from .commit_journal import BatchKey, SharedTransaction, TaskTransaction
 from .letter_copies import AttemptTimes, copy_rule
 from .row_batches import CopiedRows, ProducedRows, RowChunk, RowMessages
 from .row_sender import RowSender
@@ -50,7 +50,8 @@ _ABORT_TIMEOUT_S: Final = 15.0
 class SinkCommit(WriterCommitMessage):
     """The number of rows that a task stored, their number by topic, and their payloads in bytes.
 
-    With transactions also the batch, and the task's transaction if it had rows.
+    With transactions also the batch, and the task's transaction if it had rows. With a transaction
+    that the tasks share also that one, and the name of this attempt if it had rows.
     """
 
     rows: int = 0
@@ -58,6 +59,8 @@ class SinkCommit(WriterCommitMessage):
     topics: dict[str, int] = field(default_factory=dict)
     batch: BatchKey | None = None
     transaction: TaskTransaction | None = None
+    shared: SharedTransaction | None = None
+    attempt: str = ""
 
 
 def batch_writer(
@@ -121,24 +124,29 @@ class _BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._layout = layout
         self._key: BatchKey | None = None
+        self._shared: SharedTransaction | None = None
         if options.transactions is not None:
             # PySpark pickles this writer for the tasks and for the commit.
-            self._key = BatchKey(f"write-{uuid.uuid4().hex}", 0)
-            _call(options, lambda commits: commits.begin_write(), "begin a transactional write")
+            self._key = key = BatchKey(f"write-{uuid.uuid4().hex}", 0)
+            self._shared = _call(
+                options, lambda commits: commits.begin_write(key), "begin a transactional write"
+            )
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
-        return write_rows(self._options, self._layout, iterator, batch=self._key)
+        return write_rows(
+            self._options, self._layout, iterator, batch=self._key, shared=self._shared
+        )
 
     @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._key is not None:
-            _commit(self._options, self._key, messages)
+            _commit(self._options, self._key, messages, self._shared)
         _log_outcome(messages, "stored")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._key is not None:
-            _abort(self._options, self._key)
+            _abort(self._options, self._key, self._shared)
         _log_outcome(messages, "failed; tasks that did not had stored")
 
 
@@ -147,10 +155,13 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._layout = layout
         self._committed: BatchKey | None = None
+        self._shared: SharedTransaction | None = None
         if options.transactions is not None:
             # PySpark makes a writer before each micro-batch, and pickles it for the tasks. It makes
-            # another for the commit, where this finds nothing to do.
-            self._committed = _call(
+            # another for the commit, where this finds nothing to do. A writer cannot know which of
+            # the two it is, so the one for the commit also begins a shared transaction, and ends it
+            # unused.
+            self._committed, self._shared = _call(
                 options, lambda commits: commits.recover(), "read the journal of the query"
             )
 
@@ -172,20 +183,30 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         if committed is not None and key.query == committed.query and key.batch <= committed.batch:
             for _ in iterator:
                 pass  # Spark would report a broken pipe
-            return SinkCommit(batch=key)
-        return write_rows(self._options, self._layout, iterator, batch=key)
+            return SinkCommit(batch=key, shared=self._shared)
+        return write_rows(self._options, self._layout, iterator, batch=key, shared=self._shared)
 
     @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         key = _batch_of(messages)
-        if key is not None:
-            _commit(self._options, key, messages)
+        try:
+            if key is not None:
+                _commit(self._options, key, messages, _shared_of(messages))
+        finally:
+            self._discard_unused(messages)
         _log_outcome(messages, f"stored micro-batch {batchId}:")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         if self._options.transactions is not None:
-            _abort(self._options, _batch_of(messages))
+            _abort(self._options, _batch_of(messages), _shared_of(messages))
+            self._discard_unused(messages)
         _log_outcome(messages, f"failed in micro-batch {batchId}; tasks that did not had stored")
+
+    def _discard_unused(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort the shared transaction that this writer began, if no task has it."""
+        shared = self._shared
+        if shared is not None and shared != _shared_of(messages):
+            _call(self._options, lambda commits: commits.discard(shared), "abort a transaction")
 
 
 def _micro_batch_of(task: TaskContext | None) -> BatchKey:
@@ -195,13 +216,18 @@ def _micro_batch_of(task: TaskContext | None) -> BatchKey:
         batch = task.getLocalProperty("streaming.sql.batchId")
     if not query or not batch:
         raise ConfigurationError(
-            "transactional=true: Spark does not tell the task its query and its micro-batch"
+            "transactional: Spark does not tell the task its query and its micro-batch"
         )
     return BatchKey(query, int(batch))
 
 
 def _batch_of(messages: Sequence[WriterCommitMessage | None]) -> BatchKey | None:
     found = (each.batch for each in messages if isinstance(each, SinkCommit))
+    return next((each for each in found if each is not None), None)
+
+
+def _shared_of(messages: Sequence[WriterCommitMessage | None]) -> SharedTransaction | None:
+    found = (each.shared for each in messages if isinstance(each, SinkCommit))
     return next((each for each in found if each is not None), None)
 
 
@@ -216,19 +242,22 @@ def _call(
 
 
 def _commit(
-    options: SinkOptions, key: BatchKey, messages: Sequence[WriterCommitMessage | None]
+    options: SinkOptions,
+    key: BatchKey,
+    messages: Sequence[WriterCommitMessage | None],
+    shared: SharedTransaction | None,
 ) -> None:
-    tasks = [
-        each.transaction
-        for each in messages
-        if isinstance(each, SinkCommit) and each.transaction is not None
-    ]
-    _call(options, lambda commits: commits.commit(key, tasks), f"commit {key}")
+    tasks, attempts = [], {}
+    for each in messages:
+        if isinstance(each, SinkCommit) and each.transaction is not None:
+            tasks.append(each.transaction)
+            attempts[each.transaction.partition] = each.attempt
+    _call(options, lambda commits: commits.commit(key, tasks, shared, attempts), f"commit {key}")
 
 
-def _abort(options: SinkOptions, key: BatchKey | None) -> None:
+def _abort(options: SinkOptions, key: BatchKey | None, shared: SharedTransaction | None) -> None:
     try:
-        _call(options, lambda commits: commits.abort(key), "abort a batch")
+        _call(options, lambda commits: commits.abort(key, shared), "abort a batch")
     except EncoreError as error:  # must not replace the error of the batch
         log.warning("transactions of the batch are open until their timeout: %s", error)
 
@@ -247,21 +276,23 @@ def write_rows(
     batches: Iterator[pa.RecordBatch],
     numbering: SequenceIds | None = None,
     batch: BatchKey | None = None,
+    shared: SharedTransaction | None = None,
 ) -> SinkCommit:
     """Publish the rows of a task; without rows, no connection is opened.
 
     Args:
         numbering: The numbers of the rows, or None.
         batch: With transactions, the batch of the rows.
+        shared: The transaction of the whole batch, if its tasks share one.
     """
     task: _Task | None = None
     try:
         for rows in batches:
             if rows.num_rows:
                 if task is None:
-                    task = _Task(options, layout, numbering, batch)
+                    task = _Task(options, layout, numbering, batch, shared)
                 task.add(rows)
-        return SinkCommit(batch=batch) if task is None else task.finish()
+        return SinkCommit(batch=batch, shared=shared) if task is None else task.finish()
     except BaseException:
         if task is not None:
             task.abort()
@@ -275,6 +306,7 @@ class _Task:
         layout: ColumnLayout,
         numbering: SequenceIds | None,
         batch: BatchKey | None,
+        shared: SharedTransaction | None,
     ) -> None:
         self._runtime = runtime()
         client = self._runtime.client(options.connection)
@@ -290,20 +322,25 @@ class _Task:
         self._spool: RowSpool | None = None
         if numbering is not None:
             self._spool = RowSpool(self._read, copies=options.mode != PRODUCE)
-        self._attempt = self._begin(client, options, batch)
+        self._attempt = self._begin(client, options, batch, shared)
         txn = None if self._attempt is None else self._attempt.txn
         self._sender = RowSender(client, options, txn)
-        self._commit = SinkCommit(batch=batch)
+        name = "" if self._attempt is None else self._attempt.name
+        self._commit = SinkCommit(batch=batch, shared=shared, attempt=name)
 
     def _begin(
-        self, client: Client, options: SinkOptions, batch: BatchKey | None
+        self,
+        client: Client,
+        options: SinkOptions,
+        batch: BatchKey | None,
+        shared: SharedTransaction | None,
     ) -> AttemptTransaction | None:
         if options.transactions is None or batch is None:
             return None
         task = TaskContext.get()
         partition = 0 if task is None else task.partitionId()
         attempt = AttemptTransaction(
-            client, options.transactions, options.publishing, batch, partition
+            client, options.transactions, options.publishing, batch, partition, shared
         )
         self._runtime.call(attempt.begin(), "begin a transaction")
         return attempt

@@ -15,7 +15,7 @@ from ...errors import ConfigurationError
 from ...options import BatchingType, ProducerOptions
 from ..connection_options import ConnectionOptions, connection_of
 from ..encryption_keys import KeyReaderOptions, keys_of
-from ..option_table import LETTERS, REPLAY, SEQUENCED, SINK, Values
+from ..option_table import BATCH, LETTERS, REPLAY, SEQUENCED, SINK, Values
 from ..retry_delays import RetryDelays
 
 _TRANSACTION_OPTIONS: Final = ("transactionTimeout", "journalTopic", "markerTopic")
@@ -63,11 +63,15 @@ class Publishing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionOptions:
-    """Transactions of tasks. The topics are full names."""
+    """Transactions of tasks. The topics are full names.
+
+    `shared` is True if the tasks of a batch share one transaction.
+    """
 
     timeout_ms: int
     journal_topic: str
     marker_topic: str
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,19 +133,22 @@ def _checkpoint_of(given: Mapping[str, str]) -> str | None:
 def _transactions(
     values: Values, checkpoint: str | None, *, streaming: bool
 ) -> TransactionOptions | None:
-    if not values["transactional"]:
+    chosen = f"transactional={values['transactional']}"
+    if values["transactional"] == "false":
         for name in _TRANSACTION_OPTIONS:
             if name in values:
-                raise ConfigurationError(f"{name} goes with transactional=true: set it, too")
+                raise ConfigurationError(
+                    f"{name} goes with transactional=true or batch: set it, too"
+                )
         return None
     if values["deduplication"] == SEQUENCED:
         raise ConfigurationError(
-            "deduplication=task-sequence does not go with transactional=true: a broker keeps the "
+            f"deduplication=task-sequence does not go with {chosen}: a broker keeps the "
             "numbers of an aborted attempt, and would drop the rows of the next one"
         )
     if values.client.get("transport", "native").lower() == "stock":
         raise ConfigurationError(
-            "transactional=true needs the native transport: leave out pulsar.client.transport"
+            f"{chosen} needs the native transport: leave out pulsar.client.transport"
         )
     journal = values["journalTopic"] or _journal_of(values["topic"], checkpoint, streaming)
     marker = values["markerTopic"] or f"{journal}-markers"
@@ -151,7 +158,10 @@ def _transactions(
     if journal == marker:
         raise ConfigurationError("journalTopic and markerTopic must differ")
     return TransactionOptions(
-        timeout_ms=values["transactionTimeout"], journal_topic=journal, marker_topic=marker
+        timeout_ms=values["transactionTimeout"],
+        journal_topic=journal,
+        marker_topic=marker,
+        shared=values["transactional"] == BATCH,
     )
 
 
@@ -165,8 +175,8 @@ def _journal_of(topic: str | None, checkpoint: str | None, streaming: bool) -> s
         return f"{topic or 'persistent://public/default/batches'}-spark-journal"
     if checkpoint is None:
         raise ConfigurationError(
-            "transactional=true needs a name for the journal of the query: set journalTopic, or "
-            "the option checkpointLocation of the query, from which it is made"
+            "a transactional stream needs a name for the journal of the query: set journalTopic, "
+            "or the option checkpointLocation of the query, from which it is made"
         )
     namespace = (topic or "persistent://public/default/").rpartition("/")[0]
     digest = hashlib.blake2b(checkpoint.rstrip("/").encode(), digest_size=8).hexdigest()

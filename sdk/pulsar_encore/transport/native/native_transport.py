@@ -38,7 +38,12 @@ from .lookup.refresh_schedule import RefreshSchedule, TimedSchedule
 from .producer.native_producer import NativeProducer, open_producer
 from .transaction_outcome import is_visible
 from .transactions.coordinators import Coordinators
-from .transactions.native_transaction import NativeTransaction, begin_transaction, end_by_id
+from .transactions.native_transaction import (
+    NativeTransaction,
+    begin_transaction,
+    end_by_id,
+    join_transaction,
+)
 from .wire_schema import known_info
 
 _NAME_DIGITS: Final = 5  # as many as in Java
@@ -191,6 +196,12 @@ class NativeTransport:
         pool = scope.lookup.pool
         visible = partial(is_visible, self.subscribe)
         return await begin_transaction(self._coordinators(scope), pool, timeout_s, visible)
+
+    async def join_transaction(self, txn_id: TxnId, timeout_s: float) -> NativeTransaction:
+        scope = self._scope()
+        pool = scope.lookup.pool
+        visible = partial(is_visible, self.subscribe)
+        return join_transaction(self._coordinators(scope), pool, txn_id, timeout_s, visible)
 
     async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
         scope = self._scope()

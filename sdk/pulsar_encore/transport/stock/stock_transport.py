@@ -160,6 +160,9 @@ class StockTransport:
     async def begin_transaction(self, timeout_s: float) -> TransportTransaction:
         raise NotSupportedError(NO_TRANSACTIONS)
 
+    async def join_transaction(self, txn_id: TxnId, timeout_s: float) -> TransportTransaction:
+        raise NotSupportedError(NO_TRANSACTIONS)
+
     async def end_transaction(self, txn_id: TxnId, *, commit: bool) -> None:
         raise NotSupportedError(NO_TRANSACTIONS)
 

@@ -102,6 +102,23 @@ async def begin_transaction(
     return make()
 
 
+def join_transaction(
+    coordinators: Coordinators,
+    pool: ConnectionPool,
+    txn_id: TxnId,
+    timeout_s: float,
+    is_visible: Callable[[MessageId], Awaitable[bool | None]],
+) -> NativeTransaction:
+    """Return a transaction that another process has begun, to send in it.
+
+    Args:
+        timeout_s: The time that is left of its timeout.
+        is_visible: As for `begin_transaction`.
+    """
+    deadline_s = pool.loop.time() + timeout_s - _MARGIN_S
+    return NativeTransaction(coordinators, pool, txn_id, deadline_s, timeout_s, is_visible)
+
+
 async def end_by_id(
     coordinators: Coordinators, pool: ConnectionPool, txn_id: TxnId, *, commit: bool
 ) -> None:
