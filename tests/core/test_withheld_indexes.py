@@ -41,10 +41,10 @@ def test_a_known_batch_that_arrives_again_without_messages_notes_them() -> None:
     assert state.ack(entry, 0)
     state.release_all()
     assert state.withheld.of(KEY) == 0, "acked here"
-    state.arrive(KEY, 3, 1, [1], 0b010)
+    state.arrive(KEY, 3, 1, [1], 0b010, withheld=0b101)
     assert state.withheld.of(KEY) == 0b100
     again = state.find(KEY)
     assert again is not None
-    state.arrive(KEY, 3, 2, [2], 0b100)
+    state.arrive(KEY, 3, 2, [2], 0b100, withheld=0b011)
     assert state.withheld.of(KEY) in (0, 0b010)
     assert again.remaining() & 0b100, "it is due again"

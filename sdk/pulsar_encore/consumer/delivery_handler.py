@@ -146,6 +146,7 @@ class DeliveryHandler:
             delivery.first_chunk,
             now,
             NO_FINGERPRINT if state.durable is None else messages[0],
+            delivery.withheld,
         )
         delivered = len(indexes)
         if len(positions) < delivered:

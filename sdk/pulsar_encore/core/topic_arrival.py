@@ -37,15 +37,17 @@ class TopicArrival(TopicTracking):
         first_chunk: EntryKey | None = None,
         now_ms: int = _LAST,
         fingerprint_source: Identified | int = NO_FINGERPRINT,
+        withheld: int = 0,
     ) -> Wanted:
         """Record a delivery and choose the messages to queue.
 
         Args:
             batch_size: Messages in the entry, 0 for a message that is no batch.
             indexes: Indexes of the delivered messages.
-            ack_set: The broker's set of unacked indexes as a bit mask, -1 for all.
+            ack_set: The set of unacked indexes as a bit mask, -1 for all.
             fingerprint_source: A message of the entry, for its fingerprint; only needed for durable
                 state.
+            withheld: Bit mask of the indexes that the broker has left out of the batch.
 
         Returns:
             The entry record (None if the delivery was ignored), and the positions in `indexes` of
@@ -71,13 +73,13 @@ class TopicArrival(TopicTracking):
         if entry is not None:
             self._delivered_again(entry, redelivery_count)
             if entry.size > 1 and (ack_set != -1 or self.withheld):
-                self._note_change(entry, ack_set)
+                self._note_change(entry, ack_set, withheld)
         else:
             if not self.shared:
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
-            if batch_size > 1 and (ack_set != -1 or self.withheld):
-                ack_set = self._note_withheld(key, batch_size, ack_set)
+            if withheld or self.withheld:
+                ack_set = self._note_withheld(key, batch_size, ack_set, withheld)
             entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
@@ -98,27 +100,27 @@ class TopicArrival(TopicTracking):
             return self._recalled(recall, entry, indexes, wanted)
         return entry, wanted
 
-    def _note_withheld(self, key: EntryKey, size: int, ack_set: int) -> int:
+    def _note_withheld(self, key: EntryKey, size: int, ack_set: int, withheld: int) -> int:
         """Note the indexes that a batch arrives without, and return those that are due here.
 
         After an abort they arrive alone. What was acked here meanwhile is not due again.
         """
-        left, withheld = (1 << size) - 1, self.withheld.of(key)
-        if withheld and self.acks.covers(key):
-            left = withheld
-            ack_set &= withheld
-        self.withheld.note(key, size, left & ~ack_set)
+        before = self.withheld.of(key)
+        if before and self.acks.covers(key):
+            withheld &= before
+            ack_set &= before
+        self.withheld.note(key, size, withheld)
         return ack_set
 
-    def _note_change(self, entry: Entry, ack_set: int) -> None:
+    def _note_change(self, entry: Entry, ack_set: int, withheld: int) -> None:
         """Note which messages a known batch arrives without, or with again."""
         before = self.withheld.of(entry.key)
         back = before & ack_set
         if back:
             entry.learn_unacked(set_bits(back))
-        withheld = before ^ back | entry.learn_acked(ack_set)
-        if withheld != before:
-            self.withheld.note(entry.key, entry.size, withheld)
+        now = before ^ back | entry.learn_acked(ack_set) & withheld
+        if now != before:
+            self.withheld.note(entry.key, entry.size, now)
 
     def _absorb_copy(self, key: EntryKey, batch_size: int, now_ms: int, ack_set: int) -> bool:
         """Return True if an entry without a record needs no queueing.

@@ -79,8 +79,10 @@ class Delivery:
         batch_size: Messages in the entry; 0 if it is not a batch.
         redelivery_count: The broker's count for the entry, 0 on the first delivery.
         indexes: Batch indexes of `messages`, ascending; (0,) for a single message.
-        ack_set: Mask of the indexes that are unacked at the broker; -1 for all or unknown.
+        ack_set: Mask of the unacked indexes; -1 for all or unknown.
         first_chunk: (ledger, entry) of the first chunk of a chunked message.
+        withheld: Mask of the indexes that the broker has left out, because they are acked or
+            pending in a transaction.
     """
 
     topic_number: int
@@ -92,6 +94,7 @@ class Delivery:
     messages: Sequence[RawMessage]
     ack_set: int = -1
     first_chunk: tuple[int, int] | None = None
+    withheld: int = 0
 
 
 class PlainDeliveries:

@@ -245,6 +245,7 @@ class IncomingEntries:
         count, messages, which = opened
         charged, indexes = count, range(count) if which is None else which
         first = 0 if self._position is None else self._position.first_index(ledger, entry)
+        withheld = 0 if ack_set == -1 else ~ack_set & (1 << count) - 1
         if ack_set != -1 or which is not None or first:
             if ack_set != -1:
                 charged = messages_charged(opened, ack_set)
@@ -268,7 +269,15 @@ class IncomingEntries:
         if messages:
             self._arrived.append(
                 Delivery(
-                    self._number, ledger, entry, count, redelivery_count, indexes, messages, ack_set
+                    self._number,
+                    ledger,
+                    entry,
+                    count,
+                    redelivery_count,
+                    indexes,
+                    messages,
+                    ack_set,
+                    withheld=withheld,
                 )
             )
         else:
