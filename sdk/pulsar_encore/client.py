@@ -101,12 +101,13 @@ class Client:
             warnings and errors to ``"pulsar_encore.engine"``, at most 0.5 s late and before the
             related exception is raised. For more, set the level of that logger or of
             ``"pulsar_encore"`` before the first client: INFO logs each connection, DEBUG each
-            message, at half of the throughput or less. With a `logging.Logger`, its level before
-            the first client decides instead. With a ``ConsoleLogger`` or ``FileLogger``, most
-            errors lack the broker's reason. Without in-memory files (other systems than Linux),
-            None means ``ConsoleLogger(LoggerLevel.Warn)``, and a `logging.Logger` is slow at any
-            level, because every line of the C++ client crosses into Python; a line at process exit
-            may abort the process.
+            message, at half of the throughput or less. With a `logging.Logger`, the level that
+            holds for it then decides. Of more than 10,000 lines in 0.5 s, only the last 10,000
+            become records. With a ``ConsoleLogger`` or ``FileLogger``, most errors lack the
+            broker's reason. Without in-memory files (other systems than Linux), None means
+            ``ConsoleLogger(LoggerLevel.Warn)``, and a `logging.Logger` is slow at any level,
+            because every line of the C++ client crosses into Python; a line at process exit may
+            abort the process.
         connection_timeout_ms: Longest wait for a connection, in ms.
         listener_name: The advertised listener of the broker to use.
         tls_private_key_file_path: Key of the client certificate.

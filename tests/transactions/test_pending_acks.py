@@ -121,6 +121,29 @@ def test_the_rest_of_a_batch_is_acked_without_what_another_process_has_pending(
     run(main())
 
 
+@pytest.mark.parametrize("kind", SHARED, ids=lambda kind: kind.name)
+def test_an_ack_of_the_rest_that_waits_covers_no_message_that_comes_back_meanwhile(
+    kind: ConsumerType,
+) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with client_of(transport=transport) as client:
+            async with subscribe(client, kind) as first:
+                await fill(client, 10, batching=True)
+                messages = await take(first, 10)
+                txn = await client.transaction(timeout=600)
+                await first.acknowledge(messages[2:7], txn=txn)
+            async with subscribe(client, kind, ack_group_time_ms=60_000) as second:
+                await second.acknowledge(await take(second, 5))
+                await client.abort_transaction(txn.id)
+                again = await take(second, 5)
+                await second.flush()
+                assert sorted(int(each.data()) for each in again) == [2, 3, 4, 5, 6]
+            assert sorted(await left(client)) == [2, 3, 4, 5, 6], "they were not acked"
+
+    run(main())
+
+
 @each_kind
 @each_shape
 @pytest.mark.parametrize("end", ["commit", "abort"])

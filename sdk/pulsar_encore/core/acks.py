@@ -71,10 +71,6 @@ class Acks:
         cumulative = self.cumulative
         return cumulative.last is not None and cumulative.covers(key)
 
-    def is_unsent(self, key: EntryKey) -> bool:
-        """Return True if an ack of the whole entry waits to be sent."""
-        return key in self._whole
-
     def take(self, now_ms: int, most: int = sys.maxsize) -> Unsent:
         """Return at most `most` entries to send; `put_back` takes them if the transport refuses."""
         whole = list(islice(self._whole, most))

@@ -76,7 +76,8 @@ class TopicArrival(TopicTracking):
                 self._note_change(entry, ack_set, withheld)
         else:
             if not self.shared:
-                self.acks.cumulative.retract(key)
+                if not (self.withheld.of(key) and self.acks.covers(key)):
+                    self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
             if withheld or self.withheld:
                 ack_set = self._note_withheld(key, batch_size, ack_set, withheld)
@@ -103,7 +104,8 @@ class TopicArrival(TopicTracking):
     def _note_withheld(self, key: EntryKey, size: int, ack_set: int, withheld: int) -> int:
         """Note the indexes that a batch arrives without, and return those that are due here.
 
-        After an abort they arrive alone. What was acked here meanwhile is not due again.
+        After an abort the withheld ones arrive alone. The others were acked here, and are not due
+        again.
         """
         before = self.withheld.of(key)
         if before and self.acks.covers(key):

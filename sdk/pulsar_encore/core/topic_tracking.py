@@ -110,7 +110,7 @@ class TopicTracking:
             key in table.entries
             or key in table.releasing
             or key in table.packed
-            or self.acks.is_unsent(key)
+            or self.acks.covers(key)
         )
 
     def _count_acked_away(self, messages: int) -> None:

@@ -20,13 +20,17 @@ class WithheldIndexes:
 
     It keeps about ten thousand, and all that are in use.
 
+    Attributes:
+        has_any: A batch has arrived without messages since the last `clear`.
+
     Args:
         in_use: Returns True if the ack of a batch is still to come. Such a batch is not forgotten.
     """
 
-    __slots__ = ("_found", "_in_use")
+    __slots__ = ("_found", "_in_use", "has_any")
 
     def __init__(self, in_use: Callable[[EntryKey], bool]) -> None:
+        self.has_any: bool = False
         self._in_use = in_use
         self._found: dict[EntryKey, tuple[int, int]] = {}  # number of messages, and the mask
 
@@ -45,6 +49,7 @@ class WithheldIndexes:
         self._found.pop(key, None)
         if not mask:
             return
+        self.has_any = True
         self._found[key] = size, mask
         for _ in range(_TRIES):
             if len(self._found) <= MOST:
@@ -55,4 +60,5 @@ class WithheldIndexes:
                 self._found[oldest] = kept
 
     def clear(self) -> None:
+        self.has_any = False
         self._found.clear()

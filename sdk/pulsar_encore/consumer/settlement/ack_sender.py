@@ -212,7 +212,10 @@ class AckSender:
 
 
 def _plan(state: TopicState, unsent: Unsent) -> AckPlan:
-    """Return the acks to send. None of them covers a withheld index of a batch."""
+    """Return the acks to send.
+
+    Only a cumulative one covers withheld indexes of batches.
+    """
     cumulative = None
     if unsent.cumulative is not None:
         key, size, mask = unsent.cumulative
@@ -222,11 +225,15 @@ def _plan(state: TopicState, unsent: Unsent) -> AckPlan:
         (*entry.key, entry.size, entry.remaining() | withheld.of(entry.key))
         for entry in unsent.parts
     ]
-    if withheld:
-        entries = [key for key in unsent.whole if not withheld.of(key)]
-        partial += [
-            (*key, withheld.size_of(key), withheld.of(key))
-            for key in unsent.whole
-            if withheld.of(key)
-        ]
+    if withheld.has_any:
+        entries = []
+        for key in unsent.whole:
+            entry = state.find(key)
+            if entry is not None and entry.unacked:
+                # Withheld messages have come back after all others were acked.
+                partial.append((*key, entry.size, entry.remaining() | withheld.of(key)))
+            elif withheld.of(key):
+                partial.append((*key, withheld.size_of(key), withheld.of(key)))
+            else:
+                entries.append(key)
     return AckPlan(state.number, cumulative, entries, partial)

@@ -35,6 +35,9 @@ from .sink_options import Publishing, TransactionOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
+# Nothing is sent in the last second of a transaction.
+_LEAST_LEFT_S: Final = 1.0
+
 
 class AttemptTransaction:
     """An open transaction. `begin` makes it; afterwards call `finish` or `abort` once.
@@ -109,6 +112,12 @@ class AttemptTransaction:
         if entry is not Entry.ALLOWED:
             raise TransactionStateError(refusal_text(begun, entry))
         left_s = (shared.deadline_ms - time.time_ns() // 1_000_000) / 1000
+        if left_s < _LEAST_LEFT_S:
+            raise TransactionStateError(
+                f"{begun.key}: the shared transaction {shared.txn} ends in {left_s:g} s by the "
+                "clock of this worker: raise transactionTimeout, or set the clocks of the driver "
+                "and the workers"
+            )
         self._txn = await self._transport.join_transaction(TxnId.parse(shared.txn), left_s)
 
     async def finish(self) -> TaskTransaction:

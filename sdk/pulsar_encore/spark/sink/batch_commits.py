@@ -105,12 +105,16 @@ class BatchCommits:
             return None
         deadline_ms = _now_ms() + self._options.timeout_ms
         txn = await transport_of(self._client).begin_transaction(self._options.timeout_ms / 1000)
-        txn.hand_over()
         start: Begun | Probe = Probe(uuid.uuid4().hex)
         if key is not None:
             # Other writes trim the journal. They keep this record, so that tasks can read from it.
             start = Begun(key, DRIVER, str(txn.id), deadline_ms)
-        place = await journal.store(start)
+        try:
+            place = await journal.store(start)
+        except BaseException:
+            txn.abandon()
+            raise
+        txn.hand_over()
         return SharedTransaction(str(txn.id), deadline_ms, start, place)
 
     async def _check_enabled(self, journal: OpenJournal) -> None:

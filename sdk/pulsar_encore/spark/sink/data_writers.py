@@ -205,8 +205,12 @@ class _StreamWriter(DataSourceStreamArrowWriter):
     def _discard_unused(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the shared transaction that this writer began, if no task has it."""
         shared = self._shared
-        if shared is not None and shared != _shared_of(messages):
+        if shared is None or shared == _shared_of(messages):
+            return
+        try:
             _call(self._options, lambda commits: commits.discard(shared), "abort a transaction")
+        except EncoreError as error:  # must not replace the outcome of the batch
+            log.warning("transaction %s is open until its timeout: %s", shared.txn, error)
 
 
 def _micro_batch_of(task: TaskContext | None) -> BatchKey:

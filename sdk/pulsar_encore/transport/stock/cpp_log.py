@@ -29,7 +29,8 @@ from ...errors import ConfigurationError
 from ...eventloop.process import at_exit, forked
 from .cpp_log_lines import LogLine, Refusals, lines
 
-#: Its level at the creation of the first client decides how much is logged, at least warnings.
+#: Its level at the creation of the first client decides how much is logged, at least warnings,
+#: unless that client has a logger.
 ENGINE: Final = logging.getLogger("pulsar_encore.engine")
 _PACKAGE: Final = logging.getLogger("pulsar_encore")
 

@@ -280,6 +280,8 @@ class IncomingEntries:
                     withheld=withheld,
                 )
             )
+        elif withheld:
+            self._acks.ack_skipped([], [(ledger, entry, count, withheld)])
         else:
             self._acks.ack_skipped([(ledger, entry)])
 

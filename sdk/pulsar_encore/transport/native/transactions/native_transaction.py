@@ -312,7 +312,9 @@ class NativeTransaction:
         if place.ledger_id() >= 0:  # -1 of a message that was dropped as a duplicate
             if self._stored is None:
                 self._stored = place
-            self._last_stored[place.topic] = place
+            last = self._last_stored.get(place.topic)
+            if last is None or place > last:  # receipts of two producers may be in any order
+                self._last_stored[place.topic] = place
         self._on_answered()
 
     def on_acked(self) -> None:
@@ -482,6 +484,12 @@ class NativeTransaction:
             self._log_left_open(str(error) or type(error).__name__)
             raise
         if answer is EndAnswer.OTHER_WAY:
+            self._end_as(TxnState.COMMITTED)
+        elif (
+            answer is EndAnswer.NOT_FOUND_ON_RETRY
+            and self._stored is not None
+            and await self._ask_topic() is Decision.COMMITTED
+        ):
             self._end_as(TxnState.COMMITTED)
         elif answer is EndAnswer.NOT_FOUND and (self._stored is not None or self._has_acked):
             # Another client ended it by its id, or it has timed out.
