@@ -28,7 +28,7 @@ from pulsar_encore.spark.triage import triage
 from pulsar_encore.testing import BrokerSettings, BrokerThread
 from tests.harness.pages import Block, blocks_of, run_block
 
-FIRST, DECRYPTED, ENCRYPTED, WRITTEN, EXACTLY_ONCE = blocks_of("spark.md")
+FIRST, DECRYPTED, ENCRYPTED, WRITTEN, EXACTLY_ONCE, SHARED = blocks_of("spark.md")
 KEPT, PROGRAM, FOLLOWED = blocks_of("spark-triage.md")
 WAIT_S = 90
 
@@ -148,10 +148,13 @@ def test_a_stream_is_written_to_a_topic(names: dict[str, Any], url: str, folder:
     assert set(found) <= {b"p%d" % number for number in range(100)}
 
 
-def test_a_stream_is_written_in_transactions(names: dict[str, Any], url: str, folder: Path) -> None:
+@pytest.mark.parametrize("block", [EXACTLY_ONCE, SHARED], ids=["of tasks", "of batches"])
+def test_a_stream_is_written_in_transactions(
+    names: dict[str, Any], url: str, folder: Path, block: Block
+) -> None:
     rate = names["spark"].readStream.format("rate").option("rowsPerSecond", 5).load()
     names["df"] = rate.select(f.format_string("p%d", "value").alias("value"))
-    run(local(EXACTLY_ONCE, folder, url), names)
+    run(local(block, folder, url), names)
     found = received(url, "prices", 10)
     assert len(set(found)) == 10
     assert set(found) <= {b"p%d" % number for number in range(100)}
