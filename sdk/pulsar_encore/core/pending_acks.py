@@ -32,11 +32,15 @@ class PendingAcks:
     """The acks of open transactions in one topic.
 
     A transaction is any object that can be a dictionary key.
+
+    Attributes:
+        has_any: A message of the topic was acked in a transaction here.
     """
 
-    __slots__ = ("_copies", "_failed", "_open")
+    __slots__ = ("_copies", "_failed", "_open", "has_any")
 
     def __init__(self) -> None:
+        self.has_any: bool = False
         self._open: dict[object, TransactionMarks] = {}
         self._copies: dict[Entry, int] = {}
         self._failed: dict[Entry, int] = {}
@@ -48,6 +52,7 @@ class PendingAcks:
         """Return the marks of a transaction, empty ones if it has none."""
         marks = self._open.get(txn)
         if marks is None:
+            self.has_any = True
             marks = self._open[txn] = TransactionMarks()
         return marks
 

@@ -214,18 +214,26 @@ class AckSender:
 def _plan(state: TopicState, unsent: Unsent) -> AckPlan:
     """Return the acks to send.
 
-    Only a cumulative one covers withheld indexes of batches.
+    In a topic with acks in transactions, only a cumulative one covers withheld indexes of batches.
+    Elsewhere a batch is acked as a whole: after an ack of its last part, a Key_Shared subscription
+    keeps the batch among the unacked ones of its consumer, and may never deliver its key to
+    another.
     """
     cumulative = None
     if unsent.cumulative is not None:
         key, size, mask = unsent.cumulative
         cumulative = (*key, size, mask)
     withheld, entries = state.withheld, unsent.whole
+    is_masked = withheld.has_any and state.pending_acks.has_any
     partial = [
-        (*entry.key, entry.size, entry.remaining() | withheld.of(entry.key))
+        (
+            *entry.key,
+            entry.size,
+            entry.remaining() | (withheld.of(entry.key) if is_masked else 0),
+        )
         for entry in unsent.parts
     ]
-    if withheld.has_any:
+    if is_masked:
         entries = []
         for key in unsent.whole:
             entry = state.find(key)
