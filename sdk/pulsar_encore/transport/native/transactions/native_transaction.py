@@ -485,12 +485,6 @@ class NativeTransaction:
             raise
         if answer is EndAnswer.OTHER_WAY:
             self._end_as(TxnState.COMMITTED)
-        elif (
-            answer is EndAnswer.NOT_FOUND_ON_RETRY
-            and self._stored is not None
-            and await self._ask_topic() is Decision.COMMITTED
-        ):
-            self._end_as(TxnState.COMMITTED)
         elif answer is EndAnswer.NOT_FOUND and (self._stored is not None or self._has_acked):
             # Another client ended it by its id, or it has timed out.
             decision = Decision.UNKNOWN
