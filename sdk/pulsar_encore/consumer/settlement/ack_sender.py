@@ -215,9 +215,8 @@ def _plan(state: TopicState, unsent: Unsent) -> AckPlan:
     """Return the acks to send.
 
     In a topic with acks in transactions, only a cumulative one covers withheld indexes of batches.
-    Elsewhere a batch is acked as a whole: after an ack of its last part, a Key_Shared subscription
-    keeps the batch among the unacked ones of its consumer, and may never deliver its key to
-    another.
+    Elsewhere a batch is acked as a whole: with acks of its parts alone, workers on Key_Shared were
+    seen to wait for a message for ever after kills (`integration/worker/test_kills.py`).
     """
     cumulative = None
     if unsent.cumulative is not None:

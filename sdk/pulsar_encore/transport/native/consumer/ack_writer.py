@@ -72,20 +72,12 @@ class AckWriter:
                 answer.add_done_callback(forget)
         return answers
 
-    def ack_skipped(
-        self,
-        entries: list[tuple[int, int]],
-        partial: Sequence[tuple[int, int, int, int]] = (),
-    ) -> None:
-        """Ack entries that hold no messages for the application, unless this is a reader.
-
-        Args:
-            partial: As for `individual_acks`: batches without the indexes that are withheld.
-        """
+    def ack_skipped(self, entries: list[tuple[int, int]]) -> None:
+        """Ack entries that hold no messages for the application, unless this is a reader."""
         session = self._broker.session
         if session is not None and self._durable:
             self.written_s = self._broker.loop.time()
-            session.write(commands.individual_acks(self._broker.consumer_id, entries, partial))
+            session.write(commands.individual_acks(self._broker.consumer_id, entries))
 
     def ack_unreadable(self, entries: Sequence[tuple[int, int]], error: ValidationError) -> None:
         """Ack entries that cannot be read, unless this is a reader."""

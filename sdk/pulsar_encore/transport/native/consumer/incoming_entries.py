@@ -280,8 +280,6 @@ class IncomingEntries:
                     withheld=withheld,
                 )
             )
-        elif withheld:
-            self._acks.ack_skipped([], [(ledger, entry, count, withheld)])
         else:
             self._acks.ack_skipped([(ledger, entry)])
 
