@@ -86,8 +86,9 @@ bench: $(STAMP)  ## ratios in one run, as a report in bench-results/; anyone can
 	$(BIN)/python -m integration.benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 	    $(if $(URL),--url $(URL)) $(BENCH_ARGS)
 
+# With --fresh-env: pages that did not change give their warnings again.
 docs: $(DOCS_STAMP)  ## the documentation, into docs/_build/html; a warning is an error
-	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html \
+	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --nitpicky --quiet --builder html \
 	    --doctree-dir docs/_build/doctrees docs docs/_build/html
 
 # The packages are outside of docs/, where Sphinx and the linters would read their pages.

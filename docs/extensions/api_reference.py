@@ -59,7 +59,8 @@ INTERNAL_MEMBERS = {
     "KeyValue": "needs_writer native_only encode_with_key decode_payload written_decoder",
     "LetterGroup": "add",
     "MemoryTransport": "catalogue consumers subscribe create_producer topics_matching schema_of "
-    "latest_schema topic_partitions begin_transaction end_transaction shutdown close",
+    "latest_schema topic_partitions begin_transaction join_transaction end_transaction shutdown "
+    "close",
     "Message": "of_entry of_reader",
     "MessageId": "wrap wrap_bytes with_topic first_chunk",
     "Producer": "abandon",
