@@ -1,10 +1,12 @@
 """Two transactional workers in a row. Their processes are killed, and each input has one output.
 
 Worker A reads `in` and writes `mid`, worker B reads `mid` and writes `out`. At random moments a
-process is killed and started again. At the end each input is in `out` exactly once, and in order
+process is killed and started again; the broker is killed just after a commit, and started again; a
+topic or the coordinator is unloaded. At the end each input is in `out` exactly once, and in order
 for each key if the workers have an order.
 
-    python -m integration.transactions.worker_chain [--url URL] [--kills 50] [--order key]
+    python -m integration.transactions.worker_chain [--kills 50] [--broker-kills 20] \
+        [--unloads 10] [--order key]
 """
 
 from __future__ import annotations
@@ -19,19 +21,23 @@ import tempfile
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pulsar_encore as encore
-from tests.harness.pulsar_server import own_broker
+from tests.harness.admin import Admin, AdminError
+from tests.harness.pulsar_server import Broker, own_broker
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 QUIET: Final = encore.ConsoleLogger(encore.LoggerLevel.Error)
 KEYS: Final = 20
 _LONGEST_S: Final = 240.0
+#: For a broker that is killed: it starts, and the processes find it again.
+_BROKER_KILL_S: Final = 30.0
 _MODULE: Final = "integration.transactions.worker_chain"
+_COORDINATOR: Final = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +48,14 @@ class ChainOutcome:
         lost: Inputs without an output.
         doubled: Inputs with several outputs.
         crossed: Keys with outputs out of order.
-        kills: Processes that were killed.
+        faults: How many there were of each kind.
         took: Seconds from the first start to the last output.
     """
 
     lost: list[int]
     doubled: list[int]
     crossed: list[str]
-    kills: int
+    faults: dict[str, int]
     took: float
 
     @property
@@ -96,17 +102,20 @@ class _Stage:
 
 
 async def play(
-    url: str,
+    broker: Broker,
     *,
     order: str = "none",
     kills: int = 6,
+    broker_kills: int = 0,
+    unloads: int = 0,
     messages: int = 600,
     seed: int = 1,
 ) -> ChainOutcome:
-    """Run the chain, kill processes, and read the outputs."""
+    """Run the chain with its faults, and read the outputs."""
     rng = random.Random(seed)
     run = uuid.uuid4().hex[:8]
     topics = [f"persistent://public/default/{run}-{each}" for each in ("in", "mid", "out")]
+    url = broker.service_url
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         client = await stack.enter_async_context(encore.Client(url, logger=QUIET))
@@ -116,6 +125,9 @@ async def play(
         outputs = await stack.enter_async_context(
             client.create_reader(topics[2], encore.MessageId.earliest)
         )
+        filling = asyncio.ensure_future(_fill(client, topics[0], messages, rng))
+        if broker_kills:
+            await filling  # a plain message whose receipt is lost would be sent twice
         # Input of several consumers is not batched: see docs/transactions.md.
         stages = [
             await stack.enter_async_context(
@@ -132,17 +144,15 @@ async def play(
             )
         ]
         began = time.monotonic()
-        filling = asyncio.ensure_future(_fill(client, topics[0], messages, rng))
-        found: list[tuple[str, int]] = []
-        reading = asyncio.ensure_future(_read(outputs, found, messages))
+        seen = _Outputs(outputs)
+        reading = asyncio.ensure_future(seen.read(messages))
+        faults = _Faults(broker, stages, seen, rng, topics)
+        names = ["kill"] * kills + ["broker kill"] * broker_kills + ["unload"] * unloads
+        rng.shuffle(names)
         try:
-            async with asyncio.timeout(_LONGEST_S):
-                for _ in range(kills):
-                    await asyncio.sleep(rng.uniform(0.2, 1.5))
-                    stage = rng.choice(stages)
-                    await stage.kill_one(rng)
-                    await asyncio.sleep(rng.uniform(0, 0.5))
-                    await stage.start()
+            async with asyncio.timeout(_LONGEST_S + broker_kills * _BROKER_KILL_S):
+                for name in names:
+                    await faults.make(name)
                 await filling
                 await reading
         except TimeoutError:
@@ -150,10 +160,90 @@ async def play(
         took = time.monotonic() - began
         for stage in stages:
             await stage.end()
-        await _read_rest(outputs, found)
-        if len(found) != messages:
+        await seen.read_rest()
+        if len(seen.found) != messages:
             _print_logs(folder)
-    return _outcome(found, messages, order, kills, took)
+    return _outcome(seen.found, messages, order, dict(faults.made), took)
+
+
+class _Outputs:
+    """The visible outputs, as (key, number)."""
+
+    def __init__(self, reader: encore.Reader) -> None:
+        self._reader = reader
+        self.found: list[tuple[str, int]] = []
+        self._more = asyncio.Event()
+
+    async def read(self, messages: int) -> None:
+        """Read until each input has an output."""
+        seen: set[int] = set()
+        while len(seen) < messages:
+            message = await self._reader.read_next()
+            self._add(message)
+            seen.add(int(message.data()))
+            self._more.set()
+
+    async def read_rest(self) -> None:
+        """Read the outputs that were committed last."""
+        with contextlib.suppress(TimeoutError):
+            while True:
+                self._add(await self._reader.read_next(timeout=3))
+
+    async def next_commit(self, seconds: float) -> None:
+        """Wait until the next output is visible, or for some seconds."""
+        self._more.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._more.wait(), seconds)
+
+    def _add(self, message: encore.Message) -> None:
+        self.found.append((message.partition_key(), int(message.data())))
+
+
+class _Faults:
+    """Kills and unloads."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        stages: Sequence[_Stage],
+        outputs: _Outputs,
+        rng: random.Random,
+        topics: Sequence[str],
+    ) -> None:
+        self._broker = broker
+        self._stages = stages
+        self._outputs = outputs
+        self._rng = rng
+        self._unloaded = [*topics, _COORDINATOR]
+        self.made: Counter[str] = Counter()
+
+    async def make(self, name: str) -> None:
+        rng = self._rng
+        await asyncio.sleep(rng.uniform(0.2, 1.5))
+        match name:
+            case "kill":
+                stage = rng.choice(self._stages)
+                await stage.kill_one(rng)
+                await asyncio.sleep(rng.uniform(0, 0.5))
+                await stage.start()
+            case "broker kill":
+                await self._outputs.next_commit(3)
+                await asyncio.to_thread(self._broker.kill)
+                await asyncio.to_thread(self._broker.start)
+            case "unload":
+                await self._unload(rng.choice(self._unloaded))
+        self.made[name] += 1
+
+    async def _unload(self, topic: str) -> None:
+        admin = Admin(self._broker.admin_url)
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    return await asyncio.to_thread(admin.unload, topic)
+                except AdminError as e:  # the broker unloads a coordinator only between requests
+                    if "doing other operations" not in str(e):
+                        raise
+                    await asyncio.sleep(0.01)
 
 
 def _print_logs(folder: Path) -> None:
@@ -189,24 +279,8 @@ async def _fill(client: encore.Client, topic: str, messages: int, rng: random.Ra
                 await asyncio.sleep(rng.uniform(0, 0.2))
 
 
-async def _read(reader: Any, found: list[tuple[str, int]], messages: int) -> None:
-    seen: set[int] = set()
-    while len(seen) < messages:
-        message = await reader.read_next()
-        found.append((message.partition_key(), int(message.data())))
-        seen.add(found[-1][1])
-
-
-async def _read_rest(reader: Any, found: list[tuple[str, int]]) -> None:
-    """Read the outputs that were committed last."""
-    with contextlib.suppress(TimeoutError):
-        while True:
-            message = await reader.read_next(timeout=3)
-            found.append((message.partition_key(), int(message.data())))
-
-
 def _outcome(
-    found: list[tuple[str, int]], messages: int, order: str, kills: int, took: float
+    found: list[tuple[str, int]], messages: int, order: str, faults: dict[str, int], took: float
 ) -> ChainOutcome:
     counts = Counter(number for _, number in found)
     by_key: dict[str, list[int]] = defaultdict(list)
@@ -218,7 +292,7 @@ def _outcome(
         crossed=[
             key for key, numbers in by_key.items() if order != "none" and numbers != sorted(numbers)
         ],
-        kills=kills,
+        faults=faults,
         took=took,
     )
 
@@ -248,9 +322,10 @@ async def _work(setup: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url")
     parser.add_argument("--child")
     parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--broker-kills", type=int, default=0)
+    parser.add_argument("--unloads", type=int, default=0)
     parser.add_argument("--messages", type=int, default=600)
     parser.add_argument("--order", choices=list(_KINDS), default="key")
     parser.add_argument("--seed", type=int, default=1)
@@ -258,16 +333,14 @@ def main() -> None:
     if given.child:
         asyncio.run(_work(json.loads(given.child)))
         return
-    with contextlib.ExitStack() as stack:
-        url = given.url
-        if url is None:
-            broker = own_broker("standalone", transactionCoordinatorEnabled="true")
-            url = stack.enter_context(broker).service_url
+    with own_broker("standalone", transactionCoordinatorEnabled="true") as broker:
         outcome = asyncio.run(
             play(
-                url,
+                broker,
                 order=given.order,
                 kills=given.kills,
+                broker_kills=given.broker_kills,
+                unloads=given.unloads,
                 messages=given.messages,
                 seed=given.seed,
             )
