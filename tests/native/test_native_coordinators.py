@@ -15,6 +15,7 @@ from pulsar_encore.errors import (
     TransactionNotEnabledError,
     TransactionNotFound,
     TransportTimeout,
+    UnknownError,
 )
 from pulsar_encore.transport.native.connection.cluster_service import ClusterService
 from pulsar_encore.transport.native.lookup.lookup import Lookup
@@ -36,6 +37,7 @@ class Cluster:
         complete_after: The number of coordinators is 0 until so many were answered.
         ends: Answers to END_TXN, in order: an error number, 0 for success, or None, which ends the
             connection without an answer. Success when they are used up.
+        begins: Refusals of NEW_TXN as UnknownError, in order, as texts.
         silent: True if NEW_TXN gets no answer.
     """
 
@@ -44,6 +46,7 @@ class Cluster:
         self.connects: list[int] = []
         self.complete_after = 0
         self.ends: list[int | None] = []
+        self.begins: list[str] = []
         self.silent = False
         self.began = 0
         self.network = Brokers()
@@ -83,6 +86,12 @@ class Cluster:
             self.began += 1
             if self.silent:
                 return []
+            if self.begins:
+                return [
+                    pb.CommandNewTxnResponse(
+                        request_id=body.request_id, error="UnknownError", message=self.begins.pop(0)
+                    )
+                ]
             return [
                 pb.CommandNewTxnResponse(
                     request_id=body.request_id,
@@ -227,6 +236,30 @@ def test_a_cluster_without_coordinators_is_named_with_the_command_that_makes_the
         cluster.connects = [MOVED] * 1000
         with pytest.raises(TransactionNotEnabledError, match="initialize-transaction-coordinator"):
             (await cluster.coordinators().begin(60_000))[0]
+
+    run(main())
+
+
+def test_a_begin_waits_while_a_broker_unloads_its_coordinator() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.begins = [
+            "Managed ledger was already closed",
+            "Task T[Not completed] rejected from java.util.concurrent.ScheduledThreadPoolExecutor",
+        ]
+        txn, _ = await cluster.coordinators().begin(1000)
+        assert txn == TxnId(0, 2)
+
+    run(main())
+
+
+def test_a_begin_that_is_refused_for_another_reason_fails_at_once() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.begins = ["no space left on device"]
+        with pytest.raises(UnknownError, match="no space left"):
+            await cluster.coordinators().begin(1000)
+        assert cluster.began == 1
 
     run(main())
 

@@ -17,6 +17,7 @@ from ....errors import (
     PulsarException,
     TransactionCoordinatorNotFoundError,
     TransportTimeout,
+    UnknownError,
 )
 from ....wire import pulsar_pb2 as pb
 from ..connection.cluster_service import ClusterService
@@ -29,6 +30,10 @@ ASSIGN_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign
 
 # A coordinator that was just loaded, or is moving, answers soon.
 _FIRST_DELAY_S: Final = 0.1
+
+# A coordinator that its broker unloads answers with these texts and UnknownError, until it says
+# TransactionCoordinatorNotFound.
+_UNLOADING: Final = ("Managed ledger was already closed", "rejected from java.util.concurrent")
 
 
 class CoordinatorRefusal(Exception):
@@ -89,7 +94,11 @@ class Coordinator:
                 return await future
             except TimeoutError as error:
                 raise self._timeout(purpose, None) from error
-            except TransactionCoordinatorNotFoundError as error:
+            except (TransactionCoordinatorNotFoundError, UnknownError) as error:
+                if isinstance(error, UnknownError) and not _is_unloading(error):
+                    if reached:
+                        raise CoordinatorRefusal(error, sent) from error
+                    raise
                 # It has left this broker, perhaps after the first of several steps: then another
                 # broker does the rest of a commit.
                 sent |= reached
@@ -143,6 +152,10 @@ class Coordinator:
 
     def _forget(self) -> None:
         self._session = None
+
+
+def _is_unloading(error: UnknownError) -> bool:
+    return any(text in str(error) for text in _UNLOADING)
 
 
 def _mark_seen(task: asyncio.Task[Session]) -> None:
