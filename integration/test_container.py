@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from container_engine import Engine
 from pulsar_container import Container
 from pulsar_image import OUR_IMAGE
 
+from pulsar_encore import Client, TxnState
 from tests.harness.admin import Admin
 from tests.harness.pulsar_server import ContainerChoice, StandaloneError
 
@@ -69,6 +71,7 @@ def test_compose_starts_and_stops_a_broker(
     monkeypatch.setenv("PULSAR_PORT", str(ports.service))
     monkeypatch.setenv("PULSAR_ADMIN_PORT", str(ports.admin))
     monkeypatch.setenv("PULSAR_IMAGE", container.image)  # the image of the first profile
+    monkeypatch.setenv("PULSAR_TRANSACTIONS", "true")
     for profile in ["apache", "ours"] if container.image == OUR_IMAGE else ["apache"]:
         command = [*compose(container.engine), f"--profile={profile}"]
         command += [f"--project-name=encore-{uuid.uuid4().hex[:8]}"]
@@ -82,9 +85,19 @@ def test_compose_starts_and_stops_a_broker(
             config = Admin(f"http://127.0.0.1:{ports.admin}")
             found = config.call("GET", "/brokers/configuration/runtime")
             assert found["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
+            assert asyncio.run(committed(ports.service)) is TxnState.COMMITTED
         finally:
             run([*command, "down", "--volumes"])
         assert not container_exists(container, ports)
+
+
+async def committed(port: int) -> TxnState:
+    """Send a message in a transaction, and return the state of it after the commit."""
+    async with Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.create_producer("committed") as producer:
+            async with client.transaction() as txn:
+                await producer.send(b"c", txn=txn)
+            return txn.state
 
 
 def compose(engine: Engine) -> list[str]:
