@@ -35,7 +35,7 @@ QUIET: Final = encore.ConsoleLogger(encore.LoggerLevel.Error)
 KEYS: Final = 20
 _LONGEST_S: Final = 240.0
 #: For a broker that is killed: it starts, and the processes find it again.
-_BROKER_KILL_S: Final = 30.0
+_BROKER_KILL_S: Final = 90.0
 _MODULE: Final = "integration.transactions.worker_chain"
 _COORDINATOR: Final = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
 
@@ -61,6 +61,11 @@ class ChainOutcome:
     @property
     def is_clean(self) -> bool:
         return not (self.lost or self.doubled or self.crossed)
+
+    def __repr__(self) -> str:
+        parts = {"lost": self.lost, "doubled": self.doubled, "crossed": self.crossed}
+        found = ", ".join(f"{len(each)} {name} {each[:5]}" for name, each in parts.items())
+        return f"<{found}; {self.faults} in {self.took:.0f} s>"
 
 
 class _Stage:
@@ -230,6 +235,7 @@ class _Faults:
                 await self._outputs.next_commit(3)
                 await asyncio.to_thread(self._broker.kill)
                 await asyncio.to_thread(self._broker.start)
+                await self._outputs.next_commit(_BROKER_KILL_S / 2)  # else nobody gets on
             case "unload":
                 await self._unload(rng.choice(self._unloaded))
         self.made[name] += 1
