@@ -10,7 +10,12 @@ from types import TracebackType
 from typing import Final, Self
 from weakref import WeakMethod
 
-from .errors import ConfigurationError, EncoreError
+from .errors import (
+    ConfigurationError,
+    EncoreError,
+    TransactionAbortedError,
+    TransactionStateError,
+)
 from .eventloop.affinity import LoopAffinity
 from .transport.interface import TransportTransaction
 from .values.transaction_id import TxnId
@@ -29,7 +34,8 @@ class Transaction:
     behind the first of them. So keep transactions short.
 
     Used with `async with`, it commits at the end of the block. If the block ends with an exception
-    or is cancelled, it aborts.
+    or is cancelled, it aborts. If its client was closed meanwhile, the end of the block raises
+    `TransactionAbortedError`.
 
     A transaction belongs to the event loop that began it. A call from another loop raises
     `WrongLoopError`, a call in a forked child `ForkedError`.
@@ -51,10 +57,11 @@ class Transaction:
     ) -> None:
         self._transport_transaction = transport_transaction
         self._on_ended = on_ended
+        self._has_reported = False  # a caller of `commit` or `abort` has the outcome
         self._logger = logger_of(__name__)
         self.affinity: LoopAffinity = LoopAffinity("transaction")
-        # Its last call may have been cancelled, or its timeout may end it. The reference is weak,
-        # because a timer holds the transport's transaction.
+        # `_forget` is called too if nobody awaits the end. The reference is weak, because a
+        # timer holds the transport's transaction.
         transport_transaction.when_ended(partial(_forget_ended, WeakMethod(self._forget)))
 
     def __repr__(self) -> str:
@@ -111,8 +118,10 @@ class Transaction:
         except asyncio.CancelledError:
             raise  # it goes on
         except BaseException:
+            self._has_reported = True
             self._forget_if_ending()
             raise
+        self._has_reported = True
         self._forget()
 
     async def close(self) -> None:
@@ -161,13 +170,24 @@ class Transaction:
     ) -> None:
         if error is not None:
             await self.close()
-        elif (
-            self.state in (TxnState.OPEN, TxnState.COMMITTING)
-            or self._transport_transaction.timed_out
-        ):
-            await self.commit()
+        elif self._is_end_known():
+            self._forget()
         else:
-            self._forget_if_ending()  # it was ended within the block
+            try:
+                await self.commit()
+            except TransactionStateError as state_error:
+                raise TransactionAbortedError(
+                    f"transaction {self.id} was aborted before the end of its block, because its "
+                    "client was closed",
+                    txn_id=self.id,
+                ) from state_error
+
+    def _is_end_known(self) -> bool:
+        """Return True if the block has ended the transaction, and has seen the outcome."""
+        if self.state is TxnState.COMMITTED:
+            return True
+        is_open = self.state in (TxnState.OPEN, TxnState.COMMITTING)
+        return self._has_reported and not is_open and not self._transport_transaction.timed_out
 
 
 def _forget_ended(reference: WeakMethod[Callable[[], None]], _: bool) -> None:

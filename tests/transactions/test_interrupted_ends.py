@@ -108,6 +108,40 @@ def test_a_failed_abort_after_a_cancelled_begin_is_logged(
     run(main())
 
 
+@pytest.mark.parametrize("end", ["close", "shutdown"])
+def test_a_block_whose_client_was_closed_does_not_end_as_if_it_had_committed(end: str) -> None:
+    async def main() -> None:
+        client = client_of()
+        producer = await client.create_producer("t")
+        with pytest.raises((TransactionAbortedError, ClosedError)):
+            async with client.transaction() as txn:
+                await producer.send(b"x", txn=txn)
+                if end == "close":
+                    await client.close()
+                else:
+                    client.shutdown()
+        assert txn.state in (TxnState.ABORTED, TxnState.ABORTING)
+
+    run(main())
+
+
+@pytest.mark.parametrize("own_end", ["commit", "abort"])
+def test_a_block_that_has_seen_the_outcome_does_not_raise_it_again(own_end: str) -> None:
+    async def main() -> None:
+        async with client_of() as client, client.transaction() as txn:
+            await getattr(txn, own_end)()
+        async with client_of() as client:
+            producer = await client.create_producer("t", max_pending_messages=1)
+            async with client.transaction() as txn:
+                with pytest.raises((TransactionAbortedError, ExceptionGroup)):
+                    for _ in range(3):
+                        producer.send_async(b"x", None, txn=txn)
+                    await txn.commit()
+            assert txn.state is TxnState.ABORTED
+
+    run(main())
+
+
 def test_a_shutdown_names_the_transactions_that_it_leaves_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -379,6 +379,64 @@ def test_messages_that_are_not_held_are_refused() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: kind.name)
+@each_shape
+def test_after_a_seek_and_an_abort_the_messages_are_in_order(
+    kind: ConsumerType, batching: bool
+) -> None:
+    """The broker withholds a pending message from the seek, and redelivers it at the abort."""
+
+    async def main() -> list[int]:
+        async with client_of() as client:
+            await fill(client, 4, batching=batching)
+            async with subscribe(client, kind) as consumer:
+                messages = await take(consumer, 4)
+                txn = await client.transaction()
+                await consumer.acknowledge(messages[1], txn=txn)
+                await consumer.seek(0)
+                await take(consumer, 2)
+                await txn.abort()
+                return await rest(consumer)
+
+    assert run(main()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_acks_before_a_seek_exclude_the_other_kind_until_their_transaction_ends(
+    cumulative: bool,
+) -> None:
+    """The broker still has them pending, and would lose the other acks."""
+
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 4)
+            async with subscribe(client, ConsumerType.Exclusive) as consumer:
+                messages = await take(consumer, 4)
+                first, second = await client.transaction(), await client.transaction()
+                if cumulative:
+                    await consumer.acknowledge_cumulative(messages[1], txn=first)
+                else:
+                    await consumer.acknowledge(messages[1], txn=first)
+                await consumer.seek(0)
+                last = messages[1]
+                while last.data() != b"3":
+                    (last,) = await take(consumer, 1)
+
+                async def ack() -> None:
+                    if cumulative:
+                        await consumer.acknowledge(last, txn=second)
+                    else:
+                        await consumer.acknowledge_cumulative(last, txn=second)
+
+                with pytest.raises(TransactionConflict):
+                    await ack()
+                await first.commit()
+                await ack()
+                await second.commit()
+
+    run(main())
+
+
 @each_kind
 def test_a_pending_message_of_a_batch_comes_to_the_next_consumer(kind: ConsumerType) -> None:
     """The first consumer has left, as after a crash, and its transaction is aborted later."""

@@ -34,36 +34,40 @@ class PendingAcks:
     A transaction is any object that can be a dictionary key.
 
     Attributes:
-        has_any: A message of the topic was acked in a transaction here.
+        was_used: A message of the topic was acked in a transaction here, perhaps long ago.
     """
 
-    __slots__ = ("_copies", "_failed", "_open", "has_any")
+    __slots__ = ("_copies", "_failed", "_forgotten", "_open", "was_used")
 
     def __init__(self) -> None:
-        self.has_any: bool = False
+        self.was_used: bool = False
         self._open: dict[object, TransactionMarks] = {}
+        # Open transactions whose marks a seek has cleared; True for cumulative acks. The broker
+        # has their acks still.
+        self._forgotten: dict[object, bool] = {}
         self._copies: dict[Entry, int] = {}
         self._failed: dict[Entry, int] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def of(self, txn: object) -> TransactionMarks:
-        """Return the marks of a transaction, empty ones if it has none."""
+    def open_marks(self, txn: object) -> TransactionMarks:
+        """Return the marks of a transaction. They are created at its first ack."""
         marks = self._open.get(txn)
         if marks is None:
-            self.has_any = True
+            self.was_used = True
             marks = self._open[txn] = TransactionMarks()
         return marks
 
     def note_letters(self, txn: object, masks: Mapping[Entry, int]) -> None:
         """Note that a transaction has the letters of messages that it acks."""
-        letters = self.of(txn).letters
+        letters = self.open_marks(txn).letters
         for entry, mask in masks.items():
             letters[entry] = letters.get(entry, 0) | mask
 
     def take(self, txn: object) -> TransactionMarks | None:
-        """Forget an ended transaction, and return its marks."""
+        """Forget an ended transaction, and return its marks; None if a seek has cleared them."""
+        self._forgotten.pop(txn, None)
         return self._open.pop(txn, None)
 
     def mask_of(self, txn: object, entry: Entry) -> int:
@@ -83,6 +87,11 @@ class PendingAcks:
         (`docs/notes/wire-protocol.md#transactions`).
         """
         if cumulative:
+            if any(
+                is_cumulative is False or each is not txn
+                for each, is_cumulative in self._forgotten.items()
+            ):
+                return True
             own = self._open.get(txn)
             is_single = own is not None and own.cumulative is None and bool(own.masks)
             return is_single or any(
@@ -90,7 +99,9 @@ class PendingAcks:
                 for each, marks in self._open.items()
                 if each is not txn
             )
-        return any(each.cumulative is not None for each in self._open.values())
+        return any(self._forgotten.values()) or any(
+            each.cumulative is not None for each in self._open.values()
+        )
 
     def note_copy(self, entry: Entry, index: int) -> None:
         """Note that a copy of a message arrived while its ack was pending."""
@@ -109,7 +120,10 @@ class PendingAcks:
         return _take(self._failed, entry, mask)
 
     def clear(self) -> None:
-        """Forget all marks after a seek. The transactions still end."""
+        """Clear all marks after a seek. The transactions still end."""
+        for txn, marks in self._open.items():
+            is_cumulative = marks.cumulative is not None
+            self._forgotten[txn] = self._forgotten.get(txn, False) or is_cumulative
         self._open.clear()
         self._copies.clear()
         self._failed.clear()

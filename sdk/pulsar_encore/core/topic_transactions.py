@@ -39,7 +39,7 @@ class TopicTransactions(TopicRelease):
                 self._observer.ends_waiting((due_key,))
         if mask:
             self._keeps_some: bool = True
-            masks = self.pending_acks.of(txn).masks
+            masks = self.pending_acks.open_marks(txn).masks
             masks[entry] = masks.get(entry, 0) | mask
         return mask
 
@@ -54,7 +54,7 @@ class TopicTransactions(TopicRelease):
             last = index if entry.key == key and index >= 0 else entry.size - 1
             here = [at for at in range(last + 1) if entry.state[at] in (QUEUED, HELD, NACKED)]
             self.ack_pending(txn, entry, here)
-        self.pending_acks.of(txn).cumulative = (key, index, size)
+        self.pending_acks.open_marks(txn).cumulative = (key, index, size)
 
     def commit_pending(self, marks: TransactionMarks, most: int) -> int:
         """Ack about `most` messages of a committed transaction. The broker has acked all.

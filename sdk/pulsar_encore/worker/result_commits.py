@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..client import Client
     from ..consumer.consumer import Consumer
     from ..transaction import Transaction
+    from ..values.transaction_id import TxnId
 
 # If its message is settled already, no handler makes a result again.
 _TRIES_WITHOUT_MESSAGE: Final = 5
@@ -169,10 +170,14 @@ class ResultCommits:
         begun: list[Transaction] = []
         has_ended = asyncio.Event()
 
+        def ended(txn_id: TxnId, _: bool) -> None:
+            self._journal.ended(txn_id)
+            has_ended.set()
+
         async def begin() -> Transaction:
             txn = await self._client.transaction(self._timeout_s)
             begun.append(txn)
-            need_transport_transaction(txn).when_ended(lambda _: has_ended.set())
+            need_transport_transaction(txn).when_ended(partial(ended, txn.id))
             self._journal.begun(txn.id, self._timeout_s)
             return txn
 
@@ -180,8 +185,6 @@ class ResultCommits:
         messages = [each.job.message for each in group if each.job is not None]
         send = partial(self._outbox.store_in, messages=results)
         result = await commit_group(begin, send, partial(self._ack, messages))
-        for txn in begun:
-            self._journal.ended(txn.id)
         if not begun:
             self._on_not_begun(group, result.error)
         else:
@@ -229,8 +232,18 @@ class ResultCommits:
                 self._come_again()
             self._queue.aborted(group, now_ms(self._loop))
             for each in group:
-                if each.job is None and result.end is GroupEnd.COMES_AGAIN:
-                    self._queue.add(each)  # its message does not come again
+                if each.job is not None:
+                    continue
+                # Its message does not come again.
+                if result.end is GroupEnd.COMES_AGAIN:
+                    self._queue.add(each)
+                else:
+                    self._log.error(
+                        "worker %s: results of a message that its handler settled were committed, "
+                        "or are lost: sent again, they could be doubled: %s",
+                        self._name,
+                        result.error,
+                    )
 
     def _on_not_begun(self, group: list[Handled], error: Exception | None) -> None:
         if isinstance(error, NotSupportedError):

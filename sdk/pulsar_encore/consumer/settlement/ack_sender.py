@@ -214,16 +214,17 @@ class AckSender:
 def _plan(state: TopicState, unsent: Unsent) -> AckPlan:
     """Return the acks to send.
 
-    In a topic with acks in transactions, only a cumulative one covers withheld indexes of batches.
-    Elsewhere a batch is acked as a whole: with acks of its parts alone, workers on Key_Shared were
-    seen to wait for a message for ever after kills (`integration/worker/test_kills.py`).
+    If the topic had acks in transactions, an individual ack leaves the withheld indexes of a batch
+    unacked; a cumulative one acks them. Elsewhere a batch is acked as a whole: with acks of its
+    parts alone, workers on Key_Shared were seen to wait for a message for ever after kills
+    (`integration/worker/test_kills.py`).
     """
     cumulative = None
     if unsent.cumulative is not None:
         key, size, mask = unsent.cumulative
         cumulative = (*key, size, mask)
     withheld, entries = state.withheld, unsent.whole
-    is_masked = withheld.has_any and state.pending_acks.has_any
+    is_masked = withheld.has_any and state.pending_acks.was_used
     partial = [
         (
             *entry.key,

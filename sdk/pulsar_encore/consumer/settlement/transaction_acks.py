@@ -292,11 +292,11 @@ class TransactionAcks:
             if self._is_closed:  # the broker has everything that it needs
                 return
             marks = state.pending_acks.take(txn)
-            if marks is None:  # a seek has forgotten them
-                continue
             try:
-                if committed:
-                    self._commit(state, marks)
+                if marks is None:
+                    self._end_after_seek(state, committed)
+                elif committed:
+                    self._commit(state, marks, state.era)
                 else:
                     self._give_up(state, marks)
             except Exception:  # the other topics have to know too
@@ -307,12 +307,22 @@ class TransactionAcks:
         self._is_closed = True
         self._watched.clear()
 
-    def _commit(self, state: TopicState, marks: TransactionMarks) -> None:
-        if self._is_closed:
+    def _end_after_seek(self, state: TopicState, committed: bool) -> None:
+        """End a transaction that has acked before a seek.
+
+        The broker redelivers the messages of an abort, behind later ones. So an ordered topic is
+        rewound, as after each abort.
+        """
+        if not (committed or state.shared):
+            self._rewinds.begin(state)
+            self.on_rewound()
+
+    def _commit(self, state: TopicState, marks: TransactionMarks, era: int) -> None:
+        if self._is_closed or state.era != era:  # a seek asked for these messages again
             return
         self._acks.added(state, state.commit_pending(marks, _STEP))
         if marks.masks:
-            asyncio.get_running_loop().call_soon(self._commit, state, marks)
+            asyncio.get_running_loop().call_soon(self._commit, state, marks, era)
         elif marks.cumulative is not None:
             self._settlement.ack_up_to(state, *marks.cumulative)
 

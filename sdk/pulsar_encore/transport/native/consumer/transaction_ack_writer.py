@@ -110,15 +110,15 @@ class TransactionAckWriter:
             group.outcome.exception()  # marks it as retrieved: the commit reports it too
 
     async def _send(self, txn: NativeTransaction, group: _Group) -> None:
-        await self._outcomes(txn, await self._write_when_ready(txn, group))
+        await self._await_answers(txn, await self._write_when_ready(txn, group))
 
-    async def _outcomes(self, txn: NativeTransaction, written: Sequence[_Command]) -> None:
+    async def _await_answers(self, txn: NativeTransaction, written: Sequence[_Command]) -> None:
         """Wait for the answers to all commands, then raise the first error."""
         if len(written) == 1:
-            await self._outcome(txn, written[0])
+            await self._await_answer(txn, written[0])
             return
         outcomes = await asyncio.gather(
-            *(self._outcome(txn, command) for command in written), return_exceptions=True
+            *(self._await_answer(txn, command) for command in written), return_exceptions=True
         )
         for outcome in outcomes:
             if outcome is not None:
@@ -177,7 +177,7 @@ class TransactionAckWriter:
         session.write(frame)
         return _Command(entries, partial, answer)
 
-    async def _outcome(self, txn: NativeTransaction, command: _Command) -> None:
+    async def _await_answer(self, txn: NativeTransaction, command: _Command) -> None:
         """Wait for the answer to a command.
 
         The broker refuses a whole command for one message, and on Shared and Key_Shared it then
@@ -190,7 +190,7 @@ class TransactionAckWriter:
             if self._shared and txn.may_finish:
                 halves = _halves(command.entries, command.partial)
                 with contextlib.suppress(TransactionConflict):
-                    await self._outcomes(txn, [self._write(txn, *half) for half in halves])
+                    await self._await_answers(txn, [self._write(txn, *half) for half in halves])
             raise
 
     # `TransactionSender`

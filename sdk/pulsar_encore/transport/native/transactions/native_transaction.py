@@ -42,7 +42,7 @@ _MARGIN_S: Final = 1.0
 # not find the transaction that it has committed.
 _COORDINATOR_RETRY_S: Final = 0.9
 
-_Place: TypeAlias = str | tuple[str, str]
+_Registration: TypeAlias = str | tuple[str, str]
 """A topic that gets messages, or a topic and a subscription whose messages are acked."""
 
 
@@ -200,8 +200,8 @@ class NativeTransaction:
         self._log = pool.settings.logger_of(LOG_NAME)
         self.deadline_s: float = deadline_s
         self._timeout_s = timeout_s
-        self._registered: set[_Place] = set()
-        self._registering: dict[_Place, asyncio.Task[None]] = {}
+        self._registered: set[_Registration] = set()
+        self._registering: dict[_Registration, asyncio.Task[None]] = {}
         self._senders: dict[TransactionSender, None] = {}
         self._pending = 0  # sends and acks without an answer
         self._on_ended: list[Callable[[bool], None]] = []
@@ -213,6 +213,7 @@ class NativeTransaction:
         self._last_stored: dict[str, MessageId] = {}  # by topic or partition
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
+        self._has_asked_to_abort = False  # and that request had no answer
         self._timer = self._loop.call_at(deadline_s, self._on_deadline)
 
     @property
@@ -286,21 +287,23 @@ class NativeTransaction:
         """Return None if acks of a subscription may leave, else the future for that."""
         return self._register((topic, name))
 
-    def _register(self, place: _Place) -> asyncio.Future[None] | None:
-        if place in self._registered:
+    def _register(self, registration: _Registration) -> asyncio.Future[None] | None:
+        if registration in self._registered:
             return None
-        task = self._registering.get(place)
+        task = self._registering.get(registration)
         if task is None:
-            task = self._registering[place] = seen(self._loop.create_task(self._add(place)))
-            task.add_done_callback(lambda _: self._registering.pop(place))
+            task = self._registering[registration] = seen(
+                self._loop.create_task(self._add(registration))
+            )
+            task.add_done_callback(lambda _: self._registering.pop(registration))
         return task
 
-    async def _add(self, place: _Place) -> None:
-        if isinstance(place, str):
-            await self._coordinators.add_partitions(self._id, [place])
+    async def _add(self, registration: _Registration) -> None:
+        if isinstance(registration, str):
+            await self._coordinators.add_partitions(self._id, [registration])
         else:
-            await self._coordinators.add_subscriptions(self._id, [place])
-        self._registered.add(place)
+            await self._coordinators.add_subscriptions(self._id, [registration])
+        self._registered.add(registration)
 
     def on_send(self) -> None:
         self._pending += 1
@@ -308,13 +311,13 @@ class NativeTransaction:
     def on_ack(self) -> None:
         self._pending += 1
 
-    def on_stored(self, place: MessageId) -> None:
-        if place.ledger_id() >= 0:  # -1 of a message that was dropped as a duplicate
+    def on_stored(self, message_id: MessageId) -> None:
+        if message_id.ledger_id() >= 0:  # -1 of a message that was dropped as a duplicate
             if self._stored is None:
-                self._stored = place
-            last = self._last_stored.get(place.topic)
-            if last is None or place > last:  # receipts of two producers may be in any order
-                self._last_stored[place.topic] = place
+                self._stored = message_id
+            last = self._last_stored.get(message_id.topic)
+            if last is None or message_id > last:  # receipts of two producers may be in any order
+                self._last_stored[message_id.topic] = message_id
         self._on_answered()
 
     def on_acked(self) -> None:
@@ -433,7 +436,7 @@ class NativeTransaction:
         return seen(in_background(self._loop, work))
 
     async def _commit(self) -> None:
-        await self._settle()
+        await self._wait_for_answers()
         failure = self._find_failure()
         self.timed_out |= self._loop.time() >= self.deadline_s
         if failure is not None or self.timed_out:
@@ -474,15 +477,18 @@ class NativeTransaction:
     async def _abort(self) -> None:
         self._stop_sends()
         self._discard()
-        await self._settle()
+        await self._wait_for_answers()
         until_s = self._loop.time() + 2 * self._answer_s  # enough for a second request
         try:
             answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
         except BaseException as error:
+            self._has_asked_to_abort = True
             self._end_by_timeout()
             # Perhaps no caller sees the error: the last one was cancelled, or there was none.
             self._log_left_open(str(error) or type(error).__name__)
             raise
+        if self._has_asked_to_abort and answer is EndAnswer.NOT_FOUND:
+            answer = EndAnswer.NOT_FOUND_ON_RETRY
         if answer is EndAnswer.OTHER_WAY:
             self._end_as(TxnState.COMMITTED)
         elif answer is EndAnswer.NOT_FOUND and (self._stored is not None or self._has_acked):
@@ -537,7 +543,7 @@ class NativeTransaction:
         for sender in list(self._senders):
             sender.discard(self, error)
 
-    async def _settle(self) -> None:
+    async def _wait_for_answers(self) -> None:
         """Wait until every send and ack has its answer or its error, and none is on its way."""
         if self._registering:
             await asyncio.wait(list(self._registering.values()))
@@ -572,10 +578,10 @@ class NativeTransaction:
         ]
         return all(await asyncio.gather(*(self._find(each) for each in last)))
 
-    async def _find(self, place: MessageId) -> bool | None:
+    async def _find(self, message_id: MessageId) -> bool | None:
         """Return whether a stored message is visible, or None if that cannot be found out."""
         try:
-            visible = await self._is_visible(place)
+            visible = await self._is_visible(message_id)
         except EncoreError as error:
             self._log.warning("cannot find out how transaction %s ended: %s", self._id, error)
             return None
