@@ -44,12 +44,9 @@ def main(url: str, topic: str, folder: str) -> None:
     sinks["orders"].option("path", f"{folder}/orders")
     sinks["letters"].options(sinkMode="dead_letter", subscription="lake")
     sinks["letters"].option("initialSubscriptionName", "encore-replay")  # keeps the letters
-    queries = []
     for name, sink in sinks.items():
         sink.option("checkpointLocation", f"{folder}/checkpoints/{name}")
-        queries.append(sink.trigger(availableNow=True).start())
-    for query in queries:
-        query.awaitTermination()
+        sink.trigger(availableNow=True).start().awaitTermination()
     days = spark.read.parquet(f"{folder}/orders").groupBy("day").count()
     for row in days.orderBy("day").collect():
         print(row["day"], row["count"])
