@@ -28,8 +28,9 @@ MAX_LINES = 60
 MAX_LINES_OF_A_RECIPE = 85
 TIMEOUT_S = 40
 
-#: Notebooks. They need Java, so `integration/spark` runs them.
-ON_SPARK = {"spark_orders.py"}
+#: Programs that need Java, so `integration/spark` runs them: a notebook, and a job.
+NOTEBOOKS = {"spark_orders.py"}
+SPARK_JOBS = {"spark_parquet.py"}
 #: Programs that run until they get a signal.
 SERVICES = {"production_worker.py"}
 #: Programs of `docs/recipes`. They run until they get a signal, in the tests of their pages.
@@ -125,15 +126,16 @@ EXPECTED = {
 def test_every_example_has_an_expectation_and_the_reverse() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
         *EXPECTED,
-        *ON_SPARK,
+        *NOTEBOOKS,
+        *SPARK_JOBS,
         *SERVICES,
         *RECIPES,
         *UNDER_PYTEST,
     }
-    assert {path.name for path in EXAMPLES.glob("spark_*.py")} == ON_SPARK
+    assert {path.name for path in EXAMPLES.glob("spark_*.py")} == NOTEBOOKS | SPARK_JOBS
 
 
-@pytest.mark.parametrize("name", sorted(ON_SPARK))
+@pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 def test_a_notebook_has_cells_with_titles(name: str) -> None:
     """Each cell compiles alone, and the first one has all imports."""
     source = (EXAMPLES / name).read_text()
@@ -147,7 +149,7 @@ def test_a_notebook_has_cells_with_titles(name: str) -> None:
         assert imports is (number == 0), cell
 
 
-@pytest.mark.parametrize("name", sorted({*EXPECTED, *SERVICES, *UNDER_PYTEST}))
+@pytest.mark.parametrize("name", sorted({*EXPECTED, *SERVICES, *SPARK_JOBS, *UNDER_PYTEST}))
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < MAX_LINES
 

@@ -14,7 +14,11 @@ from tests.harness.pulsar_server import Server
 
 from .spark_kit import ROOT, worker_environment
 
-NOTEBOOKS = sorted((ROOT / "examples").glob("spark_*.py"))
+NOTEBOOKS = [
+    path
+    for path in sorted((ROOT / "examples").glob("spark_*.py"))
+    if "\n# %% " in path.read_text(encoding="utf-8")
+]
 LONGEST_S = 240
 
 

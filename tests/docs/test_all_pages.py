@@ -16,8 +16,9 @@ PAGES = sorted(
 )
 TESTS = Path(__file__).parent
 
-#: Blocks that need Java run in `integration/spark/test_docs_pages.py`.
-ELSEWHERE = {"spark-triage.md", "spark.md"}
+#: Blocks that need Java run in `integration/spark`, in `test_docs_pages.py` and
+#: `test_parquet_page.py`.
+ELSEWHERE = {"spark-parquet.md", "spark-triage.md", "spark.md"}
 
 
 @pytest.mark.parametrize("page", PAGES)
