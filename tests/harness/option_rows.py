@@ -23,7 +23,7 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 def type_text(annotation: object) -> str:
     """Return the text of a type, in which no `|` would end the cell of a table."""
     text = str(annotation)
-    text = re.sub(r"Literal\[([^]]*)\]", r"\1", text)
+    text = re.sub(r"(?:typing\.)?Literal\[([^]]*)\]", r"\1", text)
     text = re.sub(r"Callable\[.*?\], \w+\]|Callable\[\.\.\., \w+\]", "function", text)
     text = re.sub(r"re\.Pattern\[str\]", "re.Pattern", text)
     text = text.replace("BackoffLike", "Backoff | list")
