@@ -29,7 +29,8 @@ def unit_of(each: Instrument) -> str:
 def _line(each: Instrument) -> str:
     other = "the same" if each.name in PIP_195 else f"`{each.name}`"
     labels = ", ".join(f"`{label}`" for label in each.labels)
-    return f"| `{each.prometheus_name}` | {other} | {each.kind} | {unit_of(each)} | {labels} | {each.help} |"
+    cells = (f"`{each.prometheus_name}`", other, each.kind, unit_of(each), labels, each.help)
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
