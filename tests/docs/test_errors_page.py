@@ -92,12 +92,12 @@ def test_the_retries_are_those_of_a_native_attachment(name: str) -> None:
     if not issubclass(kind, encore.TransportError):
         assert retried == "no" or kind is encore.Timeout
         return
-    busy = issubclass(kind, attachment._BUSY)
-    at_first = not busy and (kind.retryable or not issubclass(kind, attachment._FINAL_AT_FIRST))
-    after_a_loss = not issubclass(kind, attachment._FINAL)
+    busy = issubclass(kind, attachment.BUSY)
+    at_first = not busy and (kind.retryable or not issubclass(kind, attachment.FINAL_AT_FIRST))
+    after_a_loss = not issubclass(kind, attachment.FINAL)
     if retried == "yes":
         assert at_first and after_a_loss
     elif retried == "after a loss":
         assert after_a_loss and not at_first
-    elif issubclass(kind, attachment._FINAL_AT_FIRST):
+    elif issubclass(kind, attachment.FINAL_AT_FIRST):
         assert not after_a_loss
