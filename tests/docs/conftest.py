@@ -18,6 +18,7 @@ _REAL: tuple[str, ...] = (
     "test_dead_letters_page.py",
     "test_health_page.py",
     "test_leases_page.py",
+    "test_letter_properties_page.py",
     "test_migrating_page.py",
     "test_pub_sub_program.py",
     "test_pulsar_programs_on_a_broker.py",

@@ -8,26 +8,12 @@ from importlib import import_module
 import pytest
 
 from tests.harness.pages import DOCS, text_of
+from tests.harness.public_modules import MODULES
 
 PAGES = sorted(path.name for path in (DOCS / "api").glob("*.md"))
 TEXTS = {page: text_of(f"api/{page}") for page in PAGES}
 DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|py:\w+):: (\S+)", re.MULTILINE)
 DOCUMENTED = [name for text in TEXTS.values() for name in DIRECTIVE.findall(text)]
-#: Public modules, and the modules with the names of pulsar-client for the same objects.
-MODULES = (
-    "pulsar_encore",
-    "pulsar_encore.asyncio",
-    "pulsar_encore.deadletters",
-    "pulsar_encore.evacuation",
-    "pulsar_encore.exceptions",
-    "pulsar_encore.health",
-    "pulsar_encore.otel",
-    "pulsar_encore.prometheus",
-    "pulsar_encore.spark",
-    "pulsar_encore.spark.triage",
-    "pulsar_encore.state",
-    "pulsar_encore.testing",
-)
 
 
 def found(name: str) -> object:

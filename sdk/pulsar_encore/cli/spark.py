@@ -22,7 +22,7 @@ from ..deadletters import NoLettersError, printable
 from ..errors import ConfigurationError
 from .exit_codes import INTERRUPTED, TERMINATED, WRONG
 from .interruption import InterruptedWork, until_interrupted
-from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
+from .login import DEFAULT_URL, NOBODY, AdminUrl, ClusterAccess, Login, Url, access
 from .moments import moment
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def triage(
     subscription: str | None = None,
     url: Url = DEFAULT_URL,
     login: Login = NOBODY,
-    admin_url: str | None = None,
+    admin_url: AdminUrl = None,
     out: str = CONSOLE,
     chart: str | None = None,
     checkpoint: str | None = None,

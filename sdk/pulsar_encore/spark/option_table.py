@@ -1,7 +1,7 @@
 """Every option of the Spark source, the Spark sink and their clients, declared once in `OPTIONS`.
 
 Rules for combinations of options are in `source_options`, `sink.sink_options` and
-`connection_options`. A test compares the table with docs/spark.md.
+`connection_options`. A test compares the table with docs/spark-options.md.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ LOG_NAME: Final = "pulsar_encore.connection"
 
 # End the first attachment, unless `retryable` is set or a broker's limit is the reason. All others
 # are retried within the operation timeout.
-_FINAL_AT_FIRST: Final = (
+FINAL_AT_FIRST: Final = (
     AuthenticationError,
     AuthorizationError,
     ClosedError,
@@ -73,13 +73,13 @@ _FINAL_AT_FIRST: Final = (
     UnsupportedVersionError,
 )
 # Another client holds the name, or, after a loss, our own half-dead connection.
-_BUSY: Final = (ConsumerBusy, ProducerBusy)
+BUSY: Final = (ConsumerBusy, ProducerBusy)
 # End a consumer or producer that was attached before. All others are retried: a broker answers
 # AuthorizationError while its metadata store is away, AuthenticationError while a key server is
 # away, IncompatibleSchema and UnsupportedVersionError during a rolling upgrade, TopicNotFound and
 # NotAllowedError while a topic is being created again. Application code that runs at each attempt
 # raises errors of other classes, which are retried too.
-_FINAL: Final = (
+FINAL: Final = (
     ClosedError,  # closed on this side
     InvalidTopicName,
     ProducerFenced,  # another producer took the topic over, and must keep it
@@ -282,14 +282,14 @@ class Attachment:
 
     def _is_final(self, error: Exception) -> bool:
         if self._was_attached:
-            return isinstance(error, _FINAL)
+            return isinstance(error, FINAL)
         if not isinstance(error, PulsarException):
             return True
         if is_limit(error):
             return False
-        if isinstance(error, _BUSY):
+        if isinstance(error, BUSY):
             return True
-        return not error.retryable and isinstance(error, _FINAL_AT_FIRST)
+        return not error.retryable and isinstance(error, FINAL_AT_FIRST)
 
     def _time_left(self) -> float:
         longest_s = self._settings.reattach_timeout_s
