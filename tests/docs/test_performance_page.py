@@ -16,8 +16,9 @@ from pulsar_encore.testing import MemoryTransport
 from tests.harness.pages import blocks_of, run_block, text_of
 
 PAGE = text_of("performance.md")
-WATCH, CONCURRENCY, PRODUCING, LISTS = blocks_of("performance.md")
+WATCH, CONCURRENCY, PRODUCING, LISTS, UVLOOP = blocks_of("performance.md")
 EARLIEST = encore.InitialPosition.Earliest
+TABLES = text_of("figures/bench/tables.md")
 TOPIC = "persistent://public/default/orders"
 
 
@@ -133,3 +134,68 @@ async def test_a_consumer_asks_for_half_of_its_queue(
         for _ in range(10_000):
             await consumer.acknowledge(await consumer.receive())
         assert len(transport.recorded("FLOW")) == requests
+
+
+async def test_the_block_of_uvloop_runs_the_program() -> None:
+    ran: list[Any] = []
+
+    class Uvloop:
+        run = staticmethod(ran.append)
+
+    await run_block(UVLOOP, {"uvloop": Uvloop, "main": lambda: "main"})
+    assert ran == ["main"]
+
+
+@pytest.mark.parametrize(
+    ("what", "stated"),
+    [
+        ("CPU, worker, unbatched", "49.3"),
+        ("CPU, worker, batches of 1000", "36.3"),
+        ("rate, worker, unbatched", "19,438"),
+        ("rate, worker, batches of 1000", "27,545"),
+        ("CPU, unbatched", "8.82"),
+        ("CPU, batches of 10", "4.21"),
+        ("CPU, batches of 1000", "2.82"),
+        ("native gather, unbatched, CPU", "37.1"),
+        ("native gather, batches of 1000, CPU", "24.8"),
+        ("native send_async, batches of 1000, CPU", "12"),
+        ("native, lists, 100 B, batches of 1000", "905,056"),
+        ("native, 100 B, batches of 1000", "322,734"),
+        ("native, lists, 100 B, unbatched", "90,976"),
+        ("native, 100 B, unbatched", "69,712"),
+        ("over stock, 100 B, batches of 1000", "158,264"),
+        ("over stock, 100 B, unbatched", "29,575"),
+        ("native, 10,000 B, unbatched", "28,087"),
+        ("over stock, 10,000 B, unbatched", "29,375"),
+        ("CPU of acks in groups, unbatched", "2.24"),
+    ],
+)
+def test_a_figure_of_the_page_is_published(what: str, stated: str) -> None:
+    assert f"\n| {what} | " in TABLES
+    line = TABLES.partition(f"\n| {what} | ")[2].partition("\n")[0]
+    assert f"| {stated} |" in line
+    assert re.search(rf"(?<![\d.,]){re.escape(stated)}(?![\d])", PAGE)
+
+
+@pytest.mark.parametrize(
+    ("what", "ratio"),
+    [
+        ("receive and ack, prometheus", "1.02"),
+        ("worker, prometheus", "1.08"),
+        ("send, prometheus", "1.21"),
+        ("receive and ack, otel-metrics", "0.991"),
+        ("worker, otel-metrics", "1.91"),
+        ("send, otel-metrics", "2.74"),
+        ("receive and ack, otel-tracing", "1.01"),
+        ("worker, otel-tracing", "5.18"),
+        ("send, otel-tracing", "10.3"),
+        ("rate, lazy, one at a time, batches of 1000", "0.778"),
+        ("rate, lazy, lists, batches of 1000", "0.964"),
+        ("rate, before, one at a time, batches of 1000", "0.0544"),
+        ("rate, before, lists, batches of 1000", "0.137"),
+    ],
+)
+def test_a_ratio_of_the_page_is_published(what: str, ratio: str) -> None:
+    line = TABLES.partition(f"\n| {what} | ")[2].partition("\n")[0]
+    assert f"| {ratio} (" in line
+    assert re.search(rf"(?<![\d.]){re.escape(ratio)}(?![\d])", PAGE)
