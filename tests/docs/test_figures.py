@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from docs.figures.why import CHARTS, RESULTS, chart, comparisons, throughput
-from integration.benchmarks import publish
+from integration.benchmarks import publish, suite
 from integration.benchmarks.report.charts import charts_of, draw, file_name
 from integration.benchmarks.report.palette import DARK, LIGHT, PALETTES, Palette
 from integration.benchmarks.report.results import Results, read
@@ -143,3 +143,12 @@ def test_the_published_results_are_of_a_whole_run(results: Results) -> None:
     assert "changes" not in results.described["commit"]
     assert results.described["machine"]["cores"] >= 1
     assert {"python", "pulsar-client", "pulsar-encore"} <= results.described["versions"].keys()
+
+
+@pytest.mark.parametrize("page", ["benchmarks.md", "performance.md", "scale.md"])
+def test_a_page_names_only_benchmarks_that_exist(page: str) -> None:
+    text = (README.parent / "docs" / page).read_text("utf-8")
+    named = re.findall(r"make bench ONLY=\"?([a-z_ ]+)", text)
+    named += re.findall(r"\(([a-z]+_[a-z_]+|workers|throughput|producing|demo|scale)[,)]", text)
+    assert named
+    assert {name for each in named for name in each.split()} <= {*suite.NAMES, "name"}
