@@ -19,6 +19,7 @@ extensions = [
     "sphinx_copybutton",
     "accessible_pages",
     "api_reference",
+    "dark_figures",
 ]
 exclude_patterns = ["figures/bench/tables.md", "_build", "check", "diagrams/*.md", "extensions"]
 nitpicky = True

@@ -1,6 +1,9 @@
-"""Draw docs/figures/why.svg, the chart in the README, from the published benchmarks.
+"""Draw docs/figures/why.svg and why-dark.svg, the chart in the README, from the benchmarks.
 
     python -m docs.figures.why
+
+There are two files, because GitHub chooses between files by the reader's theme there (`<picture>`).
+A media query in one SVG follows the operating system instead, and so may contradict the page.
 
 The README states the same figures. `tests/docs/test_figures.py` compares the three.
 """
@@ -12,12 +15,13 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
+from integration.benchmarks.report.palette import LIGHT, PALETTES, Palette
 from integration.benchmarks.report.results import Results, read
 from integration.benchmarks.rows import Row
 
 FOLDER: Final = Path(__file__).resolve().parent
 RESULTS: Final = FOLDER / "bench"
-CHART: Final = FOLDER / "why.svg"
+CHARTS: Final = {FOLDER / f"why{palette.suffix}.svg": palette for palette in PALETTES}
 
 #: Unit of a row -> format of its figures.
 _FORMS: Final = {
@@ -28,7 +32,6 @@ _FORMS: Final = {
 }
 
 STOCK, NATIVE = "pulsar-client, asyncio", "pulsar-encore"
-COLOURS: Final = {STOCK: "#8a8f98", NATIVE: "#1f6feb"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +80,11 @@ def _comparison(row: Row, title: str, form: str) -> Comparison:
     )
 
 
-def chart(results: Results) -> str:
+def chart(results: Results, palette: Palette = LIGHT) -> str:
     """Return the chart as SVG. Each pair of bars has a scale of its own."""
     width, left, right, top, step, bar = 720, 20, 110, 64, 64, 14
     rows = comparisons(results)
+    colours = {STOCK: palette.other, NATIVE: palette.good}
     height = top + step * len(rows) + 8
     description = "; ".join(
         f"{row.title}: {row.texts[0]} with {STOCK}, {row.texts[1]} with {NATIVE}" for row in rows
@@ -90,32 +94,37 @@ def chart(results: Results) -> str:
         f' width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="13">',
         f"<title>{STOCK} and {NATIVE} side by side</title>",
         f"<desc>{escape(description)}</desc>",
-        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff" stroke="#d0d7de"/>',
+        f'<rect width="{width}" height="{height}" rx="8"'
+        f' fill="{palette.background}" stroke="{palette.frame}"/>',
     ]
-    for number, (name, colour) in enumerate(COLOURS.items()):
+    for number, (name, colour) in enumerate(colours.items()):
         x = left + 190 * number
         lines.append(f'<rect x="{x}" y="20" width="14" height="14" fill="{colour}"/>')
-        lines.append(f'<text x="{x + 22}" y="32" fill="#1f2328">{escape(name)}</text>')
+        lines.append(f'<text x="{x + 22}" y="32" fill="{palette.text}">{escape(name)}</text>')
     for number, row in enumerate(rows):
         y = top + step * number
-        lines.append(f'<text x="{left}" y="{y + 8}" fill="#1f2328">{escape(row.title)}</text>')
+        lines.append(
+            f'<text x="{left}" y="{y + 8}" fill="{palette.text}">{escape(row.title)}</text>'
+        )
         longest = max(row.stock, row.native)
         for index, value in enumerate((row.stock, row.native)):
             length = max(2, round((width - left - right) * value / longest))
             upper = y + 16 + index * (bar + 4)
-            colour = list(COLOURS.values())[index]
+            colour = list(colours.values())[index]
             lines.append(
                 f'<rect x="{left}" y="{upper}" width="{length}" height="{bar}" fill="{colour}"/>'
             )
             lines.append(
-                f'<text x="{left + length + 8}" y="{upper + 12}" fill="#1f2328">'
+                f'<text x="{left + length + 8}" y="{upper + 12}" fill="{palette.text}">'
                 f"{escape(row.texts[index])}</text>"
             )
     return "\n".join([*lines, "</svg>", ""])
 
 
 def main() -> None:
-    CHART.write_text(chart(read(RESULTS)), "utf-8")
+    results = read(RESULTS)
+    for file, palette in CHARTS.items():
+        file.write_text(chart(results, palette), "utf-8")
 
 
 if __name__ == "__main__":
