@@ -1,14 +1,15 @@
 """Build the package, and try it in clean environments: `python -m tests.harness.package_check`.
 
     python -m tests.harness.package_check                          # every Python that is found
-    python -m tests.harness.package_check --python /path/to/python3.14 --extras none state
+    python -m tests.harness.package_check --python /path/to/python3.14 --cases none state
     python -m tests.harness.package_check --wheels                 # also ask for wheels elsewhere
 
 The check builds a wheel and an sdist, and runs `twine check --strict` on both. For each Python it
 makes one environment for each case: the wheel without extras, the wheel with each extra, and the
-sdist. In each one it runs `package_program.py`. It prints a table of the results, the output of
-each failure, and the Pythons of the classifiers that it did not find. The exit code is 1 if a case
-failed, or if `--strict` is given and a Python was not found.
+sdist. The case "oldest" is for the oldest Python: the lowest versions that pyproject.toml accepts,
+for all extras but Spark's. In each one it runs `package_program.py`. It prints a table of the
+results, the output of each failure, and the Pythons of the classifiers that it did not find. The
+exit code is 1 if a case failed, or if `--strict` is given and a Python was not found.
 
 With `--wheels` pip resolves all requirements for other platforms from wheels alone, and installs
 nothing. The build and twine come from the dependency group `release`, into an environment of their
@@ -43,6 +44,9 @@ SHOWN_LINES: Final = 25
 #: The cases that are not the wheel with one extra.
 NO_EXTRA: Final = "none"
 SDIST: Final = "sdist"
+OLDEST: Final = "oldest"
+#: Extras that the case "oldest" leaves out: `integration/spark/versions.py` tests older PySparks.
+NOT_OLDEST: Final = ("spark", "triage")
 
 #: Files that a wheel must have, and folders that may be at its top.
 IN_WHEEL: Final = ("pulsar_encore/py.typed", "pulsar_encore/__init__.py", "pulsar_encore_pytest.py")
@@ -230,28 +234,51 @@ def check_contents(wheel: Path, sdist: Path) -> None:
         raise CheckError(f"{wheel.name}, {sdist.name}: missing {missing}, foreign {foreign}")
 
 
-def requirement_of(case: str, wheel: Path, sdist: Path) -> str:
+def oldest_extras() -> list[str]:
+    return [each for each in project()["optional-dependencies"] if each not in NOT_OLDEST]
+
+
+def lowest_versions() -> list[str]:
+    """Return the lower ends of all ranges that the case "oldest" installs, as requirements."""
+    known = project()
+    every = [*known["dependencies"]]
+    for extra in oldest_extras():
+        every += known["optional-dependencies"][extra]
+    pairs = (re.match(r"([\w.-]+)>=([\w.]+)", each) for each in every)
+    return sorted({f"{each[1]}=={each[2]}" for each in pairs if each})
+
+
+def requirements_of(case: str, wheel: Path, sdist: Path) -> list[str]:
     if case == SDIST:
-        return str(sdist)
-    return str(wheel) if case == NO_EXTRA else f"{wheel}[{case}]"
+        return [str(sdist)]
+    if case == OLDEST:
+        return [f"{wheel}[{','.join(oldest_extras())}]", *lowest_versions()]
+    return [str(wheel) if case == NO_EXTRA else f"{wheel}[{case}]"]
 
 
-def try_case(python: Interpreter, case: str, requirement: str, folder: Path) -> Result:
-    """Install a requirement into a new environment, run the program, and remove the environment."""
+def uses_of(case: str) -> list[str | None]:
+    """Return the extras that the program uses in a case. None is a run without one."""
+    if case == OLDEST:
+        return [None, *oldest_extras()]
+    return [None if case in (NO_EXTRA, SDIST) else case]
+
+
+def try_case(python: Interpreter, case: str, requirements: list[str], folder: Path) -> Result:
+    """Install requirements into a new environment, run the program, and remove the environment."""
     environment = folder / f"{python.minor}-{case}"
     begin = time.monotonic()
-    extra = [] if case in (NO_EXTRA, SDIST) else [case]
     failure, installed = "", ""
     try:
         run([python.path, "-m", "venv", environment], INSTALL_S)
         inner = script(environment, "python")
-        run([inner, "-m", "pip", "install", "--quiet", requirement], INSTALL_S)
+        run([inner, "-m", "pip", "install", "--quiet", *requirements], INSTALL_S)
         run([inner, "-m", "pip", "check"], RUN_S)
         # In isolated mode neither PYTHONPATH nor the working directory can show this checkout.
-        output = run([inner, "-I", PROGRAM, *extra], RUN_S, cwd=folder)
-        place = re.search(r"in (.+) works", output)
-        if place is None or not Path(place[1]).is_relative_to(environment):
-            raise CheckError(f"the program did not use the installed package:\n{output}")
+        for extra in uses_of(case):
+            output = run([inner, "-I", PROGRAM, *([extra] if extra else [])], RUN_S, cwd=folder)
+            place = re.search(r"in (.+) works", output)
+            if place is None or not Path(place[1]).is_relative_to(environment):
+                raise CheckError(f"the program did not use the installed package:\n{output}")
         installed = run([inner, "-m", "pip", "list", "--format", "freeze"], RUN_S)
     except CheckError as error:
         failure = str(error)
@@ -262,10 +289,9 @@ def try_case(python: Interpreter, case: str, requirement: str, folder: Path) -> 
 
 def table(rows: Sequence[str], columns: Sequence[str], cells: dict[tuple[str, str], str]) -> str:
     """Return a Markdown table; `cells` is by (row, column)."""
-    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for row in rows:
-        lines.append(f"| {row} | {' | '.join(cells.get((row, each), '-') for each in columns)} |")
-    return "\n".join(lines)
+    lines = [["", *columns], ["---"] * (len(columns) + 1)]
+    lines += [[row, *(cells.get((row, each), "-") for each in columns)] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def outside_requirements() -> list[str]:
@@ -305,11 +331,9 @@ def print_wheels(minors: Sequence[str], folder: Path) -> None:
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.harness.package_check")
     extras = list(project()["optional-dependencies"])
-    cases = [NO_EXTRA, SDIST, *extras]
+    cases = [NO_EXTRA, SDIST, OLDEST, *extras]
     parser.add_argument("--python", nargs="+", metavar="PATH", help="these interpreters only")
-    parser.add_argument(
-        "--extras", nargs="+", choices=cases, default=cases, help="these cases only"
-    )
+    parser.add_argument("--cases", nargs="+", choices=cases, default=cases, help="these cases only")
     parser.add_argument("--wheels", action="store_true", help="ask for wheels of other platforms")
     parser.add_argument(
         "--strict", action="store_true", help="a Python that is missing is a failure"
@@ -341,9 +365,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         results = []
         for python in pythons:
-            for case in options.extras:
-                requirement = requirement_of(case, wheel, sdist)
-                results.append(try_case(python, case, requirement, folder))
+            for case in options.cases:
+                if case == OLDEST and python.minor != declared[0]:
+                    continue
+                requirements = requirements_of(case, wheel, sdist)
+                results.append(try_case(python, case, requirements, folder))
                 print(f"Python {python.version}, {case}: {results[-1]}", flush=True)
         if options.wheels:
             print_wheels(declared, folder)
@@ -354,7 +380,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result.case == NO_EXTRA and result.installed:
             print(f"\ninstalled on Python {result.python}: {' '.join(result.installed.split())}")
     cells = {(each.case, each.python): str(each) for each in results}
-    print("\n" + table(options.extras, [each.minor for each in pythons], cells))
+    print("\n" + table(options.cases, [each.minor for each in pythons], cells))
     if missing:
         print(f"not found, and so not tried: {', '.join(f'Python {each}' for each in missing)}")
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed")

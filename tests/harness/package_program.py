@@ -192,6 +192,7 @@ async def oauth2(url: str) -> None:
 
 async def prometheus(url: str) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
+
     from pulsar_encore.prometheus import Metrics
 
     registry = CollectorRegistry()
