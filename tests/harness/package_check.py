@@ -371,11 +371,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 requirements = requirements_of(case, wheel, sdist)
                 results.append(try_case(python, case, requirements, folder))
                 print(f"Python {python.version}, {case}: {results[-1]}", flush=True)
+                if results[-1].failure:
+                    print(results[-1].failure, flush=True)
         if options.wheels:
             print_wheels(declared, folder)
     failed = [each for each in results if each.failure]
     for result in failed:
-        print(f"\nPython {result.python}, {result.case}: {result.failure}")
+        print(f"\nPython {result.python}, {result.case} FAILED: its output is above")
     for result in results:
         if result.case == NO_EXTRA and result.installed:
             print(f"\ninstalled on Python {result.python}: {' '.join(result.installed.split())}")
