@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 CHECK_STAMP := $(VENV)/docs-check/.installed
 
-.PHONY: release-check docs-check demo check test worlds faults integration contract-oldest histories transfers image bench docs lint types format clean
+.PHONY: release-check package-check docs-check demo check test worlds faults integration contract-oldest histories transfers image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
@@ -69,8 +69,13 @@ histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make hi
 transfers: $(STAMP)  ## random histories with transactions, on the development broker: make transfers SEEDS=1-500
 	$(BIN)/python -m tests.harness.transfers --seeds $(SEEDS) $(TRANSFERS_ARGS)
 
+# PACKAGE_ARGS="--python /path/to/python3.14" tries one Python, "--cases none state" some cases.
+package-check: $(STAMP)  ## a wheel and an sdist, in clean environments of each Python that is found
+	$(BIN)/python -m tests.harness.package_check $(PACKAGE_ARGS)
+
 # Checks that take too long for each change: an hour or more in all, on a real Pulsar.
 release-check: $(STAMP)  ## everything that is slower than .ci/run, before a release
+	$(MAKE) package-check PACKAGE_ARGS=--wheels
 	$(MAKE) docs-check
 	$(MAKE) demo
 	$(MAKE) worlds

@@ -276,7 +276,7 @@ class Message(Generic[T_co]):
         return self._raw.properties()
 
     def partition_key(self) -> str:
-        """Return the partition key, or "" if there is none.
+        """Return the partition key, or "" if the message has no key.
 
         A key that was sent as bytes is returned as base64, as by Java's `getKey`.
 
@@ -287,7 +287,7 @@ class Message(Generic[T_co]):
         return self._raw.partition_key()
 
     def partition_key_bytes(self) -> bytes | None:
-        """Return the partition key as bytes, or None if there is none.
+        """Return the partition key as bytes, or None if the message has no key.
 
         A text key is encoded as UTF-8.
 
@@ -307,7 +307,7 @@ class Message(Generic[T_co]):
         return self._raw.ordering_key()
 
     def ordering_key_bytes(self) -> bytes | None:
-        """Return the ordering key as bytes, or None if there is none.
+        """Return the ordering key as bytes, or None if the message has no such key.
 
         A text key is encoded as UTF-8.
 
@@ -475,7 +475,7 @@ class Message(Generic[T_co]):
 
     @property
     def key(self) -> str | None:
-        """The partition key, or None if there is none. See `partition_key`."""
+        """The partition key, or None if the message has no key. See `partition_key`."""
         return self._raw.partition_key() or None
 
     @property

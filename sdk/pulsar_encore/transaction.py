@@ -60,7 +60,7 @@ class Transaction:
         self._has_reported = False  # a caller of `commit` or `abort` has the outcome
         self._logger = logger_of(__name__)
         self.affinity: LoopAffinity = LoopAffinity("transaction")
-        # `_forget` is called too if nobody awaits the end. The reference is weak, because a
+        # For an end that nobody awaits. The reference is weak, because a
         # timer holds the transport's transaction.
         transport_transaction.when_ended(partial(_forget_ended, WeakMethod(self._forget)))
 
