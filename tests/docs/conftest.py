@@ -20,6 +20,8 @@ _REAL: tuple[str, ...] = (
     "test_leases_page.py",
     "test_letter_properties_page.py",
     "test_migrating_page.py",
+    "test_observability_page.py",
+    "test_operations_page.py",
     "test_pub_sub_program.py",
     "test_pulsar_programs_on_a_broker.py",
     "test_recipe_fastapi_page.py",
