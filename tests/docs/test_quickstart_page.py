@@ -1,4 +1,4 @@
-"""The commands and programs of `docs/quickstart.md` do what the page says.
+"""The commands and programs of `docs/quickstart.md` do as the page says.
 
 The installation is left out here: `.ci/run` follows the page from an empty environment.
 """

@@ -1,4 +1,4 @@
-"""The Python blocks of `docs/readers.md` run, and a seek does what its table says."""
+"""The Python blocks of `docs/readers.md` run, and a seek does as its table says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of `docs/recipes/prometheus.md` is scraped, and its tables name what exists."""
+"""The program of `docs/recipes/prometheus.md` is scraped, and its tables name all metrics."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ PALETTES: Final = (LIGHT, DARK)
 
 def matplotlib_options(palette: Palette) -> dict[str, Any]:
     """Return the settings with which matplotlib draws in these colours."""
-    from cycler import cycler
+    from matplotlib import cycler
 
     texts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     backgrounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
