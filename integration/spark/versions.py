@@ -21,15 +21,17 @@ FOLDER: Final = Path(tempfile.gettempdir()) / "pulsar-encore-pyspark"
 TESTS: Final = tuple(
     f"integration/spark/test_{name}.py"
     for name in (
-        *("source", "source_workers", "filters_spark", "values_on_pulsar", "user_errors"),
-        *(
-            "releases",
-            "sink_spark",
-            "crypto_spark",
-            "triage_job",
-            "triage_replay",
-            "triage_metrics",
-        ),
+        "source",
+        "source_workers",
+        "filters_spark",
+        "values_on_pulsar",
+        "user_errors",
+        "sink_spark",
+        "transactions_spark",
+        "crypto_spark",
+        "triage_job",
+        "triage_replay",
+        "triage_metrics",
     )
 )
 

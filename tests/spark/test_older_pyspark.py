@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from reader_kit import TOPIC, Stream, numbered, publish
 
+from integration.spark.versions import ROOT, TESTS
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import DataLossError, compat, interpreters
@@ -198,3 +199,7 @@ def test_the_error_names_the_version_of_an_older_pyspark(tmp_path: Path) -> None
         check=False,
     )
     assert "needs PySpark 4.0 or later, this is 3.5.1" in done.stderr
+
+
+def test_the_tests_for_other_releases_exist() -> None:
+    assert [each for each in TESTS if not (ROOT / each).is_file()] == []
