@@ -372,9 +372,10 @@ class Producer(Generic[T_contra]):
         return self._transport_producer.producer_name
 
     def last_sequence_id(self) -> int:
-        """Return the sequence id of the last stored message, or -1 if there is none.
+        """Return the sequence id of the last stored message, or -1 before the first.
 
-        Messages of earlier producers with the same name count.
+        Messages of earlier producers with the same name count. Of a partitioned topic it is the
+        highest id of all partitions, and another partition may lack a message with a lower one.
         """
         return self._transport_producer.last_sequence_id
 
