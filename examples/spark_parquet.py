@@ -28,7 +28,7 @@ def main(url: str, topic: str, folder: str) -> None:
             "topic": topic,
             "subscription": subscription,
             "startingOffsets": "earliest",  # of the first run, which creates the subscription
-            "maxEntriesPerTrigger": "10000",  # a long backlog becomes several batches
+            "maxEntriesPerTrigger": "10000",  # over several ledgers only with "admin.url"
         }
         stream = spark.readStream.format("pulsar").options(**options).load()
         return stream.withColumn("order", F.from_json(F.col("value").cast("string"), SCHEMA))

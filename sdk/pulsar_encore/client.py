@@ -713,9 +713,9 @@ class Client:
         """Close all producers, consumers and readers, then the connections.
 
         A second call does nothing. Consumers send their acks first. Sends without an answer fail.
-        Open transactions are aborted. Cancelling the call does not stop the close. Objects of another event loop are closed on
-        that loop. If that loop no longer runs, messages acked in its last `ack_group_time_ms` may
-        be redelivered.
+        Open transactions are aborted. Cancelling the call does not stop the close. Objects of
+        another event loop are closed on that loop. If that loop no longer runs, messages acked in
+        its last `ack_group_time_ms` may be redelivered.
 
         Raises:
             TransportTimeout: if another event loop did not close its objects within 10 s.

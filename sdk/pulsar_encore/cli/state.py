@@ -43,7 +43,7 @@ def inspect(directory: Path, *, json: Json = False) -> int:
     Args:
         directory: The state directory.
         json: Print a JSON object instead. It has path, owner (pid, host, since_ms, epoch, closed;
-            null if unknown), sources (each with topic, subscription, consumer, waiting,
+            null if unknown), topics (each with topic, subscription, consumer, waiting,
             earliest_ms, latest_ms, records, attempts: messages by delivery attempts), waiting,
             records, unreadable.
     """
@@ -106,7 +106,7 @@ def evacuate(
             stay, because a wrong URL looks the same as a deleted topic.
         json: Print a JSON object instead, even of an interrupted evacuation. It has waiting, moved,
             gone, refused, left, targets, missing and refusals (the first 100, each with topic,
-            message_id and reason), reasons; for a dry run waiting and sources.
+            message_id and reason), reasons; for a dry run waiting and topics.
     """
     if dry_run:
         plan = evacuation_plan(
