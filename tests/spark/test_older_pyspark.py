@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from reader_kit import TOPIC, Stream, numbered, publish
+
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import DataLossError, compat, interpreters
