@@ -16,7 +16,7 @@ class SpillingNackIndex:
     """Keep the ids of nacked messages in memory and overflow to a directory (after PIP-195).
 
     For very many nacked messages, on brokers whose limits of unacked messages are off. Without this
-    option all ids are in memory, at about one to ten bytes each.
+    option all ids are in memory, at 0.2 to 13 bytes each.
 
     The directory is not durable state. A nacked message stays unacked at the broker, which delivers
     it to the next process at once, whatever its due time. `state=RocksState(...)` keeps due times
