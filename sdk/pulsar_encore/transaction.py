@@ -60,8 +60,8 @@ class Transaction:
         self._has_reported = False  # a caller of `commit` or `abort` has the outcome
         self._logger = logger_of(__name__)
         self.affinity: LoopAffinity = LoopAffinity("transaction")
-        # For an end that nobody awaits. The reference is weak, because a
-        # timer holds the transport's transaction.
+        # For an end that nobody awaits. The reference is weak, because a timer holds the
+        # transport's transaction.
         transport_transaction.when_ended(partial(_forget_ended, WeakMethod(self._forget)))
 
     def __repr__(self) -> str:
@@ -176,6 +176,8 @@ class Transaction:
             try:
                 await self.commit()
             except TransactionStateError as state_error:
+                if self.state is TxnState.COMMITTED:
+                    raise  # a send failed, and meanwhile it was committed by its id
                 raise TransactionAbortedError(
                     f"transaction {self.id} was aborted before the end of its block, because its "
                     "client was closed",

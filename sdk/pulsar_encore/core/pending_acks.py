@@ -88,7 +88,7 @@ class PendingAcks:
         """
         if cumulative:
             if any(
-                is_cumulative is False or each is not txn
+                not is_cumulative or each is not txn
                 for each, is_cumulative in self._forgotten.items()
             ):
                 return True
