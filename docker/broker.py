@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from broker_child import BrokerChild, Ports, PortTakenError, free_ports
+from broker_child import BrokerChild, Ports, PortTakenError, choose_ports
 from pulsar_jars import StandaloneError
 
 PORT_ATTEMPTS = 3
@@ -109,7 +109,7 @@ class Broker(ABC):
             self._folder = self._folder.resolve()
             self._folder.mkdir(parents=True, exist_ok=True)
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
-            ports = self._ports or free_ports(*self._wanted)
+            ports = self._ports or choose_ports(*self._wanted)
             try:
                 self._child = self._launch(self._folder, ports)
                 self._child.wait_ready(self._start_timeout, self._own_token())

@@ -6,11 +6,9 @@ to choose ports again or to remove anything: `broker.Broker` decides that.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from free_port import free_ports, is_free
 from pulsar_jars import PULSAR_VERSION, StandaloneError
 
 # What every broker starts with, in whatever it runs.
@@ -47,25 +46,23 @@ class Ports(NamedTuple):
     admin: int
 
 
-def free_ports(service: int = 0, admin: int = 0) -> Ports:
+def choose_ports(service: int = 0, admin: int = 0) -> Ports:
     """Two different free ports on loopback; 0 stands for any.
 
     Another process may still take one before the broker does: see `PortTakenError`.
 
     Raises:
-        StandaloneError: A port that was asked for is in use.
+        StandaloneError: A port that was asked for cannot be used.
     """
-    found = []
-    with contextlib.ExitStack() as stack:
-        for wanted in (service, admin):
-            probe = stack.enter_context(socket.socket())
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", wanted))
-            except OSError as e:
-                raise StandaloneError(f"port {wanted} is not free, name another: {e}") from e
-            found.append(probe.getsockname()[1])
-    return Ports(*found)
+    for wanted in filter(None, (service, admin)):
+        try:
+            free = is_free(wanted)
+        except OSError as e:
+            raise StandaloneError(f"port {wanted} cannot be used, name another: {e}") from e
+        if not free:
+            raise StandaloneError(f"port {wanted} is not free, name another")
+    others = free_ports(2, besides=(service, admin))
+    return Ports(service or others[0], admin or others[1])
 
 
 def overrides(settings: Mapping[str, object], ports: Ports) -> dict[str, str]:

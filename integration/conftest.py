@@ -6,7 +6,6 @@ A missing broker fails the run. It never skips tests.
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from tests.harness.pulsar_server import (
     StandaloneError,
     container_here,
     find_engine,
+    free_port,
     own_broker,
     prefetch,
     running_server,
@@ -196,9 +196,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     files.
     """
     credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = {**credentials.settings(port), "authenticationRefreshCheckSeconds": 1}
     broker = own_broker("standalone", **settings)
     try:

@@ -9,7 +9,7 @@ import sys
 import uuid
 
 import pytest
-from broker_child import Ports, free_ports, is_ready
+from broker_child import Ports, choose_ports, is_ready
 from container_engine import Engine
 from pulsar_container import Container
 from pulsar_image import OUR_IMAGE
@@ -39,7 +39,7 @@ def container_exists(container: ContainerChoice, ports: Ports) -> bool:
 
 
 def test_a_container_ends_when_its_owner_is_killed(container: ContainerChoice) -> None:
-    ports = free_ports()
+    ports = choose_ports()
     owner_arguments = [container.engine.name, container.image, str(ports.service)]
     command = [sys.executable, "-c", OWNER, str(DOCKER), *owner_arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
@@ -54,7 +54,7 @@ def test_a_container_ends_when_its_owner_is_killed(container: ContainerChoice) -
 
 
 def test_an_interrupted_start_leaves_no_container(container: ContainerChoice) -> None:
-    ports = free_ports()
+    ports = choose_ports()
     broker = Container(
         engine=container.engine, image=container.image, port=ports.service, start_timeout=0
     )
@@ -67,7 +67,7 @@ def test_an_interrupted_start_leaves_no_container(container: ContainerChoice) ->
 def test_compose_starts_and_stops_a_broker(
     container: ContainerChoice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ports = free_ports()
+    ports = choose_ports()
     monkeypatch.setenv("PULSAR_PORT", str(ports.service))
     monkeypatch.setenv("PULSAR_ADMIN_PORT", str(ports.admin))
     monkeypatch.setenv("PULSAR_IMAGE", container.image)  # the image of the first profile

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ import pulsar_encore as encore
 from pulsar_encore.wire import pb
 from tests.harness.admin import Admin
 from tests.harness.contract.relay import Relay
-from tests.harness.pulsar_server import Server, Standalone
+from tests.harness.pulsar_server import Server, Standalone, free_ports
 
 from .secured_server import Credentials, make_credentials
 from .test_native_connections import native, send_and_receive
@@ -53,10 +52,7 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
-    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-        for each in (one, two, three):
-            each.bind(("127.0.0.1", 0))
-        port, tls, web = (each.getsockname()[1] for each in (one, two, three))
+    port, tls, web = free_ports(3)
     settings = {
         **credentials.settings(tls),
         "webServicePortTls": web,

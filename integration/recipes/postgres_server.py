@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.harness.pulsar_server import free_port
 
 _START_S = 60.0
 _USER = "encore"
@@ -57,9 +58,7 @@ class PostgresServer:
         if os.geteuid() == 0:
             self._as_user |= {"user": "nobody", "group": "nogroup", "extra_groups": ()}
             shutil.chown(self._folder, "nobody", "nogroup")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.conninfo: str = (
             f"host=127.0.0.1 port={self._port} user={_USER} dbname=postgres connect_timeout=5"

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pulsar_encore as encore
-from tests.harness.pulsar_server import Standalone
+from tests.harness.pulsar_server import Standalone, free_ports
 
 # looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def nothing(value: bytes) -> None: ...
 
 
 async def test_workers_that_start_all_the_time_while_a_broker_comes_up_all_run() -> None:
-    port = free_port()
-    broker = Standalone(port=port, admin_port=free_port())
+    port, admin_port = free_ports(2)
+    broker = Standalone(port=port, admin_port=admin_port)
     waits: set[str] = set()
     starting = asyncio.ensure_future(asyncio.to_thread(broker.start))
     workers: list[encore.Worker[bytes]] = []

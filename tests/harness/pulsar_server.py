@@ -22,6 +22,7 @@ sys.path.insert(0, str(_DOCKER))  # its programs run without this package, so it
 
 from broker import Broker  # noqa: E402
 from container_engine import Engine, find_engine  # noqa: E402
+from free_port import free_port, free_ports  # noqa: E402
 from pulsar_container import Container  # noqa: E402
 from pulsar_image import NoImageError, available_image  # noqa: E402
 from pulsar_jars import StandaloneError, find_java, resolve_jars  # noqa: E402
@@ -37,6 +38,8 @@ __all__ = [
     "StandaloneError",
     "container_here",
     "find_engine",
+    "free_port",
+    "free_ports",
     "own_broker",
     "prefetch",
     "resolve_jars",
