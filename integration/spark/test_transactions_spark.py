@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)
 
+KILLS_TIMEOUT_S = 1500 + 60 * KILLS
+
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
 
@@ -112,7 +114,7 @@ class RandomKills:
         return stored >= self._goal
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(KILLS_TIMEOUT_S + 300)
 def test_every_row_is_visible_exactly_once_when_drivers_and_workers_are_killed(
     transactional: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -134,7 +136,7 @@ def test_every_row_is_visible_exactly_once_when_drivers_and_workers_are_killed(
             stored,
             batches=batches,
             is_due=RandomKills(stored).is_due,
-            timeout_s=1500,
+            timeout_s=KILLS_TIMEOUT_S,
         )
     assert kills == KILLS
     found = Counter(int(each.data()) for each in read(url, topic))
