@@ -221,6 +221,8 @@ def test_a_selection_chooses_groups(
         {"fingerprints": "aaaa"},
         {"error_classes": "KeyError"},
         {"error_classes": [" "]},
+        {"error_classes": []},
+        {"fingerprints": []},
         {"real_topics": [""]},
         {"real_topics": ["a,b"]},
         {"since": 20, "until": 10},

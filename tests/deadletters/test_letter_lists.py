@@ -237,7 +237,9 @@ def test_a_selection_matches_letters_that_match_every_field(
     topic: str,
     written_ms: int,
 ) -> None:
-    selection = Selection(fingerprints=marks, real_topics=topics, since=since, until=until)
+    selection = Selection(
+        fingerprints=marks or None, real_topics=topics or None, since=since, until=until
+    )
     letter = letter_of(properties_of(topic or None, None if mark == "-" else mark), written_ms)
     expected = (
         (not marks or mark in marks)
@@ -266,6 +268,9 @@ def test_a_selection_accepts_datetimes_and_ids() -> None:
     [
         {"fingerprints": "abc"},
         {"fingerprints": [""]},
+        {"fingerprints": []},
+        {"real_topics": ()},
+        {"ids": set()},
         {"real_topics": [7]},
         {"since": "yesterday"},
         {"since": float("inf")},

@@ -21,6 +21,7 @@ from ..deadletters import (
     DeadLetters,
     DiscardReport,
     LetterGroup,
+    NothingSelectedError,
     ReplayReport,
     ReplayStoppedError,
     Selection,
@@ -213,7 +214,7 @@ def replay(
         )
     progress = output.ReplayProgress()
     nothing = ReplayReport(replay_id or "", dry_run=dry_run, reached_end=True)
-    nothing.missing = sorted(map(str, selection.ids))
+    nothing.missing = sorted(map(str, selection.ids or ()))
 
     async def work(dead: DeadLetters) -> ReplayReport:
         chosen = selection
@@ -311,7 +312,7 @@ def discard(
         running = dead.discard(chosen, dry_run=dry_run, limit=limit, on_progress=progress)
         report = await run_to_safe_end(running, progress)
         if asks:  # without the ids that the user did not name
-            report.missing = sorted({*report.missing} & {*map(str, selection.ids)})
+            report.missing = sorted({*report.missing} & {*map(str, selection.ids or ())})
         return report
 
     nothing = output.discard_json(DiscardReport(dry_run, reached_end=True)) if json else None
@@ -394,6 +395,8 @@ async def _confirmed(
         async for letter in scan:
             ids.append(letter.id)
             counts[letter.fingerprint or NO_FINGERPRINT] += 1
+    if not ids:
+        raise NothingSelectedError(f"the selected letters of {dead.topic} were acked meanwhile")
     if not await output.confirm_discard(dead.topic, counts, limit):
         return None
     return replace(selection, ids=ids)
@@ -401,7 +404,7 @@ async def _confirmed(
 
 async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Selection:
     """Return the selection, with the other topics that letters name if the user confirms them."""
-    known, other_topics = set(selection.real_topics), Counter[str]()
+    known, other_topics = set(selection.real_topics or ()), Counter[str]()
     own_topics: set[str] = set()
     dead_topic = base_name(dead.topic)  # never the target of a letter
     async with aclosing(dead.letters(selection)) as scan:
@@ -412,7 +415,7 @@ async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Sel
                 other_topics[letter.real_topic] += 1
     if not other_topics or not await output.confirm_topics(dead.topic, other_topics):
         return selection
-    return replace(selection, real_topics=known | own_topics | set(other_topics))
+    return replace(selection, real_topics=(known | own_topics | set(other_topics)) or None)
 
 
 def _selection(
@@ -423,8 +426,8 @@ def _selection(
     ids: list[str] | None,
 ) -> Selection:
     chosen: dict[str, Any] = {
-        "fingerprints": fingerprints or (),
-        "real_topics": real_topics or (),
-        "ids": ids or (),
+        "fingerprints": fingerprints or None,
+        "real_topics": real_topics or None,
+        "ids": ids or None,
     }
     return Selection(since=moment(since, "since"), until=moment(until, "until"), **chosen)

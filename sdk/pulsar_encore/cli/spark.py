@@ -113,13 +113,13 @@ def triage(
     """
     cluster = access(url, login)
     selection: dict[str, Any] = {
-        "fingerprints": select_fingerprint or (),
-        "error_classes": select_class or (),
-        "real_topics": real_topic or (),
+        "fingerprints": select_fingerprint or None,
+        "error_classes": select_class or None,
+        "real_topics": real_topic or None,
         "since": moment(since, "since"),
         "until": moment(until, "until"),
     }
-    chosen = any(each not in ((), None) for each in selection.values())
+    chosen = any(each is not None for each in selection.values())
     if replay or dry_run:
         if chosen == all:
             raise ConfigurationError(

@@ -108,7 +108,7 @@ class DeadLetters:
         """
         if isinstance(which, str) and ":" not in which:
             return await self._last_of(which)
-        wanted = next(iter(Selection(ids=(which,)).ids))
+        [wanted] = Selection(ids=[which]).ids or ()
         assert isinstance(wanted, str)
         message_id = parse_id(wanted)
         start = message_id.first_chunk or message_id
@@ -458,7 +458,7 @@ class DeadLetters:
                 f"{self.subscription!r}, or discarded: replay again under another subscription name"
             )
         fingerprints = {group.fingerprint for group in groups}
-        for each in selection.fingerprints:
+        for each in selection.fingerprints or ():
             if each not in fingerprints:
                 return self._unknown(each, groups)
         if selection.ids:

@@ -63,7 +63,7 @@ class Discard:
         self._limit = limit
         self._quiet_s = quiet_s
         self._on_progress = on_progress
-        self._missing = {each for each in selection.ids if isinstance(each, str)}
+        self._missing = {each for each in selection.ids or () if isinstance(each, str)}
 
     async def run(self, partitions: Sequence[str]) -> None:
         """Discard in one partition after the other."""

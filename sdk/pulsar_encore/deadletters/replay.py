@@ -87,10 +87,8 @@ class Replay:
         self._refuse_bytes = not (self._transport.capabilities.binary_keys or options.text_keys)
         self._options = options
         self._report = report
-        real_topics = options.selection.real_topics
-        assert isinstance(real_topics, frozenset)
-        self._allowed = real_topics
-        self._missing = {each for each in options.selection.ids if isinstance(each, str)}
+        self._allowed = frozenset(options.selection.real_topics or ())
+        self._missing = {each for each in options.selection.ids or () if isinstance(each, str)}
         self._copies = BoundedCopy(
             self._transport,
             options.crypto_key_reader,

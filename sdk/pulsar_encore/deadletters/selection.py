@@ -21,7 +21,8 @@ class Selection:
     """A filter for letters.
 
     A letter is selected if every given field matches. A field with several values matches if one of
-    them does. An empty selection selects every letter.
+    them does. `Selection()` selects every letter. An empty list is refused, so that a program whose
+    list came out empty does not select all.
 
     Args:
         fingerprints: Fingerprints of failures; "-" for letters without evidence.
@@ -33,7 +34,8 @@ class Selection:
         ids: Ids of the letters, as text or `MessageId`.
 
     Raises:
-        ConfigurationError: if a value is of another kind. The text names the field.
+        ConfigurationError: if a list is empty, or a value is of another kind. The text names the
+            field.
 
     Example:
         Letters of one topic from the last hour::
@@ -41,24 +43,24 @@ class Selection:
             Selection(real_topics=("orders",), since=time.time() - 3600)
     """
 
-    fingerprints: Iterable[str] = ()
-    real_topics: Iterable[str] = ()
+    fingerprints: Iterable[str] | None = None
+    real_topics: Iterable[str] | None = None
     since: float | datetime | None = None
     until: float | datetime | None = None
-    ids: Iterable[str | MessageId] = ()
+    ids: Iterable[str | MessageId] | None = None
 
     def __post_init__(self) -> None:
-        fingerprints = _texts(self.fingerprints, "fingerprints")
-        topics = _texts(self.real_topics, "real_topics")
+        topics = texts(self.real_topics, "real_topics")
+        ids = _as_list(self.ids, "ids")
         since, until = _epoch_seconds(self.since, "since"), _epoch_seconds(self.until, "until")
         if since is not None and until is not None and until <= since:
             raise ConfigurationError("until must be after since: nothing lies between them")
         assign = object.__setattr__
-        assign(self, "fingerprints", fingerprints)
-        assign(self, "real_topics", frozenset(base_name(full_name(topic)) for topic in topics))
+        assign(self, "fingerprints", texts(self.fingerprints, "fingerprints"))
+        assign(self, "real_topics", topics and frozenset(base_name(full_name(t)) for t in topics))
         assign(self, "since", since)
         assign(self, "until", until)
-        assign(self, "ids", frozenset(_id(each) for each in _as_list(self.ids, "ids")))
+        assign(self, "ids", ids and frozenset(_id(each) for each in ids))
 
     def takes(self, letter: Letter) -> bool:
         """Return True if the letter is selected."""
@@ -81,18 +83,28 @@ class Selection:
         )
 
 
-def _as_list(values: Any, name: str) -> list[Any]:
+def _as_list(values: Any, name: str) -> list[Any] | None:
+    if values is None:
+        return None
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise ConfigurationError(f"{name} must be a list, got {type(values).__name__}")
-    return list(values)
+    found = list(values)
+    if not found:
+        raise ConfigurationError(f"{name} must not be empty: leave it out to select all")
+    return found
 
 
-def _texts(values: Any, name: str) -> frozenset[str]:
+def texts(values: Any, name: str) -> frozenset[str] | None:
+    """Check a field with a list of texts. None stays None.
+
+    Raises:
+        ConfigurationError: if it is empty, or no list of texts. The text names the field.
+    """
     items = _as_list(values, name)
-    for each in items:
+    for each in items or ():
         if not isinstance(each, str) or not each.strip():
             raise ConfigurationError(f"{name} must hold strings that are not blank, got {each!r}")
-    return frozenset(items)
+    return None if items is None else frozenset(items)
 
 
 def _epoch_seconds(value: Any, name: str) -> float | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from ...deadletters import Selection, printable
+from ...deadletters.selection import texts
 from ...errors import ConfigurationError
 from ...options.checks import topic_name
 from .failure_groups import (
@@ -79,8 +80,8 @@ def _one_line(text: str) -> bool:
 class GroupSelection:
     """A choice of groups; each group is chosen as a whole or not at all.
 
-    A group must match every field that is not empty. It matches a field if it has one of its
-    values.
+    A group must match every given field. It matches a field if it has one of its values. An empty
+    list is refused.
 
     Args:
         fingerprints: Fingerprints of failures; "-" for letters without evidence.
@@ -91,7 +92,8 @@ class GroupSelection:
         until: Groups of hours that began before this time.
 
     Raises:
-        ConfigurationError: if a value has the wrong type or range; the error names the field.
+        ConfigurationError: if a list is empty, or a value has the wrong type or range; the error
+            names the field.
 
     Example:
         ::
@@ -99,9 +101,9 @@ class GroupSelection:
             GroupSelection(error_classes=["KeyError"], since=datetime(2026, 5, 1, tzinfo=UTC))
     """
 
-    fingerprints: Iterable[str] = ()
-    error_classes: Iterable[str] = ()
-    real_topics: Iterable[str] = ()
+    fingerprints: Iterable[str] | None = None
+    error_classes: Iterable[str] | None = None
+    real_topics: Iterable[str] | None = None
     since: float | datetime | None = None
     until: float | datetime | None = None
 
@@ -113,16 +115,8 @@ class GroupSelection:
             since=self.since,
             until=self.until,
         )
-        classes: Any = self.error_classes
-        if isinstance(classes, (str, bytes)) or not isinstance(classes, Iterable):
-            raise ConfigurationError(f"error_classes must be a list, got {type(classes).__name__}")
-        listed = frozenset(classes)
-        for each in listed:
-            if not isinstance(each, str) or not each.strip():
-                raise ConfigurationError(
-                    f"error_classes must hold strings that are not blank, got {each!r}"
-                )
-        for topic in checked.real_topics:
+        classes = texts(self.error_classes, "error_classes")
+        for topic in checked.real_topics or ():
             check_topic(topic, "real_topics")
         for name, value in (("since", checked.since), ("until", checked.until)):
             assert not isinstance(value, datetime)
@@ -130,7 +124,7 @@ class GroupSelection:
                 raise ConfigurationError(f"{name} must be a time of the years 1970 to 9999")
         assign = object.__setattr__
         assign(self, "fingerprints", checked.fingerprints)
-        assign(self, "error_classes", listed)
+        assign(self, "error_classes", classes)
         assign(self, "real_topics", checked.real_topics)
         assign(self, "since", checked.since)
         assign(self, "until", checked.until)
@@ -205,7 +199,7 @@ def routed(
     else:
         chosen, reason = (
             selection.takes(hour_of),
-            refusal(selection.real_topics, text_keys=text_keys),
+            refusal(selection.real_topics or (), text_keys=text_keys),
         )
     undecided = f.col(ROUTE).isNull()
     return marked.withColumn(WHY, f.when(undecided & chosen, reason)).withColumn(
