@@ -76,7 +76,7 @@ def test_every_metric_and_alert_of_the_page_exists() -> None:
     assert named <= known
     rules = (DOCS.parent / "docker" / "alerts.yaml").read_text(encoding="utf-8")
     alerts = set(re.findall(r"alert: (\w+)", rules))
-    assert len(alerts) == 10
+    assert len(alerts) == 11
     assert {"DeadLetters", "WorkerNotReady", "ProcessGone", "Backlog"} <= alerts
     dashboard = (DOCS.parent / "docker" / "grafana" / "dashboard.json").read_text(encoding="utf-8")
     assert '"Pulsar consumers and workers"' in dashboard
