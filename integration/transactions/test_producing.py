@@ -18,6 +18,7 @@ from pulsar_encore import (
     TransactionAbortedError,
     TransactionNotFound,
     TransactionStateError,
+    TransportError,
     TxnId,
     TxnState,
 )
@@ -168,6 +169,30 @@ async def test_a_transaction_times_out(client: Client, topic: str) -> None:
                     await producer.send(b"later", txn=txn)
         await producer.send(b"plain")
     assert await visible(client, topic) == ["plain"]
+
+
+async def test_an_abort_that_a_killed_broker_did_not_answer_is_done_when_it_is_back(
+    topic: str, transactional: Broker
+) -> None:
+    """A broker loads a coordinator only when a client connects to it. Until then, and so for longer
+    than the timeout, readers would wait."""
+    url = transactional.service_url
+    async with (
+        Client(url, operation_timeout_seconds=4) as client,
+        client.create_producer(topic) as producer,
+    ):
+        txn = await client.transaction(timeout=20)
+        await producer.send(b"never", txn=txn)
+        await asyncio.to_thread(transactional.kill)
+        with pytest.raises(TransportError):
+            await txn.abort()
+        await asyncio.to_thread(transactional.start)
+        async with Client(url) as other, other.create_producer(topic) as plain:
+            await plain.send(b"plain")
+            async with asyncio.timeout(60):
+                while await visible(other, topic) != ["plain"]:  # noqa: ASYNC110 - of the broker
+                    await asyncio.sleep(0.5)
+        assert txn.state is TxnState.ABORTED
 
 
 async def test_an_open_transaction_survives_a_killed_broker(

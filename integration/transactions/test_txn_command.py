@@ -19,6 +19,8 @@ from pulsar_encore import (
     ReceiveTimeout,
     Transaction,
     TransactionNotFound,
+    TransactionOutcomeUnknown,
+    TransportError,
     TxnId,
     cli,
 )
@@ -243,3 +245,35 @@ async def test_a_deleted_topic_does_not_hide_other_transactions(
         assert (await command("abort", str(other.id), *at[:2]))[0] == 0
         code, _, problems = await command("ls", *at, "--json")
         assert (code, problems) == (0, "")
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+async def test_a_transaction_in_a_terminated_topic_ends_when_that_topic_is_deleted(
+    transactional: Broker, topic: str, end: str
+) -> None:
+    at, admin, other = where(transactional), Admin(transactional.admin_url), f"{topic}-b"
+
+    async def explained() -> str:
+        return (await command("explain", str(txn.id), *at))[1]
+
+    async with (
+        Client(transactional.service_url, operation_timeout_seconds=4) as client,
+        client.create_producer(other) as kept,
+    ):
+        async with client.create_producer(topic) as producer:
+            txn = await client.transaction(timeout=5)
+            await producer.send(b"never", txn=txn)
+            await kept.send(b"two", txn=txn)
+            await asyncio.to_thread(admin.terminate, topic)
+            with pytest.raises((TransactionOutcomeUnknown, TransportError)):
+                await (txn.commit() if end == "commit" else txn.abort())
+        await kept.send(b"plain")
+        # The other topic has its end.
+        assert await receive(client, other) == (
+            [b"two", b"plain"] if end == "commit" else [b"plain"]
+        )
+        assert "the transaction ends when that topic is deleted" in await explained()
+        await asyncio.to_thread(admin.delete_topic, topic)
+        async with asyncio.timeout(60):
+            while "when that topic is deleted" in await explained():  # noqa: ASYNC110 - of the broker
+                await asyncio.sleep(0.5)

@@ -12,7 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 from .consumer.event_publisher import ProducerEventPublisher
-from .errors import ClosedError, ConfigurationError, PulsarException, Result
+from .errors import (
+    ClosedError,
+    ConfigurationError,
+    PulsarException,
+    Result,
+    TransactionAbortedError,
+)
 from .eventloop.affinity import LoopAffinity, get_ident, running_loop
 from .eventloop.alarm import wall_due_in_ms
 from .eventloop.close_once import CloseOnce
@@ -241,7 +247,10 @@ class Producer(Generic[T_contra]):
         error = sending.exception()
         if callback is None:
             if error is not None:
-                self._logger.warning("send_async to %s failed: %s", self.topic(), error)
+                # The error of the transaction's end, or its log line, has the cause.
+                is_aborted = isinstance(error, TransactionAbortedError)
+                level = logging.DEBUG if is_aborted else logging.WARNING
+                self._logger.log(level, "send_async to %s failed: %s", self.topic(), error)
         elif error is None:
             callback(Result.Ok, sending.result())
         elif isinstance(error, PulsarException):

@@ -11,6 +11,7 @@ import pytest
 from pulsar_encore import (
     Client,
     ClosedError,
+    MessageId,
     Transaction,
     TransactionAbortedError,
     TransactionOutcomeUnknown,
@@ -181,5 +182,43 @@ def test_a_commit_ends_if_the_client_is_closed_meanwhile(end: str, sends: bool) 
                 await txn.commit()
         assert str(txn.id) in str(caught.value)
         assert "0 open" in repr(client) or "closed" in repr(client)
+
+    run(main())
+
+
+def test_an_abort_without_an_answer_is_asked_for_again_until_there_is_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The timeout of 10 minutes would hide the plain message for so long."""
+
+    async def main() -> None:
+        lost = Fault(kind="drop", command="END_TXN", times=4)
+        async with client_of(lost) as client, client.create_producer("t") as producer:
+            txn = await client.transaction(timeout=600)
+            await producer.send(b"never", txn=txn)
+            await producer.send(b"plain")
+            with pytest.raises(TransportError, match="no answer"):
+                await txn.abort()
+            assert txn.state is TxnState.ABORTING
+            async with client.create_reader("t", MessageId.earliest) as reader:
+                async with asyncio.timeout(300):
+                    assert (await reader.read_next()).data() == b"plain"
+            assert txn.state is TxnState.ABORTED
+            assert caplog.text.count("ends by its timeout") == 1
+
+    run(main())
+
+
+def test_a_coordinator_that_never_answers_is_asked_until_its_timeout_has_run() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(faults=FaultPlan([lost_ends()]))
+        async with Client(URL, transport=transport) as client:
+            txn = await client.transaction(timeout=5)
+            with pytest.raises(TransportError):
+                await txn.abort()
+            await asyncio.sleep(200)
+            asked = len(transport.recorded("END_TXN"))
+            await asyncio.sleep(1000)
+            assert len(transport.recorded("END_TXN")) == asked
 
     run(main())

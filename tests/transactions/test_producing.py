@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -882,3 +883,19 @@ def test_a_partition_whose_limit_is_not_known_may_take_the_message() -> None:
             assert refused_at_once(producer, bytes(6_000_000), {})
 
     run(main())
+
+
+def test_an_abort_does_not_log_each_message_that_it_drops(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with client_of() as client, client.create_producer("t") as producer:
+            txn = await client.transaction()
+            for number in range(100):
+                producer.send_async(b"%d" % number, None, txn=txn)
+            await txn.abort()
+            await producer.flush()
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "send_async" not in caplog.text

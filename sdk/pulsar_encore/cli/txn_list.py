@@ -49,8 +49,8 @@ def open_list(answers: Mapping[int, Answer]) -> OpenList:
     for number, answer in answers.items():
         if isinstance(answer, TransactionNotFound):
             not_loaded.append(
-                f"coordinator {number} is not loaded by its broker. The next client that begins "
-                "transactions loads it"
+                f"coordinator {number} is not loaded by its broker: timeouts of its transactions "
+                "do not run. The next client that begins transactions loads it"
             )
         elif isinstance(answer, EncoreError):
             failed.append(f"the transactions of coordinator {number}: {answer}")

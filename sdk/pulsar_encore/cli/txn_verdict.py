@@ -151,6 +151,11 @@ def _other(other: TransactionMetadata, topic: ProducedTopic, mine: ProducedTopic
 def _remedies(found: TransactionMetadata, state: VerdictState) -> Iterator[str]:
     if state is not VerdictState.OPEN:
         yield "it cannot be ended in another way any more; no command is needed"
+        yield (
+            "if it stays so for longer than a minute, look for a topic above that was terminated: "
+            "the broker cannot write the end into it, and the transaction ends when that topic is "
+            "deleted"
+        )
         return
     others = "any client"
     if found.owner is not None:

@@ -7,6 +7,7 @@ is repeated with backoff until it is answered or its time is over.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -64,6 +65,8 @@ class Coordinator:
         self.number: int = number
         self._session: Session | None = None
         self._connecting: asyncio.Task[Session] | None = None
+        #: When the broker loaded the coordinator for this client: loop time in s.
+        self.connected_s: float = -math.inf
 
     async def request(self, make: Callable[[int], Message], purpose: str, deadline: float) -> Any:
         """Send a request until it is answered, and return the body of the answer.
@@ -148,6 +151,7 @@ class Coordinator:
         )
         self._pool.check_cluster(self._service)
         self._session = session
+        self.connected_s = self._pool.loop.time()
         return session
 
     def _forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -179,6 +180,12 @@ class Coordinators:
                 return answer_of_status(str(refusal.error), action)
             raise _explained(refusal.error) from refusal
         return EndAnswer.DONE
+
+    def connected_s(self, txn: TxnId) -> float:
+        """Return when the last connection to the coordinator of a transaction was made: loop time
+        in s, or minus infinity."""
+        coordinator = self._coordinators.get(txn.most)
+        return -math.inf if coordinator is None else coordinator.connected_s
 
     async def _ask(
         self, coordinator: Coordinator, make: Callable[[int], Message], purpose: str

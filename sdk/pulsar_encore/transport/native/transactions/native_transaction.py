@@ -22,6 +22,7 @@ from ....errors import (
     TransactionNotFound,
     TransactionOutcomeUnknown,
     TransactionStateError,
+    TransportTimeout,
 )
 from ....eventloop.close_once import seen
 from ....eventloop.process import in_background
@@ -30,6 +31,7 @@ from ....values.transaction_id import TxnId
 from ....values.transaction_state import TxnState
 from ....wire import pulsar_pb2 as pb
 from ..connection.pool import ConnectionPool
+from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
 from .commit_decision import Decision, decide
 from .coordinators import Coordinators, EndAnswer
 
@@ -41,6 +43,9 @@ _MARGIN_S: Final = 1.0
 # A coordinator that moves during a commit starts the rest of it again after 1 s, and then it may
 # not find the transaction that it has committed.
 _COORDINATOR_RETRY_S: Final = 0.9
+
+# Between requests for an abort that had no answer.
+_FIRST_DELAY_S: Final = 0.1
 
 _Registration: TypeAlias = str | tuple[str, str]
 """A topic that gets messages, or a topic and a subscription whose messages are acked."""
@@ -204,6 +209,7 @@ class NativeTransaction:
         self._registering: dict[_Registration, asyncio.Task[None]] = {}
         self._senders: dict[TransactionSender, None] = {}
         self._pending = 0  # sends and acks without an answer
+        self._pending_at_deadline = 0
         self._on_ended: list[Callable[[bool], None]] = []
         self._all_done: asyncio.Future[None] | None = None
         self._failure: _Failure | None = None
@@ -213,6 +219,7 @@ class NativeTransaction:
         self._last_stored: dict[str, MessageId] = {}  # by topic or partition
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None  # for an abort that nobody waits for
         self._has_asked_to_abort = False  # and that request had no answer
         self._timer = self._loop.call_at(deadline_s, self._on_deadline)
 
@@ -355,9 +362,14 @@ class NativeTransaction:
 
     def _on_deadline(self) -> None:
         self.timed_out = True
+        self._pending_at_deadline = self._pending
         if self.state is TxnState.OPEN:
             self._log.warning(
-                "transaction %s has timed out after %g s, and is aborted", self._id, self._timeout_s
+                "transaction %s has timed out after %g s, and is aborted; sends and acks without "
+                "an answer: %d",
+                self._id,
+                self._timeout_s,
+                self._pending,
             )
             self._begin_abort()
         else:  # a commit that still waits for sends: it aborts when they have failed
@@ -486,6 +498,8 @@ class NativeTransaction:
             self._end_by_timeout()
             # Perhaps no caller sees the error: the last one was cancelled, or there was none.
             self._log_left_open(str(error) or type(error).__name__)
+            if isinstance(error, TransportTimeout):
+                self._ask_again()
             raise
         if self._has_asked_to_abort and answer is EndAnswer.NOT_FOUND:
             answer = EndAnswer.NOT_FOUND_ON_RETRY
@@ -515,6 +529,43 @@ class NativeTransaction:
         """Call back when the coordinator has aborted it at the latest, unless it ends before."""
         over_s = self.deadline_s + 2 * _MARGIN_S
         self._loop.call_at(max(self._loop.time(), over_s), partial(self._call_back, False))
+
+    def _ask_again(self) -> None:
+        if self._asking is None or self._asking.done():
+            self._asking = self._in_task(self._ask_to_abort_until_answered())
+
+    async def _ask_to_abort_until_answered(self) -> None:
+        """Ask for the abort until there is an answer, or the coordinator's timeout has run.
+
+        When a coordinator has lost its broker, its timeouts run again only after a client has
+        connected to it. Until then the readers of the transaction's topics wait (Pulsar 4.2.4).
+        """
+        settings = self.pool.settings
+        delays = ReconnectBackoff(_FIRST_DELAY_S, settings.max_backoff_s, self.pool.rng)
+        while not self.pool.closed:
+            try:
+                until_s = self._loop.time() + self._answer_s
+                answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
+            except TransportTimeout:
+                connected_s = self._coordinators.connected_s(self._id)
+                if connected_s > self.deadline_s + _MARGIN_S:
+                    return  # it has not answered, for another reason: its timeouts run
+                await self.pool.rest(min(delays.next(), LONGEST_WAITED_FOR_S))
+            except EncoreError as error:
+                self._log_left_open(str(error))
+                return
+            else:
+                self._log.info(
+                    "transaction %s: its abort was answered at last: %s", self._id, answer.value
+                )
+                committed = answer is EndAnswer.OTHER_WAY
+                if self.state is TxnState.ABORTING:
+                    # An answer of "not found" means that an earlier request, or the timeout, has
+                    # ended it.
+                    self._end_as(TxnState.COMMITTED if committed else TxnState.ABORTED)
+                elif committed or answer is EndAnswer.DONE:
+                    self._call_back(committed)  # its outcome was reported as unknown
+                return
 
     def _log_left_open(self, reason: str) -> None:
         self._log.warning("transaction %s ends by its timeout: %s", self._id, reason)
@@ -593,6 +644,8 @@ class NativeTransaction:
         if self.state is not TxnState.UNKNOWN:
             self.state = TxnState.UNKNOWN
             self._end_by_timeout()
+            if isinstance(lost, TransportTimeout):
+                self._ask_again()
         reason = f"; the last error: {lost}" if lost is not None else ""
         return TransactionOutcomeUnknown(
             f"{action} transaction {self._id}: it has ended or will end, and it cannot be found "
@@ -602,10 +655,12 @@ class NativeTransaction:
 
     def _aborted_error(self) -> TransactionAbortedError:
         if self.timed_out:
-            reason = (
-                f"it has timed out after {self._timeout_s:g} s. Do less in one transaction, or "
-                "give it a longer timeout"
-            )
+            reason = f"it has timed out after {self._timeout_s:g} s"
+            if self._pending_at_deadline:
+                reason += f" (sends and acks without an answer: {self._pending_at_deadline})"
+            reason += ". Do less in one transaction, or give it a longer timeout"
+            if self._pending_at_deadline:
+                reason += "; the log tells if one of its topics is away"
         elif self._failure is not None:
             error = self._failure.error
             cause = str(error) or type(error).__name__  # a cancelled one is silent
