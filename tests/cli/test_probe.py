@@ -29,12 +29,15 @@ async def serving(answer: Answer) -> AsyncIterator[int]:
         with suppress(ConnectionError):
             await answer(reader, writer)
 
+    # From 3.12 on, the end of a server waits for the end of its connections.
     async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
-    for writer in writers:
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            for writer in writers:
+                writer.close()
+                with suppress(ConnectionError):
+                    await writer.wait_closed()
 
 
 async def asked(answer: Answer, scheme: str = "pulsar", timeout_s: float = 5) -> TransportError:

@@ -46,6 +46,20 @@ class Authority:
     ) -> tuple[str, str]:
         now = datetime.datetime.now(datetime.UTC)
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        signing = x509.KeyUsage(
+            digital_signature=True,
+            key_cert_sign=authority,
+            crl_sign=authority,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        # From 3.13 on, Python's default context refuses certificates without key identifiers.
+        own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        signer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -56,6 +70,9 @@ class Authority:
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.SubjectAlternativeName([address]), critical=False)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(signing, critical=True)
+            .add_extension(own_id, critical=False)
+            .add_extension(signer_id, critical=False)
             .sign(self._key, hashes.SHA256())
         )
         files = self._folder / f"{name}.pem", self._folder / f"{name}.key.pem"

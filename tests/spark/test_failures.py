@@ -387,6 +387,7 @@ def test_an_empty_topic_gives_no_batch_until_a_message_arrives(url: str) -> None
     assert query.run().values() == numbered(3)
 
 
+@pytest.mark.filterwarnings("ignore:Pickle, copy, and deepcopy support:DeprecationWarning")
 def test_a_client_that_cannot_be_pickled_is_created_where_it_is_used(url: str) -> None:
     """`clientFactory` is a name.
 
