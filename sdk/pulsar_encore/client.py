@@ -674,7 +674,8 @@ class Client:
         """Commit a transaction by its id, which perhaps another process has begun (END_TXN).
 
         Its owner does not learn of it. If the owner sends a message afterwards, readers see nothing
-        behind it until another transaction of the same coordinator ends on that topic.
+        behind it until another transaction of the same coordinator ends on that topic, and then
+        none of its messages, the committed ones too (Pulsar 4.2.4).
 
         Raises:
             TransactionNotFound: if it has ended before, or belongs to another role.

@@ -45,7 +45,7 @@ def test_an_open_transaction_says_what_waits_for_it_and_until_when() -> None:
         "  `pulsar-encore txn commit 0:48 --force`: its messages become visible and its acks are "
         "done. Only if its owner is dead and has sent everything: readers see nothing behind a "
         "message that it sends later, until another transaction of coordinator 0 ends on that "
-        "topic",
+        "topic, and then none of its messages, the committed ones too",
     ]
 
 

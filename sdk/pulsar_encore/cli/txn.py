@@ -199,7 +199,8 @@ def commit(
         raise ConfigurationError(
             f"commit {txn_id} only if its owner is dead and has sent everything. An owner that "
             "still runs does not learn of it: readers see nothing behind a message that it sends "
-            f"later, until another transaction of coordinator {txn_id.most} ends on that topic. "
+            f"later, until another transaction of coordinator {txn_id.most} ends on that topic, "
+            "and then none of its messages, the committed ones too. "
             f"`pulsar-encore txn abort {output.plain_id(txn_id)}` has no such risk. Commit with "
             "--force"
         )

@@ -169,7 +169,7 @@ def _remedies(found: TransactionMetadata, state: VerdictState) -> Iterator[str]:
         f"`pulsar-encore txn commit {plain_id(found.id)} --force`: its messages become visible and "
         "its acks are done. Only if its owner is dead and has sent everything: readers see nothing "
         f"behind a message that it sends later, until another transaction of coordinator "
-        f"{found.id.most} ends on that topic"
+        f"{found.id.most} ends on that topic, and then none of its messages, the committed ones too"
     )
 
 
