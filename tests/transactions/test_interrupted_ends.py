@@ -19,7 +19,9 @@ from pulsar_encore import (
     TransportError,
     TxnState,
 )
+from pulsar_encore.exceptions import AuthenticationError
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport, run
+from pulsar_encore.transaction import need_transport_transaction
 
 URL = "pulsar://memory:6650"
 
@@ -89,7 +91,8 @@ def test_an_abort_without_an_answer_is_logged(
             txn = await client.transaction(timeout=5)
             await end(txn)
             await asyncio.sleep(200)
-            assert caplog.text.count(f"transaction {txn.id} ends by its timeout: ") == 1
+            assert caplog.text.count(f"transaction {txn.id} is not aborted yet") == 1
+            assert caplog.text.count(f"transaction {txn.id} has timed out, and its coord") == 1
 
     run(main())
 
@@ -104,7 +107,7 @@ def test_a_failed_abort_after_a_cancelled_begin_is_logged(
                 async with asyncio.timeout(0.1):
                     await client.transaction()
             await asyncio.sleep(200)
-            assert "transaction (0,0) ends by its timeout: " in caplog.text
+            assert "transaction (0,0) is not aborted yet" in caplog.text
 
     run(main())
 
@@ -204,7 +207,8 @@ def test_an_abort_without_an_answer_is_asked_for_again_until_there_is_one(
                 async with asyncio.timeout(300):
                     assert (await reader.read_next()).data() == b"plain"
             assert txn.state is TxnState.ABORTED
-            assert caplog.text.count("ends by its timeout") == 1
+            assert caplog.text.count("is not aborted yet") == 1
+            assert "ends by its timeout" not in caplog.text
 
     run(main())
 
@@ -214,11 +218,137 @@ def test_a_coordinator_that_never_answers_is_asked_until_its_timeout_has_run() -
         transport = MemoryTransport(faults=FaultPlan([lost_ends()]))
         async with Client(URL, transport=transport) as client:
             txn = await client.transaction(timeout=5)
+            ends = ends_of(txn)
             with pytest.raises(TransportError):
                 await txn.abort()
             await asyncio.sleep(200)
             asked = len(transport.recorded("END_TXN"))
             await asyncio.sleep(1000)
             assert len(transport.recorded("END_TXN")) == asked
+            assert ends == [False]
+
+    run(main())
+
+
+def ends_of(txn: Transaction) -> list[bool]:
+    """Return a list that gets what the client tells consumers: True after a commit."""
+    ends: list[bool] = []
+    need_transport_transaction(txn).when_ended(ends.append)
+    return ends
+
+
+@pytest.mark.parametrize("end", [cancelled_abort, cancelled_commit])
+def test_consumers_are_not_told_of_an_end_before_the_coordinator_answers(
+    end: Callable[[Transaction], Awaitable[None]],
+) -> None:
+    """At a coordinator that has lost its broker, the timeout comes late."""
+
+    async def main() -> None:
+        lost = Fault(kind="drop", command="END_TXN", times=3)  # one request in 30 s
+        async with client_of(lost) as client, client.create_producer("t") as producer:
+            txn = await client.transaction(timeout=5)
+            ends = ends_of(txn)
+            await producer.send(b"x", txn=txn)
+            await end(txn)
+            await asyncio.sleep(60)
+            assert ends == []
+            await asyncio.sleep(60)
+            assert ends == [False]
+
+    run(main())
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["abort again", "once"])
+def test_an_abort_without_an_answer_finds_a_commit_by_id(again: bool) -> None:
+    async def main() -> None:
+        lost = Fault(kind="drop", command="END_TXN", times=3)
+        async with client_of(lost) as client, client.create_producer("t") as producer:
+            txn = await client.transaction(timeout=600)
+            ends = ends_of(txn)
+            await producer.send(b"x", txn=txn)
+            with pytest.raises(TransportError):
+                await txn.abort()
+            await asyncio.sleep(1)  # the third one is lost
+            await client.commit_transaction(txn.id)
+            if again:
+                with pytest.raises(TransactionStateError, match="committed by its id"):
+                    await txn.abort()
+            await asyncio.sleep(60)
+            assert txn.state is TxnState.COMMITTED
+            assert ends == [True]
+
+    run(main())
+
+
+def test_an_abort_that_is_called_again_takes_an_earlier_one_for_its_own() -> None:
+    async def main() -> None:
+        lost = Fault(kind="drop", command="END_TXN_RESPONSE", times=3)
+        async with client_of(lost) as client, client.create_producer("t") as producer:
+            txn = await client.transaction(timeout=600)
+            await producer.send(b"x", txn=txn)
+            with pytest.raises(TransportError):
+                await txn.abort()
+            await asyncio.gather(txn.abort(), txn.abort())
+            await asyncio.sleep(60)
+            assert txn.state is TxnState.ABORTED
+
+    run(main())
+
+
+def test_a_refused_login_does_not_end_the_requests_for_an_abort() -> None:
+    async def main() -> None:
+        refused = Fault(
+            kind="refuse", command="CONNECT", nth=2, times=8, error="AuthenticationError"
+        )
+        transport = MemoryTransport(faults=FaultPlan([refused]))
+        async with Client(URL, transport=transport) as client:
+            txn = await client.transaction(timeout=600)
+            transport.disconnect()
+            transport.reconnect()
+            with pytest.raises(AuthenticationError):
+                await txn.abort()
+            await asyncio.sleep(120)
+            assert txn.state is TxnState.ABORTED
+
+    run(main())
+
+
+def test_a_commit_that_took_effect_in_part_is_not_aborted_afterwards() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(
+            faults=FaultPlan([Fault(kind="drop", command="END_TXN", nth=2, times=100)])
+        )
+        async with Client(URL, transport=transport) as client:
+            async with client.create_producer("t") as producer:
+                txn = await client.transaction(timeout=600)
+                await producer.send(b"x", txn=txn)
+                await client.commit_transaction(txn.id)
+                await producer.send(b"late", txn=txn)
+                with pytest.raises(TransactionOutcomeUnknown):
+                    await txn.commit()
+                asked = len(transport.recorded("END_TXN"))
+                await asyncio.sleep(300)
+                assert len(transport.recorded("END_TXN")) == asked
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown"])
+def test_a_client_that_is_closed_ends_the_requests_for_an_abort(
+    end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        client = client_of(lost_ends())
+        txn = await client.transaction(timeout=600)
+        with pytest.raises(TransportError):
+            await txn.abort()
+        await asyncio.sleep(200)
+        if end == "close":
+            await client.close()
+        else:
+            client.shutdown()
+        await asyncio.sleep(0.1)
+        assert caplog.text.count("closed before the coordinator answered") == 1
+        assert not [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
 
     run(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
@@ -64,7 +63,6 @@ if TYPE_CHECKING:  # most consumers import none of these modules
 
 _OnDelivery: TypeAlias = Callable[[Entry, Sequence[int]], None]
 
-_NAME_DIGITS: Final = 5  # as in Java's client
 # Options that are passed to the transport unchanged.
 _SHARED_FIELDS: Final = {each.name for each in fields(Subscription)} & {
     each.name for each in fields(ConsumerOptions)
@@ -91,7 +89,7 @@ async def open_transport_consumer(
     has_several = options.pattern is not None or len(options.topics) > 1
     if name is None and (topic is not None or has_several):
         # Java gives one name to a consumer and all its subscriptions. The stock client gives none.
-        name = uuid.uuid4().hex[:_NAME_DIGITS]
+        name = transport.new_consumer_name()
     subscription = Subscription(
         **{each: getattr(options, each) for each in _SHARED_FIELDS}
         | {

@@ -299,11 +299,14 @@ class MemoryTransport:
             )
         return self._client
 
+    def new_consumer_name(self) -> str:
+        # Key_Shared distributes keys by consumer name: it must be the same in every run.
+        return f"memory-{next(self._numbers)}"
+
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         client = self._native_transport()
         if not subscription.consumer_name:
-            # Key_Shared distributes keys by consumer name: it must be the same in every run.
-            subscription = replace(subscription, consumer_name=f"memory-{next(self._numbers)}")
+            subscription = replace(subscription, consumer_name=self.new_consumer_name())
         consumer = await client.subscribe(subscription)
         consumer.capabilities = self.capabilities
         return consumer

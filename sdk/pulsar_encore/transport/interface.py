@@ -533,6 +533,9 @@ class Transport(Protocol):
 
     capabilities: Capabilities
 
+    def new_consumer_name(self) -> str:
+        """Return a name that no other consumer has, to give it to several subscriptions."""
+
     async def subscribe(self, subscription: Subscription) -> TransportConsumer: ...
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None

@@ -137,9 +137,12 @@ class NativeTransport:
         handles = [each for each in scope.handles if not isinstance(each, NativeProducer)]
         end_all(pool.loop, *(handle.abandon for handle in handles), pool.shutdown)
 
+    def new_consumer_name(self) -> str:
+        return uuid.uuid4().hex[:_NAME_DIGITS]
+
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         scope = self._scope()
-        name = subscription.consumer_name or uuid.uuid4().hex[:_NAME_DIGITS]
+        name = subscription.consumer_name or self.new_consumer_name()
         consumer = NativeConsumer(
             scope.lookup,
             subscription,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import uuid
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -52,6 +53,7 @@ from .stock_schemas import attach, check_readable, known_info
 # Longest wait for pending creations in `close`: an unreachable broker would keep the caller for
 # operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
+_NAME_DIGITS: Final = 5  # of a consumer's name; as many as in Java
 
 _Child = StockConsumer | StockProducer | StockReader | VersionedConsumer
 
@@ -85,6 +87,9 @@ class StockTransport:
     def native(self) -> Any:
         """The `_pulsar.Client`, for features that this package does not wrap."""
         return self._native
+
+    def new_consumer_name(self) -> str:
+        return uuid.uuid4().hex[:_NAME_DIGITS]
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         check_readable(subscription.schema)

@@ -374,6 +374,7 @@ class ConnectionPool:
         self._end_all()
         for renewing in self._renewing:
             renewing.cancel()
+        self.retry_now()  # who waits finds the client closed
 
     async def gone(self) -> None:
         """Wait up to 1 s for the closing connections. If the loop is closed earlier, they stay half

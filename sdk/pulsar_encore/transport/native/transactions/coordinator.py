@@ -14,6 +14,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from ....errors import (
+    ClosedError,
     NotConnected,
     PulsarException,
     TransactionCoordinatorNotFoundError,
@@ -118,6 +119,8 @@ class Coordinator:
                     raise
                 sent |= reached
                 failure = error
+            if self._pool.closed:
+                raise ClosedError("the client was closed before an answer came") from failure
             delay = min(delays.next(), LONGEST_WAITED_FOR_S)
             if loop.time() + delay >= deadline:
                 raise self._timeout(purpose, failure) from failure

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ....errors import (
@@ -22,7 +21,6 @@ from ....errors import (
     TransactionNotFound,
     TransactionOutcomeUnknown,
     TransactionStateError,
-    TransportTimeout,
 )
 from ....eventloop.close_once import seen
 from ....eventloop.process import in_background
@@ -31,9 +29,9 @@ from ....values.transaction_id import TxnId
 from ....values.transaction_state import TxnState
 from ....wire import pulsar_pb2 as pb
 from ..connection.pool import ConnectionPool
-from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
 from .commit_decision import Decision, decide
 from .coordinators import Coordinators, EndAnswer
+from .unanswered_abort import ask_until_answered, log_left_open, why_not_again
 
 LOG_NAME: Final = "pulsar_encore.transaction"
 
@@ -44,8 +42,7 @@ _MARGIN_S: Final = 1.0
 # not find the transaction that it has committed.
 _COORDINATOR_RETRY_S: Final = 0.9
 
-# Between requests for an abort that had no answer.
-_FIRST_DELAY_S: Final = 0.1
+_STATES: Final = {Decision.COMMITTED: TxnState.COMMITTED, Decision.ABORTED: TxnState.ABORTED}
 
 _Registration: TypeAlias = str | tuple[str, str]
 """A topic that gets messages, or a topic and a subscription whose messages are acked."""
@@ -219,7 +216,7 @@ class NativeTransaction:
         self._last_stored: dict[str, MessageId] = {}  # by topic or partition
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None  # for an abort that nobody waits for
+        self._asking: asyncio.Task[None] | None = None  # again for an abort that had no answer
         self._has_asked_to_abort = False  # and that request had no answer
         self._timer = self._loop.call_at(deadline_s, self._on_deadline)
 
@@ -282,7 +279,8 @@ class NativeTransaction:
     def when_ended(self, callback: Callable[[bool], None]) -> None:
         """Call back once after the end, with True if it was committed.
 
-        If the outcome is unknown, this happens when the timeout has passed at the coordinator.
+        If the outcome is unknown, this happens when the timeout has passed at the coordinator, and
+        no request for the abort is under way.
         """
         self._on_ended.append(callback)
 
@@ -403,7 +401,8 @@ class NativeTransaction:
             TransactionStateError: if `commit` was called before, or it was committed by its id.
             TransactionOutcomeUnknown: if another client ended it by its id, and the client cannot
                 find out how.
-            TransportError: if the coordinator did not answer: it aborts at the timeout.
+            TransportError: if the coordinator did not answer: the client asks again in the
+                background.
         """
         if self.state is TxnState.ABORTING and self._committing is not None:
             await asyncio.wait((self._committing,))  # a commit that failed aborts by itself
@@ -425,7 +424,8 @@ class NativeTransaction:
                 self.state = TxnState.ABORTING  # at the timeout
                 self._may_send = False
                 self._timer.cancel()
-                self._log_left_open("its client or event loop was closed before it was aborted")
+                reason = "its client or event loop was closed before it was aborted"
+                log_left_open(self._log, self._id, reason)
             else:
                 self._begin_abort()
 
@@ -468,11 +468,13 @@ class NativeTransaction:
         answered_s = self._loop.time()
         in_time = answered_s < self.deadline_s
         decision = decide(answer, stored=self._stored is not None, in_time=in_time)
+        is_part = False  # a commit took effect, but not for all of it
         if decision is Decision.ASK_TOPIC:
             decision = await self._ask_topic()
             at_once = answered_s - asked_s < _COORDINATOR_RETRY_S
             by_id = at_once and answer is EndAnswer.NOT_FOUND
-            if decision is Decision.COMMITTED and not await self._is_whole(by_id):
+            is_part = decision is Decision.COMMITTED and not await self._is_whole(by_id)
+            if is_part:
                 decision = Decision.UNKNOWN
         if decision is Decision.COMMITTED:
             self._end_as(TxnState.COMMITTED)
@@ -484,9 +486,12 @@ class NativeTransaction:
                 txn_id=self._id,
             )
         else:
-            raise self._unknown("commit", lost) from lost
+            raise self._unknown("commit", lost, may_abort=not is_part) from lost
 
     async def _abort(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()  # only one of the two decides
+            self._asking = None
         self._stop_sends()
         self._discard()
         await self._wait_for_answers()
@@ -497,29 +502,41 @@ class NativeTransaction:
             self._has_asked_to_abort = True
             self._end_by_timeout()
             # Perhaps no caller sees the error: the last one was cancelled, or there was none.
-            self._log_left_open(str(error) or type(error).__name__)
-            if isinstance(error, TransportTimeout):
+            reason = why_not_again(error, self._coordinators, self.pool)
+            if reason is not None:
+                log_left_open(self._log, self._id, reason)
+            else:
+                self._log.warning(
+                    "transaction %s is not aborted yet, and the client asks again: %s",
+                    self._id,
+                    error,
+                )
                 self._ask_again()
             raise
-        if self._has_asked_to_abort and answer is EndAnswer.NOT_FOUND:
-            answer = EndAnswer.NOT_FOUND_ON_RETRY
-        if answer is EndAnswer.OTHER_WAY:
-            self._end_as(TxnState.COMMITTED)
-        elif answer is EndAnswer.NOT_FOUND and (self._stored is not None or self._has_acked):
-            # Another client ended it by its id, or it has timed out.
-            decision = Decision.UNKNOWN
-            if self._stored is not None:
-                decision = await self._ask_topic()
-            if decision is Decision.UNKNOWN and not self.timed_out:
-                raise self._unknown("abort", None)
-            committed = decision is Decision.COMMITTED
-            self._end_as(TxnState.COMMITTED if committed else TxnState.ABORTED)
-        else:
-            self._end_as(TxnState.ABORTED)
-        if self.state is TxnState.COMMITTED:
+        state = await self._state_after(answer)
+        if state is TxnState.UNKNOWN:
+            raise self._unknown("abort", None)
+        self._end_as(state)
+        if state is TxnState.COMMITTED:
             raise TransactionStateError(
                 f"transaction {self._id} was committed by its id, so it cannot be aborted"
             )
+
+    async def _state_after(self, answer: EndAnswer) -> TxnState:
+        """Return how the transaction has ended, after an answer to an abort."""
+        if answer is EndAnswer.OTHER_WAY:
+            return TxnState.COMMITTED
+        if answer is EndAnswer.DONE or not (self._has_acked or self._stored is not None):
+            return TxnState.ABORTED
+        # An earlier request or the timeout has ended it, or another client has by its id.
+        if self._stored is not None:
+            decision = await self._ask_topic()
+            if decision is not Decision.UNKNOWN:
+                return _STATES[decision]
+        if self.state is TxnState.UNKNOWN:  # an earlier request was for its commit
+            return TxnState.UNKNOWN
+        has_asked = self._has_asked_to_abort or answer is EndAnswer.NOT_FOUND_ON_RETRY
+        return TxnState.ABORTED if has_asked or self.timed_out else TxnState.UNKNOWN
 
     def _end_as(self, state: TxnState) -> None:
         self.state = state
@@ -528,47 +545,39 @@ class NativeTransaction:
     def _end_by_timeout(self) -> None:
         """Call back when the coordinator has aborted it at the latest, unless it ends before."""
         over_s = self.deadline_s + 2 * _MARGIN_S
-        self._loop.call_at(max(self._loop.time(), over_s), partial(self._call_back, False))
+        self._loop.call_at(max(self._loop.time(), over_s), self._on_timeout_over)
+
+    def _on_timeout_over(self) -> None:
+        """Call back, unless a request is under way: the timeouts of a coordinator that has lost its
+        broker run late."""
+        for task in (self._asking, self._aborting):
+            if task is not None and not task.done():
+                return  # and this method is called again after it
+        self._call_back(False)
 
     def _ask_again(self) -> None:
-        if self._asking is None or self._asking.done():
-            self._asking = self._in_task(self._ask_to_abort_until_answered())
+        self._asking = self._in_task(self._ask_until_answered())
+        self._asking.add_done_callback(lambda _: self._end_by_timeout())
 
-    async def _ask_to_abort_until_answered(self) -> None:
-        """Ask for the abort until there is an answer, or the coordinator's timeout has run.
-
-        When a coordinator has lost its broker, its timeouts run again only after a client has
-        connected to it. Until then the readers of the transaction's topics wait (Pulsar 4.2.4).
-        """
-        settings = self.pool.settings
-        delays = ReconnectBackoff(_FIRST_DELAY_S, settings.max_backoff_s, self.pool.rng)
-        while not self.pool.closed:
-            try:
-                until_s = self._loop.time() + self._answer_s
-                answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
-            except TransportTimeout:
-                connected_s = self._coordinators.connected_s(self._id)
-                if connected_s > self.deadline_s + _MARGIN_S:
-                    return  # it has not answered, for another reason: its timeouts run
-                await self.pool.rest(min(delays.next(), LONGEST_WAITED_FOR_S))
-            except EncoreError as error:
-                self._log_left_open(str(error))
+    async def _ask_until_answered(self) -> None:
+        try:
+            timed_out_s = self.deadline_s + _MARGIN_S
+            answer = await ask_until_answered(
+                self._coordinators, self.pool, self._id, timed_out_s, self._log
+            )
+            if answer is None:
                 return
-            else:
-                self._log.info(
-                    "transaction %s: its abort was answered at last: %s", self._id, answer.value
-                )
-                committed = answer is EndAnswer.OTHER_WAY
-                if self.state is TxnState.ABORTING:
-                    # An answer of "not found" means that an earlier request, or the timeout, has
-                    # ended it.
-                    self._end_as(TxnState.COMMITTED if committed else TxnState.ABORTED)
-                elif committed or answer is EndAnswer.DONE:
-                    self._call_back(committed)  # its outcome was reported as unknown
-                return
-
-    def _log_left_open(self, reason: str) -> None:
-        self._log.warning("transaction %s ends by its timeout: %s", self._id, reason)
+            state = await self._state_after(answer)
+            if self.state is not TxnState.UNKNOWN:
+                self._end_as(state)
+            elif state is not TxnState.UNKNOWN:
+                # Callers have been told that the outcome is unknown, but acks need it.
+                committed = state is TxnState.COMMITTED
+                if committed and self._stored is not None:
+                    committed = await self._is_whole(by_id=False)
+                self._call_back(committed)
+        except Exception:  # nobody else would see it
+            self._log.exception("transaction %s: its end could not be found out", self._id)
 
     def _call_back(self, committed: bool) -> None:
         callbacks, self._on_ended = self._on_ended, []
@@ -640,11 +649,14 @@ class NativeTransaction:
 
     # Errors
 
-    def _unknown(self, action: str, lost: Exception | None) -> TransactionOutcomeUnknown:
+    def _unknown(
+        self, action: str, lost: Exception | None, *, may_abort: bool = True
+    ) -> TransactionOutcomeUnknown:
         if self.state is not TxnState.UNKNOWN:
             self.state = TxnState.UNKNOWN
             self._end_by_timeout()
-            if isinstance(lost, TransportTimeout):
+            is_lost = lost is not None and not why_not_again(lost, self._coordinators, self.pool)
+            if is_lost and may_abort:
                 self._ask_again()
         reason = f"; the last error: {lost}" if lost is not None else ""
         return TransactionOutcomeUnknown(
