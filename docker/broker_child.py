@@ -52,7 +52,7 @@ def choose_ports(service: int = 0, admin: int = 0) -> Ports:
     Another process may still take one before the broker does: see `PortTakenError`.
 
     Raises:
-        StandaloneError: A port that was asked for cannot be used.
+        StandaloneError: A port that was asked for cannot be used, or none is free.
     """
     for wanted in filter(None, (service, admin)):
         try:
@@ -61,7 +61,10 @@ def choose_ports(service: int = 0, admin: int = 0) -> Ports:
             raise StandaloneError(f"port {wanted} cannot be used, name another: {e}") from e
         if not free:
             raise StandaloneError(f"port {wanted} is not free, name another")
-    others = free_ports(2, besides=(service, admin))
+    try:
+        others = free_ports(2, besides=(service, admin))
+    except OSError as e:
+        raise StandaloneError(f"no port for the broker: {e}") from e
     return Ports(service or others[0], admin or others[1])
 
 

@@ -12,8 +12,8 @@ import random
 import socket
 from collections.abc import Collection
 
-# Above the usual servers; below the ranges for outgoing connections of Linux (from 32768) and macOS
-# (from 49152).
+# Above the usual servers; below the default ranges for outgoing connections of Linux (from 32768)
+# and macOS (from 49152).
 PORTS = range(10_000, 32_768)
 ATTEMPTS = 100
 
@@ -21,7 +21,7 @@ _random = random.SystemRandom()
 
 
 def free_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
-    """Return different ports on loopback that no socket has.
+    """Return different ports of loopback on which no server listens.
 
     Another process may still take one before the server does.
 
@@ -41,7 +41,7 @@ def free_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a port on loopback that no socket has: see `free_ports`."""
+    """Return a port of loopback on which no server listens: see `free_ports`."""
     return free_ports(1)[0]
 
 

@@ -106,8 +106,8 @@ class Transaction:
                 under way.
             TransactionOutcomeUnknown: if another client ended it by its id, and this client cannot
                 find out how.
-            TransportError: if the coordinator did not answer. It aborts the transaction at its
-                timeout.
+            TransportError: if the coordinator did not answer. The client asks again in the
+                background.
         """
         await self._end(self._transport_transaction.abort)
 

@@ -122,4 +122,4 @@ async def _abort(txn: GroupTransaction) -> None:
     try:
         await asyncio.shield(aborting)
     except EncoreError:
-        return  # without an answer, the coordinator aborts it at the timeout
+        return  # the client asks again in the background

@@ -59,7 +59,7 @@ def test_commit_without_force_says_what_a_late_send_would_do(
 ) -> None:
     assert cli.main(["txn", "commit", "(0,48)"]) == 2
     error = capsys.readouterr().err
-    assert "readers see nothing behind a message that it sends later" in error
+    assert "If it sends another message, readers see nothing behind it" in error
     assert "until another transaction of coordinator 0 ends" in error
     assert "`pulsar-encore txn abort 0:48`" in error and "--force" in error
 

@@ -43,9 +43,10 @@ def test_an_open_transaction_says_what_waits_for_it_and_until_when() -> None:
         "  `pulsar-encore txn abort 0:48`: none of its messages becomes visible, the messages that "
         "it acked come again, and an owner that still runs gets an error",
         "  `pulsar-encore txn commit 0:48 --force`: its messages become visible and its acks are "
-        "done. Only if its owner is dead and has sent everything: readers see nothing behind a "
-        "message that it sends later, until another transaction of coordinator 0 ends on that "
-        "topic, and then none of its messages, the committed ones too",
+        "done. Only if its owner is dead and has sent everything. If the owner sends another "
+        "message, readers see nothing behind it until another transaction of coordinator 0 ends on "
+        "that topic and no older one is open. After that, readers do not see the committed "
+        "messages of this transaction either",
     ]
 
 

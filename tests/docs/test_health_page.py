@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import replace
 from typing import Any
 
 import pulsar_encore as encore
 from tests.harness.pages import blocks_of, run_block
+from tests.harness.pulsar_server import free_port
 
 
 async def bill(value: bytes) -> None: ...
 
 
 FIRST, TWO_PORTS = blocks_of("health.md")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 async def test_the_worker_of_the_page_answers_probes(client: encore.Client) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.page_shell import PageShell, follow, free_port, installed_environment
+from tests.harness.page_shell import PageShell, follow, installed_environment
 from tests.harness.pages import all_blocks
+from tests.harness.pulsar_server import free_port
 
 PAGE = "quickstart.md"
 

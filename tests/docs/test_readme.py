@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.page_shell import PageShell, follow, free_port, installed_environment
+from tests.harness.page_shell import PageShell, follow, installed_environment
+from tests.harness.pulsar_server import free_port
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 TEXT = README.read_text("utf-8")

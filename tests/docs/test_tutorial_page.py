@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.harness.page_shell import PageShell, follow, free_port, installed_environment
+from tests.harness.page_shell import PageShell, follow, installed_environment
 from tests.harness.pages import blocks_of, text_of
+from tests.harness.pulsar_server import free_port
 
 PAGE = "tutorial.md"
 

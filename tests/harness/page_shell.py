@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from types import TracebackType
 from typing import Final
 
 from .pages import Block, all_blocks
+from .pulsar_server import free_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 STEP_S: Final = 60.0
@@ -40,13 +40,6 @@ def file_name(block: Block) -> str | None:
     """Return the name in the first line of a block, None without one."""
     named = re.match(r"# ([\w.]+)\n", block.code)
     return named[1] if named else None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class PageShell:

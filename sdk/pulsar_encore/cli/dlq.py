@@ -415,7 +415,7 @@ async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Sel
                 other_topics[letter.real_topic] += 1
     if not other_topics or not await output.confirm_topics(dead.topic, other_topics):
         return selection
-    return replace(selection, real_topics=(known | own_topics | set(other_topics)) or None)
+    return replace(selection, real_topics=known | own_topics | set(other_topics))
 
 
 def _selection(

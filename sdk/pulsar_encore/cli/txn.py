@@ -198,9 +198,10 @@ def commit(
     if not force:
         raise ConfigurationError(
             f"commit {txn_id} only if its owner is dead and has sent everything. An owner that "
-            "still runs does not learn of it: readers see nothing behind a message that it sends "
-            f"later, until another transaction of coordinator {txn_id.most} ends on that topic, "
-            "and then none of its messages, the committed ones too. "
+            "still runs does not learn of it. If it sends another message, readers see nothing "
+            f"behind it until another transaction of coordinator {txn_id.most} ends on that topic "
+            "and no older one is open. After that, readers do not see the committed messages of "
+            "this transaction either. "
             f"`pulsar-encore txn abort {output.plain_id(txn_id)}` has no such risk. Commit with "
             "--force"
         )

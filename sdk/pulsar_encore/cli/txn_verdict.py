@@ -167,9 +167,10 @@ def _remedies(found: TransactionMetadata, state: VerdictState) -> Iterator[str]:
     )
     yield (
         f"`pulsar-encore txn commit {plain_id(found.id)} --force`: its messages become visible and "
-        "its acks are done. Only if its owner is dead and has sent everything: readers see nothing "
-        f"behind a message that it sends later, until another transaction of coordinator "
-        f"{found.id.most} ends on that topic, and then none of its messages, the committed ones too"
+        "its acks are done. Only if its owner is dead and has sent everything. If the owner sends "
+        "another message, readers see nothing behind it until another transaction of coordinator "
+        f"{found.id.most} ends on that topic and no older one is open. After that, readers do not "
+        "see the committed messages of this transaction either"
     )
 
 

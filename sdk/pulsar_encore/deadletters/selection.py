@@ -90,7 +90,10 @@ def _as_list(values: Any, name: str) -> list[Any] | None:
         raise ConfigurationError(f"{name} must be a list, got {type(values).__name__}")
     found = list(values)
     if not found:
-        raise ConfigurationError(f"{name} must not be empty: leave it out to select all")
+        raise ConfigurationError(
+            f"{name} is empty, which selects nothing: skip the call, or leave {name} out to "
+            "select all"
+        )
     return found
 
 

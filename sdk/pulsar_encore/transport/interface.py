@@ -498,7 +498,8 @@ class TransportTransaction(Protocol):
     def when_ended(self, callback: Callable[[bool], None]) -> None:
         """Call back once after the end, with True if it was committed.
 
-        If the outcome is unknown, this happens when it has timed out at the latest.
+        If the outcome is unknown, this happens when the coordinator has answered a later request,
+        or when its timeout has run.
         """
 
     def spoil(

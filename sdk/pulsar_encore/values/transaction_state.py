@@ -16,7 +16,7 @@ class TxnState(Enum):
 
     ABORTING = "aborting"
     """It waits for its sends, or for the coordinator's answer to the abort. Without an answer, the
-    coordinator aborts it at its timeout."""
+    client asks again in the background."""
 
     COMMITTED = "committed"
     """Its messages are visible."""

@@ -279,8 +279,8 @@ class NativeTransaction:
     def when_ended(self, callback: Callable[[bool], None]) -> None:
         """Call back once after the end, with True if it was committed.
 
-        If the outcome is unknown, this happens when the timeout has passed at the coordinator, and
-        no request for the abort is under way.
+        If the outcome is unknown, this happens when the coordinator has answered a later request,
+        or when its timeout has run.
         """
         self._on_ended.append(callback)
 
@@ -421,7 +421,7 @@ class NativeTransaction:
         """Abort an open transaction in the background."""
         if self.state is TxnState.OPEN:
             if self._loop.is_closed() or self.pool.closed:
-                self.state = TxnState.ABORTING  # at the timeout
+                self.state = TxnState.ABORTING  # by its timeout
                 self._may_send = False
                 self._timer.cancel()
                 reason = "its client or event loop was closed before it was aborted"
@@ -548,8 +548,8 @@ class NativeTransaction:
         self._loop.call_at(max(self._loop.time(), over_s), self._on_timeout_over)
 
     def _on_timeout_over(self) -> None:
-        """Call back, unless a request is under way: the timeouts of a coordinator that has lost its
-        broker run late."""
+        """Call back, unless the client still asks: a coordinator that has lost its broker aborts
+        later than its timeout."""
         for task in (self._asking, self._aborting):
             if task is not None and not task.done():
                 return  # and this method is called again after it
@@ -576,7 +576,7 @@ class NativeTransaction:
                 if committed and self._stored is not None:
                     committed = await self._is_whole(by_id=False)
                 self._call_back(committed)
-        except Exception:  # nobody else would see it
+        except Exception:  # no caller waits for it
             self._log.exception("transaction %s: its end could not be found out", self._id)
 
     def _call_back(self, committed: bool) -> None:
