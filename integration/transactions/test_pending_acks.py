@@ -16,10 +16,12 @@ from pulsar_encore import (
     DeadLetterPolicy,
     InitialPosition,
     Message,
+    MessageId,
     MessageNotHeldError,
     TransactionAbortedError,
     TransactionConflict,
     TransactionStateError,
+    TransportError,
     TxnState,
 )
 from tests.harness.admin import Admin
@@ -402,6 +404,44 @@ async def test_acks_wait_for_the_connection(
         assert await rest(consumer) == []
     async with subscribe(client, topic, ConsumerType.Shared) as consumer:
         assert await rest(consumer) == []
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Failover])
+async def test_an_abort_that_a_killed_broker_does_not_answer_ends_after_its_restart(
+    transactional: Broker, topic: str, kind: ConsumerType
+) -> None:
+    """Its timeout has passed by then. Nobody else brings the coordinator back."""
+    async with (
+        Client(
+            transactional.service_url, transport="native", operation_timeout_seconds=5
+        ) as client,
+        subscribe(client, topic, kind) as consumer,
+        client.create_producer(f"{topic}-out") as producer,
+    ):
+        await fill(client, topic, 6, batching=False)
+        messages = await take(consumer, 6)
+        txn = await client.transaction(timeout=5)
+        await producer.send(b"never", txn=txn)
+        await consumer.acknowledge(messages[:3], txn=txn)
+        await asyncio.to_thread(transactional.kill)
+        with pytest.raises(TransportError):
+            await txn.abort()
+        await asyncio.sleep(5)
+        await asyncio.to_thread(transactional.start)
+        expected = numbers(*range(3 if kind is ConsumerType.Shared else 6))  # others are held
+        again: dict[str, None] = {}
+        while len(again) < len(expected):
+            message = await consumer.receive(timeout_millis=90_000)
+            again[message.data().decode()] = None
+            await consumer.acknowledge(message)
+        assert sorted(again) == expected
+        if kind is ConsumerType.Failover:
+            assert list(again) == expected
+        assert txn.state is TxnState.ABORTED
+        await producer.send(b"plain")
+        async with client.create_reader(f"{topic}-out", MessageId.earliest) as reader:
+            async with asyncio.timeout(30):
+                assert (await reader.read_next()).data() == b"plain"
 
 
 async def test_a_closed_consumer_leaves_its_acks_to_the_transaction(

@@ -19,10 +19,11 @@ from .coordinators import Coordinators, EndAnswer
 _FIRST_DELAY_S: Final = 0.1
 
 # A coordinator that is connected to after the timeout aborts the transaction, unless its broker is
-# lost again at once. If it does not answer after two connections, something else keeps it from
-# that, such as a terminated topic. Each further request would be one more that Pulsar repeats every
-# second.
+# lost again at once. If it does not answer after two connections and this time, something else
+# keeps it from that, such as a terminated topic. Each further request would be one more that Pulsar
+# repeats every second.
 _CONNECTIONS: Final = 2
+_GIVEN_UP_AFTER_S: Final = 60.0
 
 
 def why_not_again(
@@ -74,7 +75,10 @@ async def ask_until_answered(
         connected_s = coordinators.connected_s(txn_id)
         if connected_s > timed_out_s:
             connections.add(connected_s)
-        if len(connections) >= _CONNECTIONS:
+        if (
+            len(connections) >= _CONNECTIONS
+            and pool.loop.time() - min(connections) >= _GIVEN_UP_AFTER_S
+        ):
             log.warning(
                 "transaction %s has timed out, and its coordinator was reached twice since without "
                 "an answer: it has ended, or one of its topics keeps it open "
