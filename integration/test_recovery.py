@@ -104,6 +104,37 @@ def exists(admin: Admin, topic: str) -> bool:
     return any(each.startswith(topic) for each in (*admin.topics(), *partitioned))
 
 
+@pytest.mark.parametrize("transport", ["native", "stock"])
+@pytest.mark.parametrize("position", list(encore.InitialPosition), ids=lambda each: each.name)
+async def test_a_subscription_that_is_deleted_by_force_begins_anew(
+    pulsar: Server, admin: Admin, topic: str, transport: str, position: encore.InitialPosition
+) -> None:
+    async with encore.Client(pulsar.service_url, transport=transport) as client:
+        pair = await Pair(client, topic).open(
+            {"initial_position": position, "receiver_queue_size": 2}
+        )
+        for number in range(6):
+            await pair.producer.send(b"%d" % number)
+        await pair.consumer.acknowledge(await pair.consumer.receive(10_000))
+        await to_thread(admin.delete_subscription, topic, "s")
+        await wait_until_in_thread(
+            lambda: (
+                "s" in admin.stats(topic)["subscriptions"]
+                and bool(admin.subscription_stats(topic, "s")["consumers"])
+            )
+        )
+        if position is encore.InitialPosition.Latest:  # the queue has messages from before
+            await pair.producer.send(b"new")
+        expected = b"5" if position is encore.InitialPosition.Earliest else b"new"
+        found: set[bytes] = set()
+        async with asyncio.timeout(WAIT_S):
+            while expected not in found:
+                message = await pair.consumer.receive()
+                found.add(message.data())
+                await pair.consumer.acknowledge(message)
+        assert (b"3" in found) is (position is encore.InitialPosition.Earliest)
+
+
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (0, 4), (4, 2), (4, 0), (0, 0)])
 async def test_clients_recover_after_a_topic_is_deleted_and_recreated(
     pulsar: Server, admin: Admin, topic: str, before: int, after: int

@@ -410,7 +410,7 @@ async def test_acks_wait_for_the_connection(
 async def test_an_abort_that_a_killed_broker_does_not_answer_ends_after_its_restart(
     transactional: Broker, topic: str, kind: ConsumerType
 ) -> None:
-    """Its timeout has passed by then. Nobody else brings the coordinator back."""
+    """Its timeout has passed by then. No other client connects to the coordinator."""
     async with (
         Client(
             transactional.service_url, transport="native", operation_timeout_seconds=5
