@@ -122,4 +122,4 @@ async def _abort(txn: GroupTransaction) -> None:
     try:
         await asyncio.shield(aborting)
     except EncoreError:
-        return  # the client asks again in the background
+        return  # the transport logs it, and asks again if that can help

@@ -50,9 +50,12 @@ def test_a_coordinator_that_is_not_loaded_refuses_and_keeps_its_transactions(
         if hasattr(body, "request_id") and body.HasField("error")
     }
     assert bodies == dict.fromkeys(range(2, 7), pb.ServerError.TransactionCoordinatorNotFound)
-    service.coordinator.loaded = True
-    assert service.coordinator.is_open((0, 0))
     clock.advance(1)
+    service.coordinator.loaded = True
+    clock.advance(1)
+    assert service.coordinator.is_open((0, 0))  # until a client connects to the coordinator
+    client.send(pb.CommandTcClientConnectRequest(request_id=7, tc_id=0))
+    clock.advance()
     assert not service.coordinator.is_open((0, 0))
 
 

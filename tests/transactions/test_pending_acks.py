@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,12 +24,14 @@ from pulsar_encore import (
     MessageNotHeldError,
     TransactionAbortedError,
     TransactionConflict,
+    TransactionNotEnabledError,
     TransactionOutcomeUnknown,
     TransactionStateError,
     TransportError,
     TxnState,
 )
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport, run
+from tests.harness.transfers.transfer_network import Network, Process
 
 URL = "pulsar://memory:6650"
 KINDS = [
@@ -567,6 +570,66 @@ def test_a_commit_of_acks_that_were_committed_by_id_is_unknown(late: bool) -> No
                     await consumer.acknowledge(two, txn=txn)
                 with pytest.raises(TransactionOutcomeUnknown):
                     await txn.commit()
+
+    run(main())
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "no answer"])
+def test_a_late_cumulative_ack_loses_no_message(answered: bool) -> None:
+    """Another client has committed by the id, so the late ack has no effect at the broker."""
+
+    async def main() -> None:
+        lost = Fault(kind="drop", command="END_TXN", nth=2, times=3)
+        async with (
+            client_of(*([] if answered else [lost])) as client,
+            client.create_producer("out") as producer,
+        ):
+            await fill(client, 3)
+            async with subscribe(client, ConsumerType.Failover) as consumer:
+                messages = await take(consumer, 3)
+                txn = await client.transaction(timeout=600)
+                await producer.send(b"x", txn=txn)
+                await consumer.acknowledge_cumulative(messages[0], txn=txn)
+                await client.commit_transaction(txn.id)
+                await consumer.acknowledge_cumulative(messages[1], txn=txn)
+                with pytest.raises(TransactionStateError if answered else TransportError):
+                    await txn.abort()
+                await asyncio.sleep(200)
+                assert txn.state is TxnState.COMMITTED
+                assert await rest(consumer) == [1, 2]
+
+    run(main())
+
+
+def test_an_end_by_id_before_the_timeout_is_not_taken_for_the_timeout() -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 1)
+            async with subscribe(client, ConsumerType.Shared) as consumer:
+                txn = await client.transaction(timeout=30)
+                await consumer.acknowledge(await take(consumer, 1), txn=txn)
+                await client.commit_transaction(txn.id)
+                await asyncio.sleep(29.5)  # after the client's deadline
+                with pytest.raises(TransactionOutcomeUnknown):
+                    await txn.commit()
+            assert await left(client) == []
+
+    run(main())
+
+
+def test_messages_come_again_after_an_operator_has_turned_transactions_off() -> None:
+    async def main() -> None:
+        network = Network(seed=1, rewinds_overtaken=0)
+        async with Process(network, operation_timeout_s=5, name="client").client as client:
+            await fill(client, 1)
+            async with subscribe(client, ConsumerType.Shared) as consumer:
+                txn = await client.transaction(timeout=30)
+                await consumer.acknowledge(await take(consumer, 1), txn=txn)
+                network.service.settings = replace(network.service.settings, transactions=False)
+                await network.kill_broker(1)
+                with pytest.raises(TransactionNotEnabledError, match="has no transactions"):
+                    await txn.abort()
+                assert await rest(consumer) == [0]
 
     run(main())
 

@@ -18,6 +18,7 @@ import pulsar_encore as encore
 from pulsar_encore import Client, Message, MessageId, Out, Transactional, Worker
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport, run
 from pulsar_encore.worker.transaction_journal import FILE_NAME
+from tests.harness.transfers.transfer_network import Network, Process
 
 URL = "pulsar://memory:6650"
 IN, OUT = "persistent://public/default/in", "persistent://public/default/out"
@@ -395,6 +396,33 @@ def test_results_that_are_not_committed_are_bounded() -> None:
                 await until_acked(transport)
                 assert worker.health().reasons == ()
             assert calls == 500
+
+    run(main())
+
+
+@pytest.mark.parametrize("order", ORDERS[1:])
+@pytest.mark.parametrize("seconds", [8, 40, 90])
+def test_the_order_holds_while_a_coordinator_is_away(order: str, seconds: float) -> None:
+    """It aborts open transactions when a client has connected again, long after their timeout."""
+
+    async def main() -> None:
+        network = Network(seed=1, rewinds_overtaken=0)
+        client = Process(network, operation_timeout_s=2, name="worker").client
+        async with client:
+            await fill(client, 60)
+            options = Transactional(max_messages=10, timeout=5)
+            async with worker_of(
+                client, order=order, transactional=options, concurrency=4
+            ) as worker:
+                while worker.report().succeeded < 20:
+                    await asyncio.sleep(0.001)
+                await network.unload_coordinator(seconds)
+                async with asyncio.timeout(600):
+                    while worker.report().succeeded < 60:
+                        await asyncio.sleep(0.1)
+            found = await outputs(client)
+            assert sorted(found) == list(range(60))
+            check_order(found, order)
 
     run(main())
 

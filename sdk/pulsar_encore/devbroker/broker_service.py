@@ -56,6 +56,7 @@ class BrokerService:
         self.faults: FaultPlan | None = None
         self.sessions: set[Peer] = set()
         self.coordinator: TransactionCoordinator = TransactionCoordinator()
+        self._overdue: list[TransactionId] = []
         self.looked_up: set[str] = set()
         self.on_created: Callable[[str], None] | None = None
         self.producer_names: itertools.count[int] = itertools.count()
@@ -79,8 +80,19 @@ class BrokerService:
         return txn
 
     def _time_out(self, txn: TransactionId) -> None:
-        if self.coordinator.is_open(txn):
+        if not self.coordinator.loaded:
+            self._overdue.append(txn)
+        elif self.coordinator.is_open(txn):
             self.end_transaction(txn, commit=False)
+
+    def end_overdue_transactions(self) -> None:
+        """Abort the transactions that have timed out while the coordinator was not loaded.
+
+        As on Pulsar 4.2.4, the connection of a client has this effect.
+        """
+        overdue, self._overdue = self._overdue, []
+        for txn in overdue:
+            self._time_out(txn)
 
     def end_transaction(self, txn: TransactionId, *, commit: bool) -> None:
         """End a transaction in the topics and subscriptions that it has registered."""

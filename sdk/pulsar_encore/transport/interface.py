@@ -496,10 +496,10 @@ class TransportTransaction(Protocol):
         """
 
     def when_ended(self, callback: Callable[[bool], None]) -> None:
-        """Call back once after the end, with True if it was committed.
+        """Call back once after the end, with True if all its acks took effect.
 
-        If the outcome is unknown, this happens when the coordinator has answered a later request,
-        or when its timeout has run.
+        False also means that this is not certain. If a request for its end had no answer, this
+        happens when a later one is answered, or when its timeout must be over.
         """
 
     def spoil(

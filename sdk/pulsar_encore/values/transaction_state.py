@@ -16,7 +16,7 @@ class TxnState(Enum):
 
     ABORTING = "aborting"
     """It waits for its sends, or for the coordinator's answer to the abort. Without an answer, the
-    client asks again in the background."""
+    client asks again in the background. If it is closed meanwhile, the state stays so."""
 
     COMMITTED = "committed"
     """Its messages are visible."""

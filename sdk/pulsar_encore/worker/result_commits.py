@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -226,9 +225,7 @@ class ResultCommits:
             if self._is_ordered:
                 # Until its end at the cluster, the broker keeps them from all consumers, and
                 # later messages would be committed before them.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(2 * self._timeout_s):
-                        await has_ended.wait()
+                await has_ended.wait()
                 self._come_again()
             self._queue.aborted(group, now_ms(self._loop))
             for each in group:

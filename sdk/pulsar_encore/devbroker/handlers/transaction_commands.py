@@ -19,7 +19,7 @@ def on_connect(service: BrokerService, session: Peer, frame: Frame) -> None:
     if request.tc_id:
         raise Refusal("ServiceNotReady", f"no transaction coordinator {request.tc_id} here")
     answer = pb.CommandTcClientConnectResponse(request_id=request.request_id)
-    _act(service, answer, lambda: None)
+    _act(service, answer, service.end_overdue_transactions)
     session.send(answer)
 
 

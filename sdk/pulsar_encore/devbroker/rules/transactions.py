@@ -32,7 +32,7 @@ class TransactionCoordinator:
 
     Attributes:
         loaded: False refuses every request, as while a coordinator moves to another broker. Open
-            transactions stay, and time out.
+            transactions stay, and time out when a client has connected to it again.
     """
 
     def __init__(self) -> None:

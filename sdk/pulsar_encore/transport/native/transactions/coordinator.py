@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from ....errors import (
     ClosedError,
+    NotAllowedError,
     NotConnected,
     PulsarException,
     TransactionCoordinatorNotFoundError,
@@ -66,8 +67,8 @@ class Coordinator:
         self.number: int = number
         self._session: Session | None = None
         self._connecting: asyncio.Task[Session] | None = None
-        #: When the broker loaded the coordinator for this client: loop time in s.
-        self.connected_s: float = -math.inf
+        #: When it was loaded for this client, or has answered last: loop time in s.
+        self.reached_s: float = -math.inf
 
     async def request(self, make: Callable[[int], Message], purpose: str, deadline: float) -> Any:
         """Send a request until it is answered, and return the body of the answer.
@@ -95,12 +96,15 @@ class Coordinator:
                 left = max(0.0, deadline - loop.time())
                 future = session.request(make, purpose, min(left, settings.operation_timeout_s))
                 reached = True
-                return await future
+                body = await future
+                self.reached_s = loop.time()
+                return body
             except TimeoutError as error:
                 raise self._timeout(purpose, None) from error
             except (TransactionCoordinatorNotFoundError, UnknownError) as error:
                 if isinstance(error, UnknownError) and not _is_unloading(error):
                     if reached:
+                        self.reached_s = loop.time()
                         raise CoordinatorRefusal(error, sent) from error
                     raise
                 # It has left this broker, perhaps after the first of several steps: then another
@@ -113,6 +117,8 @@ class Coordinator:
                 self._forget()
                 failure = error
             except PulsarException as error:
+                if reached:
+                    self.reached_s = loop.time()
                 if reached and not error.retryable:
                     raise CoordinatorRefusal(error, sent) from error
                 if not error.retryable:
@@ -145,16 +151,19 @@ class Coordinator:
     async def _load(self) -> Session:
         session = await self._lookup.owner(f"{ASSIGN_TOPIC}-partition-{self.number}")
         # Loads the coordinator at its broker. Repeating it is harmless.
-        await session.request(
-            lambda request_id: pb.CommandTcClientConnectRequest(
-                request_id=request_id, tc_id=self.number
-            ),
-            f"connect to transaction coordinator {self.number}",
-            self._pool.settings.operation_timeout_s,
-        )
+        try:
+            await session.request(
+                lambda request_id: pb.CommandTcClientConnectRequest(
+                    request_id=request_id, tc_id=self.number
+                ),
+                f"connect to transaction coordinator {self.number}",
+                self._pool.settings.operation_timeout_s,
+            )
+        except NotAllowedError as error:  # the broker has no transactions
+            raise CoordinatorRefusal(error, False) from error
         self._pool.check_cluster(self._service)
         self._session = session
-        self.connected_s = self._pool.loop.time()
+        self.reached_s = self._pool.loop.time()
         return session
 
     def _forget(self) -> None:

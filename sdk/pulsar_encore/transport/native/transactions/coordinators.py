@@ -181,11 +181,11 @@ class Coordinators:
             raise _explained(refusal.error) from refusal
         return EndAnswer.DONE
 
-    def connected_s(self, txn: TxnId) -> float:
-        """Return when the last connection to the coordinator of a transaction was made: loop time
+    def reached_s(self, txn: TxnId) -> float:
+        """Return when the coordinator of a transaction was loaded or has answered last: loop time
         in s, or minus infinity."""
         coordinator = self._coordinators.get(txn.most)
-        return -math.inf if coordinator is None else coordinator.connected_s
+        return -math.inf if coordinator is None else coordinator.reached_s
 
     async def _ask(
         self, coordinator: Coordinator, make: Callable[[int], Message], purpose: str

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ....errors import (
     EncoreError,
     InvalidTxnStatusError,
-    PulsarException,
     TransactionAbortedError,
     TransactionNotFound,
     TransactionOutcomeUnknown,
@@ -217,7 +215,7 @@ class NativeTransaction:
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None  # again for an abort that had no answer
-        self._has_asked_to_abort = False  # and that request had no answer
+        self._has_asked_to_abort = False  # without an answer
         self._timer = self._loop.call_at(deadline_s, self._on_deadline)
 
     @property
@@ -277,11 +275,7 @@ class NativeTransaction:
         self._senders[sender] = None
 
     def when_ended(self, callback: Callable[[bool], None]) -> None:
-        """Call back once after the end, with True if it was committed.
-
-        If the outcome is unknown, this happens when the coordinator has answered a later request,
-        or when its timeout has run.
-        """
+        """Call back once (see `TransportTransaction.when_ended`)."""
         self._on_ended.append(callback)
 
     def register(self, topic: str) -> asyncio.Future[None] | None:
@@ -386,6 +380,8 @@ class NativeTransaction:
                 await self.ended()
                 if self.state is TxnState.COMMITTED:
                     return  # by its id
+                if self.state is TxnState.UNKNOWN:
+                    raise self._unknown("commit", None)
                 raise self._aborted_error()
             if self.state is not TxnState.OPEN:
                 raise self._state_error("commit it")
@@ -405,7 +401,7 @@ class NativeTransaction:
                 background.
         """
         if self.state is TxnState.ABORTING and self._committing is not None:
-            await asyncio.wait((self._committing,))  # a commit that failed aborts by itself
+            await asyncio.wait((self._committing,))  # after a failure it requests the abort
         if self.state is TxnState.ABORTED:
             return
         if self.state is TxnState.UNKNOWN:
@@ -453,8 +449,12 @@ class NativeTransaction:
         self.timed_out |= self._loop.time() >= self.deadline_s
         if failure is not None or self.timed_out:
             self.state = TxnState.ABORTING
-            with suppress(PulsarException):  # logged there
+            try:
                 await self._abort()
+            except (TransactionStateError, TransactionOutcomeUnknown):
+                raise  # it was ended by its id
+            except EncoreError:
+                pass  # logged there
             raise self._aborted_error() from failure
         self._stop_sends()
         answer: EndAnswer | None = None
@@ -468,13 +468,11 @@ class NativeTransaction:
         answered_s = self._loop.time()
         in_time = answered_s < self.deadline_s
         decision = decide(answer, stored=self._stored is not None, in_time=in_time)
-        is_part = False  # a commit took effect, but not for all of it
         if decision is Decision.ASK_TOPIC:
             decision = await self._ask_topic()
             at_once = answered_s - asked_s < _COORDINATOR_RETRY_S
             by_id = at_once and answer is EndAnswer.NOT_FOUND
-            is_part = decision is Decision.COMMITTED and not await self._is_whole(by_id)
-            if is_part:
+            if decision is Decision.COMMITTED and not await self._is_whole(by_id):
                 decision = Decision.UNKNOWN
         if decision is Decision.COMMITTED:
             self._end_as(TxnState.COMMITTED)
@@ -486,7 +484,7 @@ class NativeTransaction:
                 txn_id=self._id,
             )
         else:
-            raise self._unknown("commit", lost, may_abort=not is_part) from lost
+            raise self._unknown("commit", lost) from lost
 
     async def _abort(self) -> None:
         if self._asking is not None:
@@ -500,7 +498,7 @@ class NativeTransaction:
             answer = await self._coordinators.end(self._id, pb.TxnAction.ABORT, until_s)
         except BaseException as error:
             self._has_asked_to_abort = True
-            self._end_by_timeout()
+            self._call_back_after_timeout()
             # Perhaps no caller sees the error: the last one was cancelled, or there was none.
             reason = why_not_again(error, self._coordinators, self.pool)
             if reason is not None:
@@ -509,14 +507,14 @@ class NativeTransaction:
                 self._log.warning(
                     "transaction %s is not aborted yet, and the client asks again: %s",
                     self._id,
-                    error,
+                    str(error),  # a record with the error would keep the transaction in memory
                 )
                 self._ask_again()
             raise
         state = await self._state_after(answer)
         if state is TxnState.UNKNOWN:
             raise self._unknown("abort", None)
-        self._end_as(state)
+        self._end_after_abort(state)
         if state is TxnState.COMMITTED:
             raise TransactionStateError(
                 f"transaction {self._id} was committed by its id, so it cannot be aborted"
@@ -533,17 +531,25 @@ class NativeTransaction:
             decision = await self._ask_topic()
             if decision is not Decision.UNKNOWN:
                 return _STATES[decision]
-        if self.state is TxnState.UNKNOWN:  # an earlier request was for its commit
-            return TxnState.UNKNOWN
         has_asked = self._has_asked_to_abort or answer is EndAnswer.NOT_FOUND_ON_RETRY
-        return TxnState.ABORTED if has_asked or self.timed_out else TxnState.UNKNOWN
+        has_timed_out = self._loop.time() >= self.deadline_s + _MARGIN_S  # at the coordinator
+        return TxnState.ABORTED if has_asked or has_timed_out else TxnState.UNKNOWN
 
     def _end_as(self, state: TxnState) -> None:
         self.state = state
         self._call_back(committed=state is TxnState.COMMITTED)
 
-    def _end_by_timeout(self) -> None:
-        """Call back when the coordinator has aborted it at the latest, unless it ends before."""
+    def _end_after_abort(self, state: TxnState) -> None:
+        """End it after an answer to a request for the abort.
+
+        If it was committed, another client did that by its id, perhaps before the last acks came.
+        So consumers ask for all of its messages again. A message that was acked does not come.
+        """
+        self.state = state
+        self._call_back(committed=False)
+
+    def _call_back_after_timeout(self) -> None:
+        """Call back when the timeout is over at the coordinator, unless it ends before."""
         over_s = self.deadline_s + 2 * _MARGIN_S
         self._loop.call_at(max(self._loop.time(), over_s), self._on_timeout_over)
 
@@ -552,12 +558,12 @@ class NativeTransaction:
         later than its timeout."""
         for task in (self._asking, self._aborting):
             if task is not None and not task.done():
-                return  # and this method is called again after it
+                return  # its end calls back, or calls this method again
         self._call_back(False)
 
     def _ask_again(self) -> None:
         self._asking = self._in_task(self._ask_until_answered())
-        self._asking.add_done_callback(lambda _: self._end_by_timeout())
+        self._asking.add_done_callback(lambda _: self._call_back_after_timeout())
 
     async def _ask_until_answered(self) -> None:
         try:
@@ -567,19 +573,15 @@ class NativeTransaction:
             )
             if answer is None:
                 return
-            state = await self._state_after(answer)
-            if self.state is not TxnState.UNKNOWN:
-                self._end_as(state)
-            elif state is not TxnState.UNKNOWN:
-                # Callers have been told that the outcome is unknown, but acks need it.
-                committed = state is TxnState.COMMITTED
-                if committed and self._stored is not None:
-                    committed = await self._is_whole(by_id=False)
-                self._call_back(committed)
+            if self.state is TxnState.UNKNOWN:  # callers know it so; but it has ended
+                self._call_back(committed=False)
+            else:
+                self._end_after_abort(await self._state_after(answer))
         except Exception:  # no caller waits for it
             self._log.exception("transaction %s: its end could not be found out", self._id)
 
     def _call_back(self, committed: bool) -> None:
+        """Tell consumers. After False they ask for its messages again, whatever has happened."""
         callbacks, self._on_ended = self._on_ended, []
         for each in callbacks:
             try:
@@ -642,21 +644,19 @@ class NativeTransaction:
         """Return whether a stored message is visible, or None if that cannot be found out."""
         try:
             visible = await self._is_visible(message_id)
-        except EncoreError as error:
+        except Exception as error:
             self._log.warning("cannot find out how transaction %s ended: %s", self._id, error)
             return None
         return visible if self._is_here else None  # another cluster has other messages
 
     # Errors
 
-    def _unknown(
-        self, action: str, lost: Exception | None, *, may_abort: bool = True
-    ) -> TransactionOutcomeUnknown:
+    def _unknown(self, action: str, lost: Exception | None) -> TransactionOutcomeUnknown:
         if self.state is not TxnState.UNKNOWN:
             self.state = TxnState.UNKNOWN
-            self._end_by_timeout()
-            is_lost = lost is not None and not why_not_again(lost, self._coordinators, self.pool)
-            if is_lost and may_abort:
+            self._call_back_after_timeout()
+            # A commit that has begun goes on all the same: the coordinator refuses the abort.
+            if lost is not None and not why_not_again(lost, self._coordinators, self.pool):
                 self._ask_again()
         reason = f"; the last error: {lost}" if lost is not None else ""
         return TransactionOutcomeUnknown(
