@@ -33,9 +33,10 @@ _LINE: Final = 0.26  # inches of one row of the grid
 _GAP: Final = 0.05
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.48, 0.12, 0.32, 0.24  # inches around the lines of a panel
 _LEGEND_LINE: Final = 0.15
-_LETTER: Final = 0.068  # inches of a letter of a legend
-_HANDLE: Final = 0.42  # inches of the line before it, with its gaps
-_SMALL, _NORMAL, _LARGE = 7.5, 8.5, 16.0
+_LETTER: Final = 0.062  # inches of a letter of a legend
+_HANDLE: Final = 0.28  # inches of the line before a name, with its gap
+_SMALL, _NORMAL, _LARGE = 7.5, 8.0, 15.0
+_NOTE: Final = "grey: the payment gateway is away"
 _DASHES: Final = ("-", (0, (4, 1.5)), (0, (1, 1)))
 
 
@@ -54,20 +55,22 @@ def draw(
 
     answers = {panel["title"]: panel["targets"] for panel in recorded["panels"]}
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"])
-    options = {"font.size": _SMALL, "axes.linewidth": 0.6}
-    with rc_context({**SVG_OPTIONS, **matplotlib_options(palette), **options}):
+    sizes = {"font.size": _SMALL, "axes.linewidth": 0.6}
+    options: Any = {**SVG_OPTIONS, **matplotlib_options(palette), **sizes}
+    with rc_context(options):
         figure = Figure(figsize=(_WIDE, rows * _LINE))
         FigureCanvasAgg(figure)
         for panel in dashboard["panels"]:
             drawing = _Drawing(figure, panel, recorded, palette)
             if panel["type"] == "row":
-                drawing.text(0.02, 0.5, panel["title"], size=_NORMAL + 1, weight="bold")
+                drawing.text(0.02, 0.5, panel["title"], size=_NORMAL + 1.5, weight="bold")
                 continue
             drawing.frame()
             if panel["type"] == "stat":
                 drawing.stat(answers[panel["title"]])
             else:
                 drawing.lines(answers[panel["title"]])
+        figure.text(0.995, 1 - 0.15 / (rows * _LINE), _NOTE, ha="right", va="center")
         written = io.BytesIO()
         metadata = {"Date": None, "Title": dashboard["title"]} if kind == "svg" else None
         figure.savefig(written, format=kind, metadata=metadata, dpi=120)
@@ -120,20 +123,23 @@ class _Drawing:
         if not found:
             self._no_data()
             return
-        axes = self._axes(0.1, self._high * 0.72, 0.1, 0.06)
+        axes = self._axes(0.1, self._high * 0.76, 0.1, 0.06)
         axes.axis("off")
         axes.set_ylim(-0.05, 1.1)
         for number, (name, series) in enumerate(found):
             place = self._wide * (number + 0.5) / len(found)
             value = series["value"]
-            text = "no data" if value is None else formatted(value, self._defaults["unit"])
+            text = "no data" if value is None else self._formatted(value)
             colour = self._threshold_colour(value)
-            self.text(place, 0.46, text, size=_LARGE, color=colour, ha="center", weight="bold")
+            self.text(place, 0.43, text, size=_LARGE, color=colour, ha="center", weight="bold")
             if len(found) > 1:
-                self.text(place, 0.68, name, ha="center")
+                self.text(place, 0.66, name, ha="center")
             points = [each or 0.0 for each in series["points"]]
             highest = max(*points, 1.0)
             axes.plot([each / highest for each in points], color=colour, linewidth=1)
+
+    def _formatted(self, value: float) -> str:
+        return formatted(round(value, self._defaults.get("decimals", 2)), self._defaults["unit"])
 
     def _threshold_colour(self, value: float | None) -> str:
         palette = self._palette
@@ -148,33 +154,43 @@ class _Drawing:
         if not drawn:
             self._no_data()
             return
-        longest = max(len(name) for name, _ in drawn) * _LETTER + _HANDLE
-        columns = min(len(drawn), max(1, int((self._wide - 0.1) / longest)))
-        high = -(-len(drawn) // columns) * _LEGEND_LINE
-        axes = self._axes(_LEFT, _TOP, _RIGHT, _BOTTOM + high + 0.04)
+        rows = self._legend([name for name, _ in drawn])
+        axes = self._axes(_LEFT, _TOP, _RIGHT, _BOTTOM + rows * _LEGEND_LINE + 0.06)
         step = self._recorded["step_s"]
-        colours = self._palette.lines
-        for number, (name, points) in enumerate(drawn):
+        for number, (_, points) in enumerate(drawn):
             times = [place * step for place in range(len(points))]
             values = [float("nan") if each is None else each for each in points]
-            colour = colours[number % len(colours)]
-            dashes = _DASHES[number // len(colours) % len(_DASHES)]
-            axes.plot(times, values, color=colour, linestyle=dashes, linewidth=1.1, label=name)
+            # Lines that stay at 0 do not cover others.
+            above = 3 if any(points) else 2
+            axes.plot(times, values, zorder=above, clip_on=False, **self._style(number))
         self._decorate(axes)
-        axes.figure.legend(
-            *axes.get_legend_handles_labels(),
-            loc="lower left",
-            bbox_to_anchor=self._place(0.06, self._high - 0.02),
-            ncols=columns,
-            fontsize=_SMALL,
-            frameon=False,
-            handlelength=1.4,
-            handletextpad=0.4,
-            columnspacing=0.9,
-            labelspacing=0.25,
-            borderpad=0.1,
-            borderaxespad=0,
-        )
+
+    def _style(self, number: int) -> dict[str, Any]:
+        colours = self._palette.lines
+        dashes = _DASHES[number // len(colours) % len(_DASHES)]
+        return {"color": colours[number % len(colours)], "linestyle": dashes, "linewidth": 1.1}
+
+    def _legend(self, names: Sequence[str]) -> int:
+        """Draw the names at the lower edge, and return the number of their rows."""
+        from matplotlib.lines import Line2D
+
+        places: list[tuple[float, int]] = []
+        x, row = 0.1, 0
+        for name in names:
+            wide = _HANDLE + len(name) * _LETTER
+            if places and x + wide > self._wide:
+                x, row = 0.1, row + 1
+            places.append((x, row))
+            x += wide + 0.1
+        for number, (name, (x, line)) in enumerate(zip(names, places, strict=True)):
+            y = self._high - 0.1 - (row - line) * _LEGEND_LINE
+            ends = [self._place(x, y), self._place(x + _HANDLE - 0.06, y)]
+            figure = self._figure
+            style = self._style(number)
+            sample = Line2D(*zip(*ends, strict=True), transform=figure.transFigure, **style)
+            figure.add_artist(sample)
+            figure.text(*self._place(x + _HANDLE, y), name, va="center_baseline")
+        return row + 1
 
     def _decorate(self, axes: Any) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -184,8 +200,8 @@ class _Drawing:
         axes.set_xticks(range(0, self._recorded["seconds"] + 1, 60))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 60:.0f} min"))
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator(MaxNLocator(4))
         unit = self._defaults["unit"]
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=unit == "short"))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: formatted(value, unit)))
         axes.tick_params(length=2, width=0.6, pad=2)
         axes.grid(axis="y", color=self._palette.frame, linewidth=0.5)
@@ -198,6 +214,8 @@ class _Drawing:
 
 def formatted(value: float, unit: str) -> str:
     """Return a value in one of Grafana's units."""
+    if value == 0 and unit != "s":
+        return "0"
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
     if unit == "s" and 0 < value < 1:
@@ -241,7 +259,7 @@ def _name(form: str, labels: dict[str, str], left_out: set[str]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     if arguments == ["record"]:
-        from .dashboard_incident import as_text, record
+        from docs.figures.dashboard_incident import as_text, record
 
         SERIES.write_text(as_text(asyncio.run(record(read_json(DASHBOARD)))), "utf-8")
     elif arguments in ([], ["draw"]):

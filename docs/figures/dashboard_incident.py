@@ -137,7 +137,7 @@ async def record(dashboard: dict[str, Any]) -> dict[str, Any]:
     program = shutil.which("prometheus")
     if program is None:
         raise SystemExit("the program `prometheus` is not on the PATH: install it first")
-    # The failures are part of the play, and their tracebacks would look like errors of this program.
+    # The failures are part of the play. Their tracebacks would look like errors of this program.
     logging.getLogger("pulsar_encore").setLevel(logging.CRITICAL)
     incident = Incident()
     settings = BrokerSettings(max_unacked_per_consumer=WINDOW, record=False)
@@ -288,6 +288,8 @@ def rounded(text: str) -> float | None:
 def as_text(recorded: dict[str, Any]) -> str:
     """Return the recording as JSON, with one line for each series."""
     text = json.dumps(recorded, indent=1, ensure_ascii=False)
-    numbers = re.compile(r"\[[\s\d.,e+-]*(?:null[\s\d.,e+-]*)*\]")
-    text = numbers.sub(lambda found: re.sub(r"\s+", "", found[0]), text)
-    return re.sub(r"\b(\d+)\.0(?=[,\]\n])", r"\1", text) + "\n"
+    # A list of numbers, or an object without others in it, goes onto one line.
+    flat = re.compile(r"\[[^][{}\"]*\]|\{\s*\"labels\": \{[^{}]*\}[^{}]*\}")
+    while (shorter := flat.sub(lambda found: re.sub(r"\n *", "", found[0]), text)) != text:
+        text = shorter
+    return re.sub(r"\b(\d+)\.0(?=[],}\n])", r"\1", text) + "\n"
