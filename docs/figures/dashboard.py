@@ -31,7 +31,7 @@ _WIDE: Final = 10.0  # inches
 _COLUMN: Final = _WIDE / 24  # Grafana's grid has 24 columns
 _LINE: Final = 0.26  # inches of one row of the grid
 _GAP: Final = 0.05
-_LEFT, _RIGHT, _TOP, _BOTTOM = 0.48, 0.12, 0.32, 0.24  # inches around the lines of a panel
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.48, 0.22, 0.32, 0.24  # inches around the lines of a panel
 _LEGEND_LINE: Final = 0.15
 _LETTER: Final = 0.062  # inches of a letter of a legend
 _HANDLE: Final = 0.28  # inches of the line before a name, with its gap
@@ -201,7 +201,9 @@ class _Drawing:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 60:.0f} min"))
         axes.set_ylim(bottom=0)
         unit = self._defaults["unit"]
-        axes.yaxis.set_major_locator(MaxNLocator(4, integer=unit == "short"))
+        axes.yaxis.set_major_locator(
+            MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=unit == "short")
+        )
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: formatted(value, unit)))
         axes.tick_params(length=2, width=0.6, pad=2)
         axes.grid(axis="y", color=self._palette.frame, linewidth=0.5)
