@@ -18,7 +18,7 @@ _WIDE: Final = 8.0  # inches
 _LINES_HIGH: Final = 3.2
 _DASHES: Final = ("-", "--", "-.", ":")
 # A fixed salt and no date make the same chart from the same figures.
-_SVG: Final = {"svg.hashsalt": "pulsar-encore", "svg.fonttype": "none"}
+SVG_OPTIONS: Final = {"svg.hashsalt": "pulsar-encore", "svg.fonttype": "none"}
 # Each text of matplotlib's SVG names its font; one rule for all of them is shorter.
 _FONT: Final = re.compile(r"(?<=font-size: )(\S+?px; )font-family: [^;]*, sans-serif(?:; )?")
 _FONTS: Final = "text{font-family: 'DejaVu Sans', Verdana, sans-serif}"
@@ -108,7 +108,7 @@ def draw(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with rc_context({**_SVG, **matplotlib_options(palette)}):
+    with rc_context({**SVG_OPTIONS, **matplotlib_options(palette)}):
         height = _height(chart)
         figure = Figure(figsize=(_WIDE, height), layout="constrained")
         FigureCanvasAgg(figure)
@@ -119,7 +119,7 @@ def draw(
                 written = io.StringIO()
                 metadata = {"Date": None, "Title": chart.title}
                 figure.savefig(written, format=kind, metadata=metadata)
-                file.write_text(_compact(written.getvalue()), "utf-8")
+                file.write_text(compact(written.getvalue()), "utf-8")
             else:
                 figure.savefig(file, dpi=150)
 
@@ -129,7 +129,7 @@ def file_name(chart: Chart, palette: Palette, kind: str = "svg") -> str:
     return f"{chart.name}{palette.suffix}.{kind}"
 
 
-def _compact(svg: str) -> str:
+def compact(svg: str) -> str:
     """Return the same picture in about six tenths of the characters."""
     svg = re.sub(r" <metadata>.*?</metadata>\n", "", svg, flags=re.DOTALL)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*"', "", svg)
