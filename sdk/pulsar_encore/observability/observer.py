@@ -1,11 +1,11 @@
-"""The `Observer` protocol.
+"""The base class `Observer`.
 
 `pulsar_encore.prometheus` and `pulsar_encore.otel` are observers. An application can write its own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
 
 
-class Observer(Protocol):
+class Observer:
     """Sees what a client does: `Client(observers=[...])`.
 
     Inherit from this class and override the methods that you need; the others do nothing, and cost

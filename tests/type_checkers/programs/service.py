@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import Enum
 
 import pulsar_encore as encore
-from pulsar_encore import schema
+from pulsar_encore import otel, prometheus, schema
 
 
 class Size(Enum):
@@ -40,6 +40,15 @@ class Order(schema.Record):
     lines = schema.Array(schema.String())
     stops = schema.Array(Address())
     prices = schema.Map(schema.Float())
+
+
+class Failures(encore.Observer):
+    """Overrides one method; the others do nothing."""
+
+    count = 0
+
+    def handler_ended(self, call: encore.HandlerCall, end: encore.HandlerEnd) -> None:
+        self.count += end.result == "failure"
 
 
 def total(order: Order) -> float:
@@ -200,7 +209,8 @@ async def read(client: encore.Client, topic: str) -> None:
 async def main(url: str) -> None:
     topic = "persistent://public/default/typed-service"
     try:
-        async with encore.Client(url, operation_timeout_seconds=10) as client:
+        observers = [Failures(), prometheus.Metrics(), otel.Metrics(), otel.Tracing()]
+        async with encore.Client(url, operation_timeout_seconds=10, observers=observers) as client:
             first = await produce(client, topic)
             print("first is", encore.MessageId.deserialize(first.serialize()) == first)
             await consume(client, topic)
