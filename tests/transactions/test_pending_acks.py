@@ -574,6 +574,30 @@ def test_a_commit_of_acks_that_were_committed_by_id_is_unknown(late: bool) -> No
     run(main())
 
 
+@pytest.mark.parametrize("by_id", [True, False], ids=["id", "message"])
+def test_a_cumulative_ack_from_before_an_abort_covers_no_message_that_comes_again(
+    by_id: bool,
+) -> None:
+    async def main() -> None:
+        async with client_of() as client:
+            await fill(client, 6)
+            async with subscribe(client, ConsumerType.Failover) as consumer:
+                messages = await take(consumer, 6)
+                first = await client.transaction()
+                await consumer.acknowledge_cumulative(messages[2], txn=first)
+                await first.abort()
+                async with client.transaction() as second:
+                    last = messages[5]
+                    with pytest.raises(MessageNotHeldError, match="receive"):
+                        await consumer.acknowledge_cumulative(
+                            last.message_id() if by_id else last, txn=second
+                        )
+                    await second.abort()
+                assert await rest(consumer) == list(range(6))
+
+    run(main())
+
+
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "no answer"])
 def test_a_late_cumulative_ack_loses_no_message(answered: bool) -> None:
     """Another client has committed by the id, so the late ack has no effect at the broker."""

@@ -160,6 +160,10 @@ class Rewind:
     def outstanding(self) -> int:
         return len(self._owed)
 
+    def owes_through(self, key: EntryKey) -> bool:
+        """Return True if this entry, or one before it, has not arrived again."""
+        return bool(self._owed) and self._owed.first()[0] <= key
+
     def begin(
         self,
         partial: Iterable[tuple[EntryKey, int]] = (),

@@ -164,6 +164,7 @@ class TransactionAcks:
         last = state.pending_acks.cumulative_of(txn)
         if last is not None and _covers(last, key, index):
             return [self._watched[txn][state]]
+        self._check_in_order(item)
         plan = AckPlan(state.number, (*key, size, mask), [], [])
         sent = self._transport_consumer.ack_in_transaction(plan, txn)
         state.ack_pending_through(txn, key, index, size)
@@ -196,6 +197,22 @@ class TransactionAcks:
                 "transactions meet: end the other transaction first, or ack all messages of the "
                 "topic in one way"
             )
+
+    def _check_in_order(self, item: Settleable) -> None:
+        """Raise if a message has to come again before a cumulative ack may cover it.
+
+        After an abort the topic is rewound. An ack of a message that was received before would also
+        cover the aborted ones, which have not come again.
+        """
+        if type(item) is Message:
+            entry, index, _, number = self._ownership.held(item)
+            state: TopicState = entry.topic_state
+            if not state.holds(entry, index, number):
+                raise _not_held(item.message_id())
+            return
+        state, key, _, message_id = self._ownership.named(item)
+        if state.rewind is not None and state.rewind.owes_through(key):
+            raise _not_held(message_id)
 
     def _find(self, item: Settleable, txn: TransportTransaction, found: _Found) -> None:
         """Add the messages of an item to `found`, unless the transaction has acked them already."""

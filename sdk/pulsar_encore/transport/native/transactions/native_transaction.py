@@ -511,10 +511,10 @@ class NativeTransaction:
                 )
                 self._ask_again()
             raise
-        state = await self._state_after(answer)
+        self._call_back_after_abort()
+        self.state = state = await self._state_after(answer)
         if state is TxnState.UNKNOWN:
             raise self._unknown("abort", None)
-        self._end_after_abort(state)
         if state is TxnState.COMMITTED:
             raise TransactionStateError(
                 f"transaction {self._id} was committed by its id, so it cannot be aborted"
@@ -539,13 +539,12 @@ class NativeTransaction:
         self.state = state
         self._call_back(committed=state is TxnState.COMMITTED)
 
-    def _end_after_abort(self, state: TxnState) -> None:
-        """End it after an answer to a request for the abort.
+    def _call_back_after_abort(self) -> None:
+        """Call back as soon as a request for the abort is answered: then it has ended.
 
         If it was committed, another client did that by its id, perhaps before the last acks came.
         So consumers ask for all of its messages again. A message that was acked does not come.
         """
-        self.state = state
         self._call_back(committed=False)
 
     def _call_back_after_timeout(self) -> None:
@@ -573,10 +572,9 @@ class NativeTransaction:
             )
             if answer is None:
                 return
-            if self.state is TxnState.UNKNOWN:  # callers know it so; but it has ended
-                self._call_back(committed=False)
-            else:
-                self._end_after_abort(await self._state_after(answer))
+            self._call_back_after_abort()
+            if self.state is not TxnState.UNKNOWN:  # callers know that one already
+                self.state = await self._state_after(answer)
         except Exception:  # no caller waits for it
             self._log.exception("transaction %s: its end could not be found out", self._id)
 
