@@ -15,7 +15,6 @@ import platform
 import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ import pulsar_encore as encore
 from pulsar_encore import prometheus
 from pulsar_encore.devbroker import Broker, BrokerSettings
 from pulsar_encore.version import VERSION
+from tests.harness.pulsar_server import free_port
 
 SCRAPE_S: Final = 2
 #: Grafana's `$__rate_interval` is at least four scrapes.
@@ -185,8 +185,7 @@ async def record(dashboard: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def running_prometheus(program: str, ports: list[int]) -> Iterator[str]:
     """Start a Prometheus that scrapes these ports, and yield the URL of its API."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = {

@@ -164,7 +164,7 @@ class TransactionAcks:
         last = state.pending_acks.cumulative_of(txn)
         if last is not None and _covers(last, key, index):
             return [self._watched[txn][state]]
-        self._check_in_order(item)
+        self._check_in_order(item, state, key)
         plan = AckPlan(state.number, (*key, size, mask), [], [])
         sent = self._transport_consumer.ack_in_transaction(plan, txn)
         state.ack_pending_through(txn, key, index, size)
@@ -198,7 +198,7 @@ class TransactionAcks:
                 "topic in one way"
             )
 
-    def _check_in_order(self, item: Settleable) -> None:
+    def _check_in_order(self, item: Settleable, state: TopicState, key: EntryKey) -> None:
         """Raise if a message has to come again before a cumulative ack may cover it.
 
         After an abort the topic is rewound. An ack of a message that was received before would also
@@ -206,13 +206,11 @@ class TransactionAcks:
         """
         if type(item) is Message:
             entry, index, _, number = self._ownership.held(item)
-            state: TopicState = entry.topic_state
-            if not state.holds(entry, index, number):
-                raise _not_held(item.message_id())
-            return
-        state, key, _, message_id = self._ownership.named(item)
-        if state.rewind is not None and state.rewind.owes_through(key):
-            raise _not_held(message_id)
+            is_current = state.holds(entry, index, number)
+        else:  # an id does not tell which delivery it is of
+            is_current = state.rewind is None or not state.rewind.owes_through(key)
+        if not is_current:
+            raise _not_held(item.message_id() if type(item) is Message else item)
 
     def _find(self, item: Settleable, txn: TransportTransaction, found: _Found) -> None:
         """Add the messages of an item to `found`, unless the transaction has acked them already."""

@@ -30,7 +30,6 @@ _LONGEST_DELAY_S: Final = 10.0
 # cause, such as a terminated topic. Pulsar would repeat each further request every second.
 _GIVEN_UP_AFTER_S: Final = 60.0
 
-
 _FINAL: Final = (
     ClosedError,
     TransactionNotEnabledError,  # transactions were turned off, and no coordinator is left
