@@ -37,13 +37,10 @@ from .lookup.lookup_interface import NamePattern
 from .lookup.refresh_schedule import RefreshSchedule, TimedSchedule
 from .producer.native_producer import NativeProducer, open_producer
 from .transaction_outcome import is_visible
+from .transactions.beginning import begin_transaction, join_transaction
 from .transactions.coordinators import Coordinators
-from .transactions.native_transaction import (
-    NativeTransaction,
-    begin_transaction,
-    end_by_id,
-    join_transaction,
-)
+from .transactions.end_by_id import end_by_id
+from .transactions.native_transaction import NativeTransaction
 from .wire_schema import known_info
 
 _NAME_DIGITS: Final = 5  # as many as in Java

@@ -83,7 +83,7 @@ class TransactionAckWriter:
         group = self._unsent.get(own)
         if group is None:
             group = self._unsent[own] = _Group(self._broker.loop)
-            own.on_ack()
+            own.work.on_ack()
             self._unanswered.setdefault(own, set()).add(group)
             group.task = self._broker.loop.create_task(self._send(own, group))
             group.task.add_done_callback(bound(self._on_done, own, group))
@@ -100,9 +100,9 @@ class TransactionAckWriter:
             del self._unsent[txn]
         error = _ended_error(txn) if task.cancelled() else task.exception()
         if error is None:
-            txn.on_acked()
+            txn.work.on_acked()
         else:
-            txn.on_failed(error, "an ack")
+            txn.work.on_failed(error, "an ack")
         if error is None:
             group.outcome.set_result(None)
         else:
@@ -129,7 +129,7 @@ class TransactionAckWriter:
 
         While the consumer is disconnected, the acks wait: nothing was sent.
         """
-        registering = txn.register_subscription(self._broker.topic, self._subscription)
+        registering = txn.work.register_subscription(self._broker.topic, self._subscription)
         if registering is not None:
             await asyncio.shield(registering)
         await self._broker.until_attached(txn.deadline_s)

@@ -373,7 +373,7 @@ class NativeProducer:
         return waiter
 
     def _publish_in_transaction(self, message: OutgoingMessage) -> Waiter:
-        waiter = TransactionalSend(self._loop, self._checked_transaction(message))
+        waiter = TransactionalSend(self._loop, self._checked_transaction(message).work)
         try:
             self._send(message, waiter)
         except BaseException:

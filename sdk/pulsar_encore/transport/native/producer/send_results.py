@@ -12,7 +12,7 @@ from ....values.message_id import MessageId
 from ....values.outgoing_message import MessageTransaction
 from ....wire import pulsar_pb2 as pb
 from ...interface import OnPosted
-from ..transactions.native_transaction import NativeTransaction
+from ..transactions.transaction_work import TransactionWork
 from .unconfirmed_frames import SendFrame, Waiter
 
 #: Sends that fail in one step of the loop: about 2 ms.
@@ -93,27 +93,27 @@ class TransactionalSend(asyncio.Future[MessageId]):
     has failed.
     """
 
-    __slots__ = ("_txn",)
+    __slots__ = ("_work",)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, txn: NativeTransaction) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: TransactionWork) -> None:
         super().__init__(loop=loop)
-        self._txn = txn
-        txn.on_send()
+        self._work = work
+        work.on_send()
 
     def set_result(self, result: MessageId) -> None:
         super().set_result(result)
-        self._txn.on_stored(result)
+        self._work.on_stored(result)
 
     def set_exception(self, exception: type[BaseException] | BaseException) -> None:
         super().set_exception(exception)
         error = self.exception()  # asking marks it as retrieved: the commit reports it
         assert error is not None
-        self._txn.on_failed(error)
+        self._work.on_failed(error)
 
     def cancel(self, msg: object = None) -> bool:
         cancelled = super().cancel(msg)
         if cancelled:
-            self._txn.on_failed(asyncio.CancelledError("the call of send was cancelled"))
+            self._work.on_failed(asyncio.CancelledError("the call of send was cancelled"))
         return cancelled
 
 

@@ -43,7 +43,7 @@ class TransactionSends:
         key = (txn, part.topic)
         held = self._held.get(key)
         if held is None:
-            registering = txn.register(part.topic)
+            registering = txn.work.register(part.topic)
             if registering is None:
                 self._queue.put(part, message, waiter)
                 return

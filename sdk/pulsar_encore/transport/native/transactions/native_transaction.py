@@ -1,22 +1,18 @@
-"""One transaction of the native transport: its sends and acks, its deadline, and its end.
+"""One transaction of the native transport: its deadline and its end.
 
-Brokers check neither at SEND and ACK nor at the end whether a message still belongs to an open
-transaction. So a topic is registered before the first message, and a subscription before the first
-ack. Nothing leaves after the local deadline, and an end is requested when every send and ack has
-its answer or its error (`docs/notes/wire-protocol.md#transactions`).
+Nothing leaves after the local deadline, and an end is requested when every send and ack has its
+answer or its error (`TransactionWork`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from ....errors import (
     EncoreError,
-    InvalidTxnStatusError,
     TransactionAbortedError,
-    TransactionNotFound,
     TransactionOutcomeUnknown,
     TransactionStateError,
 )
@@ -29,21 +25,20 @@ from ....wire import pulsar_pb2 as pb
 from ..connection.pool import ConnectionPool
 from .commit_decision import Decision, decide
 from .coordinators import Coordinators, EndAnswer
+from .stored_messages import StoredMessages
+from .transaction_work import TransactionWork
 from .unanswered_abort import ask_until_answered, log_left_open, why_not_again
 
 LOG_NAME: Final = "pulsar_encore.transaction"
 
 # The local deadline is so much before the coordinator's, but at most a tenth of the timeout.
-_MARGIN_S: Final = 1.0
+MARGIN_S: Final = 1.0
 
 # A coordinator that moves during a commit starts the rest of it again after 1 s, and then it may
 # not find the transaction that it has committed.
 _COORDINATOR_RETRY_S: Final = 0.9
 
 _STATES: Final = {Decision.COMMITTED: TxnState.COMMITTED, Decision.ABORTED: TxnState.ABORTED}
-
-_Registration: TypeAlias = str | tuple[str, str]
-"""A topic that gets messages, or a topic and a subscription whose messages are acked."""
 
 
 class TransactionSender(Protocol):
@@ -70,111 +65,12 @@ def own_transaction(txn: object, pool: ConnectionPool, what: str) -> NativeTrans
     return txn
 
 
-async def begin_transaction(
-    coordinators: Coordinators,
-    pool: ConnectionPool,
-    timeout_s: float,
-    is_visible: Callable[[MessageId], Awaitable[bool | None]],
-) -> NativeTransaction:
-    """Begin a transaction. If the call is cancelled, it is aborted as soon as its id is known.
-
-    Args:
-        timeout_s: The coordinator aborts it after this time, from 1 s.
-        is_visible: Returns whether a message of an ended transaction is visible, or None if that
-            cannot be found out.
-    """
-    beginning = pool.loop.create_task(coordinators.begin(round(timeout_s * 1000)))
-
-    def make() -> NativeTransaction:
-        txn_id, asked_s = beginning.result()
-        # From before the request: the coordinator's own time begins later.
-        deadline_s = asked_s + timeout_s - min(_MARGIN_S, timeout_s / 10)
-        return NativeTransaction(coordinators, pool, txn_id, deadline_s, timeout_s, is_visible)
-
-    try:
-        await asyncio.shield(seen(beginning))
-    except asyncio.CancelledError:
-        if not beginning.done():
-            beginning.add_done_callback(lambda done: _abort_begun(done, make))
-        elif not beginning.cancelled() and beginning.exception() is None:
-            make().abandon()
-        raise
-    return make()
-
-
-def join_transaction(
-    coordinators: Coordinators,
-    pool: ConnectionPool,
-    txn_id: TxnId,
-    timeout_s: float,
-    is_visible: Callable[[MessageId], Awaitable[bool | None]],
-) -> NativeTransaction:
-    """Return a transaction that another process has begun, to send in it.
-
-    Args:
-        timeout_s: The time that is left of its timeout.
-        is_visible: As for `begin_transaction`.
-    """
-    deadline_s = pool.loop.time() + timeout_s - _MARGIN_S
-    return NativeTransaction(coordinators, pool, txn_id, deadline_s, timeout_s, is_visible)
-
-
-async def end_by_id(
-    coordinators: Coordinators, pool: ConnectionPool, txn_id: TxnId, *, commit: bool
-) -> None:
-    """Commit or abort a transaction that perhaps another process has begun.
-
-    Raises:
-        TransactionNotFound: if it has ended before, or belongs to another role.
-        InvalidTxnStatusError: if it is ending the other way.
-        TransactionOutcomeUnknown: if an answer was lost, and it has ended by then.
-    """
-    action = pb.TxnAction.COMMIT if commit else pb.TxnAction.ABORT
-    until_s = pool.loop.time() + pool.settings.operation_timeout_s
-    answer = await coordinators.end(txn_id, action, until_s)
-    if answer is EndAnswer.NOT_FOUND:
-        raise TransactionNotFound(
-            f"transaction {txn_id} has ended, timed out, or belongs to another role"
-        )
-    if answer is EndAnswer.OTHER_WAY:
-        raise InvalidTxnStatusError(
-            f"transaction {txn_id} is being {'aborted' if commit else 'committed'}"
-        )
-    if answer is EndAnswer.NOT_FOUND_ON_RETRY:
-        raise TransactionOutcomeUnknown(
-            f"transaction {txn_id} has ended: by this call, whose first answer was lost, or before",
-            txn_id=txn_id,
-        )
-
-
-def _abort_begun(
-    beginning: asyncio.Task[tuple[TxnId, float]], make: Callable[[], NativeTransaction]
-) -> None:
-    if not beginning.cancelled() and beginning.exception() is None:
-        make().abandon()
-
-
-class _Failure(NamedTuple):
-    """A failed operation that makes the commit abort."""
-
-    error: BaseException
-    operation: str
-    is_seen: Callable[[], bool] = lambda: False
-
-
-def _in_one_entry(one: MessageId, other: MessageId) -> bool:
-    return (one.topic, one.ledger_id(), one.entry_id()) == (
-        other.topic,
-        other.ledger_id(),
-        other.entry_id(),
-    )
-
-
 class NativeTransaction:
     """An open transaction (`TransportTransaction`). Made by `begin_transaction`.
 
     Attributes:
         pool: Of the client and the event loop that it belongs to.
+        work: Its registrations, sends and acks.
         timed_out: It is aborted because its time was over.
         deadline_s: Loop time from which on nothing of it may leave.
     """
@@ -195,23 +91,20 @@ class NativeTransaction:
         self._handed_over = False
         self.timed_out: bool = False
         self._coordinators = coordinators
-        self._is_visible = is_visible
         self._loop = pool.loop
         self._log = pool.settings.logger_of(LOG_NAME)
         self.deadline_s: float = deadline_s
         self._timeout_s = timeout_s
-        self._registered: set[_Registration] = set()
-        self._registering: dict[_Registration, asyncio.Task[None]] = {}
+        self._stored = StoredMessages(
+            txn_id,
+            is_visible,
+            lambda: coordinators.service is pool.service,  # without the transaction: no cycle
+            self._log,
+        )
+        self.work: TransactionWork = TransactionWork(coordinators, txn_id, self._loop, self._stored)
         self._senders: dict[TransactionSender, None] = {}
-        self._pending = 0  # sends and acks without an answer
         self._pending_at_deadline = 0
         self._on_ended: list[Callable[[bool], None]] = []
-        self._all_done: asyncio.Future[None] | None = None
-        self._failure: _Failure | None = None
-        self._refusals: list[_Failure] = []  # each counts unless a caller has seen it
-        self._has_acked = False
-        self._stored: MessageId | None = None  # of the first message
-        self._last_stored: dict[str, MessageId] = {}  # by topic or partition
         self._committing: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None  # again for an abort that had no answer
@@ -278,55 +171,6 @@ class NativeTransaction:
         """Call back once (see `TransportTransaction.when_ended`)."""
         self._on_ended.append(callback)
 
-    def register(self, topic: str) -> asyncio.Future[None] | None:
-        """Return None if messages for a topic or partition may leave, else the future for that."""
-        return self._register(topic)
-
-    def register_subscription(self, topic: str, name: str) -> asyncio.Future[None] | None:
-        """Return None if acks of a subscription may leave, else the future for that."""
-        return self._register((topic, name))
-
-    def _register(self, registration: _Registration) -> asyncio.Future[None] | None:
-        if registration in self._registered:
-            return None
-        task = self._registering.get(registration)
-        if task is None:
-            task = self._registering[registration] = seen(
-                self._loop.create_task(self._add(registration))
-            )
-            task.add_done_callback(lambda _: self._registering.pop(registration))
-        return task
-
-    async def _add(self, registration: _Registration) -> None:
-        if isinstance(registration, str):
-            await self._coordinators.add_partitions(self._id, [registration])
-        else:
-            await self._coordinators.add_subscriptions(self._id, [registration])
-        self._registered.add(registration)
-
-    def on_send(self) -> None:
-        self._pending += 1
-
-    def on_ack(self) -> None:
-        self._pending += 1
-
-    def on_stored(self, message_id: MessageId) -> None:
-        if message_id.ledger_id() >= 0:  # -1 of a message that was dropped as a duplicate
-            if self._stored is None:
-                self._stored = message_id
-            last = self._last_stored.get(message_id.topic)
-            if last is None or message_id > last:  # receipts of two producers may be in any order
-                self._last_stored[message_id.topic] = message_id
-        self._on_answered()
-
-    def on_acked(self) -> None:
-        self._has_acked = True
-        self._on_answered()
-
-    def on_failed(self, error: BaseException, operation: str = "a send") -> None:
-        self.spoil(error, operation)
-        self._on_answered()
-
     def spoil(
         self,
         error: BaseException,
@@ -334,34 +178,20 @@ class NativeTransaction:
         is_seen: Callable[[], bool] | None = None,
     ) -> None:
         """Have `commit` abort instead (see `TransportTransaction.spoil`)."""
-        if is_seen is not None:
-            self._refusals.append(_Failure(error, operation, is_seen))
-        elif self._failure is None:
-            self._failure = _Failure(error, operation)
-
-    def _find_failure(self) -> BaseException | None:
-        """Return the error that makes the commit abort."""
-        if self._failure is None:
-            self._failure = next((each for each in self._refusals if not each.is_seen()), None)
-        return None if self._failure is None else self._failure.error
-
-    def _on_answered(self) -> None:
-        self._pending -= 1
-        if not self._pending and self._all_done is not None and not self._all_done.done():
-            self._all_done.set_result(None)
+        self.work.spoil(error, operation, is_seen)
 
     # The end
 
     def _on_deadline(self) -> None:
         self.timed_out = True
-        self._pending_at_deadline = self._pending
+        self._pending_at_deadline = self.work.pending
         if self.state is TxnState.OPEN:
             self._log.warning(
                 "transaction %s has timed out after %g s, and is aborted; sends and acks without "
                 "an answer: %d",
                 self._id,
                 self._timeout_s,
-                self._pending,
+                self.work.pending,
             )
             self._begin_abort()
         else:  # a commit that still waits for sends: it aborts when they have failed
@@ -445,7 +275,7 @@ class NativeTransaction:
 
     async def _commit(self) -> None:
         await self._wait_for_answers()
-        failure = self._find_failure()
+        failure = self.work.find_failure()
         self.timed_out |= self._loop.time() >= self.deadline_s
         if failure is not None or self.timed_out:
             self.state = TxnState.ABORTING
@@ -455,7 +285,7 @@ class NativeTransaction:
                 raise  # it was ended by its id
             except EncoreError:
                 pass  # logged there
-            raise self._aborted_error() from failure
+            raise self._aborted_error() from (None if failure is None else failure.error)
         self._stop_sends()
         answer: EndAnswer | None = None
         lost: EncoreError | None = None
@@ -467,9 +297,9 @@ class NativeTransaction:
             lost = error
         answered_s = self._loop.time()
         in_time = answered_s < self.deadline_s
-        decision = decide(answer, stored=self._stored is not None, in_time=in_time)
+        decision = decide(answer, stored=bool(self._stored), in_time=in_time)
         if decision is Decision.ASK_TOPIC:
-            decision = await self._ask_topic()
+            decision = await self._stored.find_outcome()
             at_once = answered_s - asked_s < _COORDINATOR_RETRY_S
             by_id = at_once and answer is EndAnswer.NOT_FOUND
             if decision is Decision.COMMITTED and not await self._is_whole(by_id):
@@ -524,15 +354,15 @@ class NativeTransaction:
         """Return how the transaction has ended, after an answer to an abort."""
         if answer is EndAnswer.OTHER_WAY:
             return TxnState.COMMITTED
-        if answer is EndAnswer.DONE or not (self._has_acked or self._stored is not None):
+        if answer is EndAnswer.DONE or not (self.work.has_acked or self._stored):
             return TxnState.ABORTED
         # An earlier request or the timeout has ended it, or another client has by its id.
-        if self._stored is not None:
-            decision = await self._ask_topic()
+        if self._stored:
+            decision = await self._stored.find_outcome()
             if decision is not Decision.UNKNOWN:
                 return _STATES[decision]
         has_asked = self._has_asked_to_abort or answer is EndAnswer.NOT_FOUND_ON_RETRY
-        has_timed_out = self._loop.time() >= self.deadline_s + _MARGIN_S  # at the coordinator
+        has_timed_out = self._loop.time() >= self.deadline_s + MARGIN_S  # at the coordinator
         return TxnState.ABORTED if has_asked or has_timed_out else TxnState.UNKNOWN
 
     def _end_as(self, state: TxnState) -> None:
@@ -549,7 +379,7 @@ class NativeTransaction:
 
     def _call_back_after_timeout(self) -> None:
         """Call back when the timeout is over at the coordinator, unless it ends before."""
-        over_s = self.deadline_s + 2 * _MARGIN_S
+        over_s = self.deadline_s + 2 * MARGIN_S
         self._loop.call_at(max(self._loop.time(), over_s), self._on_timeout_over)
 
     def _on_timeout_over(self) -> None:
@@ -566,7 +396,7 @@ class NativeTransaction:
 
     async def _ask_until_answered(self) -> None:
         try:
-            timed_out_s = self.deadline_s + _MARGIN_S
+            timed_out_s = self.deadline_s + MARGIN_S
             answer = await ask_until_answered(
                 self._coordinators, self.pool, self._id, timed_out_s, self._log
             )
@@ -597,55 +427,27 @@ class NativeTransaction:
 
     def _discard(self) -> None:
         self._may_send = False
-        for task in self._registering.values():
-            task.cancel()
+        self.work.cancel_registrations()
         error = self._aborted_error()
         for sender in list(self._senders):
             sender.discard(self, error)
 
     async def _wait_for_answers(self) -> None:
         """Wait until every send and ack has its answer or its error, and none is on its way."""
-        if self._registering:
-            await asyncio.wait(list(self._registering.values()))
+        await self.work.until_registered()
         on_their_way = [each for sender in list(self._senders) for each in sender.flush_of(self)]
         if on_their_way:
             await asyncio.wait(on_their_way)
-        if self._pending:
-            self._all_done = self._loop.create_future()
-            await self._all_done
-
-    async def _ask_topic(self) -> Decision:
-        assert self._stored is not None
-        visible = await self._find(self._stored)
-        if visible is None:
-            return Decision.UNKNOWN
-        return Decision.COMMITTED if visible else Decision.ABORTED
+        await self.work.until_answered()
 
     async def _is_whole(self, by_id: bool) -> bool:
         """Return True if a commit that made the first message visible included everything.
 
-        Another client may have committed by the id too early. The broker answers later messages and
-        acks as usual, although they have no effect. No question tells when an ack came.
-
         Args:
-            by_id: Another client has committed for certain.
+            by_id: Another client has committed for certain, perhaps too early. The broker answers
+                later acks as usual, and no question tells when an ack came.
         """
-        if by_id and self._has_acked:
-            return False
-        assert self._stored is not None
-        last = [
-            each for each in self._last_stored.values() if not _in_one_entry(each, self._stored)
-        ]
-        return all(await asyncio.gather(*(self._find(each) for each in last)))
-
-    async def _find(self, message_id: MessageId) -> bool | None:
-        """Return whether a stored message is visible, or None if that cannot be found out."""
-        try:
-            visible = await self._is_visible(message_id)
-        except Exception as error:
-            self._log.warning("cannot find out how transaction %s ended: %s", self._id, error)
-            return None
-        return visible if self._is_here else None  # another cluster has other messages
+        return not (by_id and self.work.has_acked) and await self._stored.are_complete()
 
     # Errors
 
@@ -664,6 +466,7 @@ class NativeTransaction:
         )
 
     def _aborted_error(self) -> TransactionAbortedError:
+        failure = self.work.failure
         if self.timed_out:
             reason = f"it has timed out after {self._timeout_s:g} s"
             if self._pending_at_deadline:
@@ -671,10 +474,9 @@ class NativeTransaction:
             reason += ". Do less in one transaction, or give it a longer timeout"
             if self._pending_at_deadline:
                 reason += "; the log tells if one of its topics is away"
-        elif self._failure is not None:
-            error = self._failure.error
-            cause = str(error) or type(error).__name__  # a cancelled one is silent
-            reason = f"{self._failure.operation} has failed: {cause}"
+        elif failure is not None:
+            cause = str(failure.error) or type(failure.error).__name__  # a cancelled one is silent
+            reason = f"{failure.operation} has failed: {cause}"
         else:
             reason = "abort() was called before the message or ack was sent"
         return TransactionAbortedError(
