@@ -1,4 +1,4 @@
-"""Begins a transaction, or joins one that another process has begun."""
+"""A transaction is begun here, or joined if another process has begun it.
 
 from __future__ import annotations
 

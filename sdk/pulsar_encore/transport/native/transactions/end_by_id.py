@@ -1,4 +1,4 @@
-"""Ends a transaction of which only the id is known."""
+"""Commit or abort a transaction by its id."""
 
 from __future__ import annotations
 
