@@ -1,4 +1,4 @@
-"""A transaction is begun here, or joined if another process has begun it.
+"""Begin a transaction, or join one of another process."""
 
 from __future__ import annotations
 

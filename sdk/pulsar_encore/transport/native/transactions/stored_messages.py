@@ -1,4 +1,4 @@
-"""The stored messages of a transaction, and what they tell about its end."""
+"""The stored messages of a transaction. They tell how it has ended."""
 
 from __future__ import annotations
 

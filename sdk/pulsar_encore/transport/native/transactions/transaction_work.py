@@ -1,4 +1,4 @@
-"""What a transaction does while it is open: its registrations, sends and acks, and their answers.
+"""The registrations, sends and acks of an open transaction, and their answers.
 
 Brokers check neither at SEND and ACK nor at the end whether a message still belongs to an open
 transaction. So a topic is registered before the first message, and a subscription before the first
@@ -37,7 +37,7 @@ class TransactionWork:
         stored: The messages that the broker has stored.
         pending: Sends and acks without an answer.
         has_acked: The broker has answered an ack.
-        failure: What makes the commit abort, as far as it is decided (`find_failure`).
+        failure: Makes the commit abort, and is set by `find_failure` at the latest.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class TransactionWork:
             await self._all_done
 
     def find_failure(self) -> WorkFailure | None:
-        """Decide what makes the commit abort. Return it, or None."""
+        """Return the failure that makes the commit abort, or None."""
         if self.failure is None:
             self.failure = next((each for each in self._refusals if not each.is_seen()), None)
         return self.failure
