@@ -24,7 +24,7 @@ from .errors import (
     TransactionOutcomeUnknown,
     TransactionStateError,
 )
-from .eventloop.close_once import seen
+from .eventloop.close_once import seen, shielded
 
 
 class GroupEnd(Enum):
@@ -120,6 +120,6 @@ async def _abort(txn: GroupTransaction) -> None:
     """Abort, and wait for the answer: until then readers see nothing behind the group."""
     aborting = seen(asyncio.ensure_future(txn.abort()))
     try:
-        await asyncio.shield(aborting)
+        await shielded(aborting)
     except EncoreError:
         return  # the transport logs it, and asks again if that can help

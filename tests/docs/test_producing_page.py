@@ -133,8 +133,7 @@ async def test_a_program_that_awaits_its_sends_keeps_few_of_them(client: Client)
 
     space = names(client, rows=rows(), stored=[])
     await run_block(block("async for row"), space)
-    assert len(space["stored"]) + len(space["pending"]) == 5000
-    assert all(each.done() and not each.exception() for each in space["pending"])
+    assert len(set(space["stored"])) == 5000
     found = await received(client, "orders", 5000)
     assert [each.data() for each in found] == [str(number).encode() for number in range(5000)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,25 @@ async def test_an_ack_with_a_receipt_is_done_at_the_broker(
     assert transport.backlog("orders", "billing") == 0
 
 
-async def test_a_duplicate_is_paid_once(names: dict[str, Any], transport: MemoryTransport) -> None:
-    names["database"] = database = sqlite3.connect(":memory:")
-    await run_block(IDEMPOTENT, names)
-    async with names["worker"] as worker:
-        await asyncio.sleep(1)
-        for _ in range(2):
-            transport.put("orders", encore.Json(Order).encode(Order("A-17", 5)))
-        await asyncio.sleep(1)
-    assert worker.report().succeeded == 2
-    assert database.execute("SELECT id, total FROM paid").fetchall() == [("A-17", 5)]
-    database.close()
+def test_a_duplicate_is_paid_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "paid.db")
+    block = replace(IDEMPOTENT, code=IDEMPOTENT.code.replace("paid.db", path))
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        async with Client("pulsar://nowhere:6650", transport=transport) as client:
+            names: dict[str, Any] = {"client": client, "encore": encore, "Order": Order}
+            await run_block(block, names)
+            async with names["worker"] as worker:
+                for _ in range(2):
+                    transport.put("orders", encore.Json(Order).encode(Order("A-17", 5)))
+                while worker.report().succeeded < 2:
+                    await asyncio.sleep(0.01)
+                assert worker.report().failed == 0
+
+    asyncio.run(asyncio.wait_for(main(), 30))  # in real time: the handler runs in a thread
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT id, total FROM paid").fetchall() == [("A-17", 5)]
 
 
 def test_each_guarantee_names_tests_that_exist() -> None:

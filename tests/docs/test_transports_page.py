@@ -146,11 +146,13 @@ async def test_an_ack_with_a_receipt_and_the_events_of_a_lost_connection(
         assert text.startswith("Disconnected(")
 
 
-def test_the_table_of_events_is_complete() -> None:
+def test_the_page_names_each_event() -> None:
     section = PAGE.partition("## Events and reconnects")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
-    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert listed == {each.__name__ for each in get_args(encore.ConsumerEvent)}
+    (listed,) = re.findall(
+        r"^\[The events\]\(.*?\) are (.*?)\.$", section, re.MULTILINE | re.DOTALL
+    )
+    kinds = {each.__name__ for each in get_args(encore.ConsumerEvent)}
+    assert set(re.findall(r"`(\w+)`", listed)) == kinds
     fields = Statistics.__dataclass_fields__
     for name in ("connected", "retrying", "ended_topics", "inactive_topics", "failure"):
         assert f"`{name}`" in section

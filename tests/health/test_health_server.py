@@ -28,7 +28,8 @@ def fetch(port: int, path: str, host: str = "127.0.0.1", **options: Any) -> tupl
         with _OPENER.open(Request(f"http://{host}:{port}{path}", **options), timeout=10) as found:
             status, body, kind = found.status, found.read(), found.headers["content-type"]
     except HTTPError as error:
-        status, body, kind = error.code, error.read(), error.headers["content-type"]
+        with error:  # else Python 3.14 warns that nobody has closed it
+            status, body, kind = error.code, error.read(), error.headers["content-type"]
     return status, json.loads(body) if kind == "application/json" and body else body.decode()
 
 

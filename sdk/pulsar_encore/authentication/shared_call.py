@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..eventloop.close_once import seen
+from ..eventloop.close_once import seen, shielded
 
 T = TypeVar("T")
 
@@ -30,4 +30,4 @@ class SharedCall(Generic[T]):
         task = self._pending.get(loop)
         if task is None or task.done():
             task = self._pending[loop] = seen(loop.create_task(function()))
-        return await asyncio.shield(task)
+        return await shielded(task)

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
+from ..eventloop.close_once import shielded
+
 T = TypeVar("T")
 _NOTICE_DELAY_S: Final = 1.0
 
@@ -49,7 +51,7 @@ async def run_to_safe_end(work: Coroutine[Any, Any, T], progress: Progress) -> T
     """
     running = asyncio.ensure_future(work)
     try:
-        return await asyncio.shield(running)
+        return await shielded(running)
     except asyncio.CancelledError:
         running.cancel()
         if not (await asyncio.wait([running], timeout=_NOTICE_DELAY_S))[0]:

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..eventloop.affinity import LoopAffinity, end_all, get_ident
 from ..eventloop.awaitables import AwaitingReceipt, raise_failure, settles
-from ..eventloop.close_once import seen
+from ..eventloop.close_once import seen, shielded
 from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
 from ..message import Message, batch_of, handler_context_of
@@ -1383,7 +1383,7 @@ class Consumer(Generic[T_co]):
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         task.add_done_callback(self._retrieve)
-        return await asyncio.shield(task)
+        return await shielded(task)
 
     def _retrieve(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ..eventloop.affinity import end_all
+from ..eventloop.close_once import shielded
 from ..options import ConsumerOptions
 from ..options.nack_index import SpillingNackIndex
 from ..state.blobs.transient_blobs import TransientBlobs, TransientDirectory
@@ -74,7 +75,7 @@ class NackSpilling:
         loop = asyncio.get_running_loop()
         making = loop.run_in_executor(None, TransientDirectory.make, Path(wanted.path))
         try:
-            directory = await asyncio.shield(making)
+            directory = await shielded(making)
         except asyncio.CancelledError:
             making.add_done_callback(_remove)
             raise

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
-from .close_once import seen
+from .close_once import seen, shielded
 from .fair_yield import FairYield
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class InProgress(_Stepped):
         self.task: asyncio.Task[None] = task
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return asyncio.shield(seen(self.task)).__await__()
+        return shielded(seen(self.task)).__await__()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         seen(self.task)  # the caller was cancelled before it awaited
@@ -173,7 +173,7 @@ class AwaitingReceipt(_Stepped):
 
     def __await__(self) -> Generator[Any, Any, None]:
         for future in self.futures:
-            yield from asyncio.shield(future).__await__()
+            yield from shielded(future).__await__()
 
 
 class HandedToLoop(_Stepped):

@@ -33,22 +33,33 @@ class CloseOnce:
         # If the loop of an earlier close has ended, its task never finishes: close again here.
         if task is None or task.cancelled() or (not task.done() and task.get_loop() is not loop):
             task = self._task = loop.create_task(close())
-        await asyncio.shield(seen(task))
+        await shielded(seen(task))
+
+
+async def shielded(future: asyncio.Future[T]) -> T:
+    """Wait for a future, which goes on if the caller is cancelled. Its error is not logged then.
+
+    `asyncio.shield` would log it: as never retrieved, and from CPython 3.14 on at once, by the
+    exception handler of the event loop.
+    """
+    if not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError:
+            future.add_done_callback(_retrieve)
+            raise
+    return future.result()
 
 
 def seen(task: asyncio.Task[T]) -> asyncio.Task[T]:
-    """Mark the outcome of a task as retrieved once the task is done.
-
-    When a caller is cancelled, `asyncio.shield` drops its task (CPython 3.11), and asyncio would
-    log the task's error as never retrieved.
-    """
+    """Mark the outcome of a task as retrieved once it is done, also if no caller waits for it."""
     task.add_done_callback(_retrieve)
     return task
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def warn_unless_closed(thing: object, name: str) -> finalize[[str, int], object]:
@@ -72,7 +83,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await shielded(task)
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:

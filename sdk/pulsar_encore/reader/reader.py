@@ -13,7 +13,7 @@ from typing import Final, Generic, Self
 from ..consumer.event_publisher import EventPublisher
 from ..errors import ClosedError, ConfigurationError, ReceiveTimeout
 from ..eventloop.affinity import LoopAffinity, end_all, get_ident
-from ..eventloop.close_once import CloseOnce
+from ..eventloop.close_once import CloseOnce, shielded
 from ..eventloop.fair_yield import FairYield
 from ..message import Message
 from ..options import ReaderOptions, Subscription
@@ -234,7 +234,7 @@ class Reader(Generic[T_co]):
                 ) from error
         seeking = self.affinity.loop.create_task(self._transport_consumer.seek(position))
         seeking.add_done_callback(_retrieve_exception)
-        await asyncio.shield(seeking)  # a cancelled seek would collide with the next one
+        await shielded(seeking)  # a cancelled seek would collide with the next one
 
     async def close(self) -> None:
         """Close the reader; pending reads fail with `ClosedError`. A second call does nothing."""

@@ -14,7 +14,7 @@ from ..errors import (
     EncoreError,
     PulsarException,
 )
-from ..eventloop.close_once import seen
+from ..eventloop.close_once import seen, shielded
 from ..options import BatchingType
 from ..options.checks import string_map, topic_name
 from ..producer import begin_sends, prepared
@@ -139,7 +139,7 @@ class Outbox:
         creating = self._producer(topic)
         try:
             # Shielded, because other handlers wait for the same producer.
-            producer = await asyncio.shield(creating)
+            producer = await shielded(creating)
             await producer.send(out.value, dict(out.properties) or None, out.key)
         except BaseException as error:
             self._replace_if_ended(topic, creating, error)
@@ -158,7 +158,7 @@ class Outbox:
             topic, out = full_name(message.topic), message.out
             creating = self._producer(topic)
             try:
-                producer = await asyncio.shield(creating)
+                producer = await shielded(creating)
                 properties = dict(out.properties) or None
                 encoded.append(Prepared(topic, prepared(producer, out.value, properties, out.key)))
             except BaseException as error:
@@ -188,7 +188,7 @@ class Outbox:
     ) -> None:
         creating = self._producer(topic)
         try:
-            producer = await asyncio.shield(creating)
+            producer = await shielded(creating)
             sends = begin_sends(producer, messages, txn)
             with suppress(EncoreError):  # the error of a message, which is raised below
                 await producer.flush()

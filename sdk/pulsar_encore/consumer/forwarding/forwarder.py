@@ -21,6 +21,7 @@ from ...core.attempts import Failures
 from ...core.topic_state import TopicState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
+from ...eventloop.close_once import shielded
 from ...letters.attempt_limit import used_up
 from ...letters.evidence import Evidence, evidence_of
 from ...letters.letter_form import PLAIN, LetterForm, form_of
@@ -278,7 +279,7 @@ class Forwarder:
         # From here on nothing else runs until every letter is with its producer.
         pending = self._transaction_acks.ack_with_letters(messages, txn, cumulative=cumulative)
         pending += [self._post_in(txn, each) for each in all_written]
-        outcomes = await asyncio.shield(asyncio.gather(*pending, return_exceptions=True))
+        outcomes = await shielded(asyncio.gather(*pending, return_exceptions=True))
         # The errors of letters come first: they are the cause.
         for outcome in reversed(outcomes):
             if isinstance(outcome, BaseException):

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from ...client import Client, transport_of
 from ...consumer.forwarding.copy_options import Destination, producer_options
 from ...errors import EncoreError, NotSupportedError, ProducerBusy
+from ...eventloop.close_once import shielded
 from ...letters.letter_form import PLAIN
 from ...options import PartitionsRoutingMode, ProducerOptions
 from ...transport.interface import TransportProducer
@@ -69,7 +70,7 @@ class ProducerCache:
         self._cached[destination, kind] = cached  # keeps the dict in the order of the last use
         cached.users += 1
         try:
-            return await asyncio.shield(cached.making)
+            return await shielded(cached.making)
         except BaseException:
             cached.users -= 1
             if cached.making.done() and self._cached.get((destination, kind)) is cached:

@@ -32,6 +32,7 @@ from pulsar_encore.errors import (
 from pulsar_encore.eventloop.process import check_process
 from pulsar_encore.values.message_id import MessageId
 
+from ...eventloop.close_once import shielded
 from ..directory_advice import advised, advised_to_make
 from ..directory_lock import LOCK_FILE, DirectoryLock
 from .attempt_records import MAX_BUFFERED, STAY_BUFFER_MS, AttemptRecords, CountAttempts
@@ -163,7 +164,7 @@ class RocksStore:
             )
         )
         try:
-            return await asyncio.shield(opening)
+            return await shielded(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(_close_abandoned)
             raise
@@ -270,7 +271,7 @@ class RocksStore:
         # open if the thread had not begun.
         closing = asyncio.get_running_loop().run_in_executor(None, self.close)
         closing.add_done_callback(_retrieve)
-        await asyncio.shield(closing)
+        await shielded(closing)
 
     @property
     def _opened(self) -> _Core:

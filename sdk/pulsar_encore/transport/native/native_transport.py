@@ -37,7 +37,7 @@ from .lookup.lookup_interface import NamePattern
 from .lookup.refresh_schedule import RefreshSchedule, TimedSchedule
 from .producer.native_producer import NativeProducer, open_producer
 from .transaction_outcome import is_visible
-from .transactions.beginning import begin_transaction, join_transaction
+from .transactions.begin_and_join import begin_transaction, join_transaction
 from .transactions.coordinators import Coordinators
 from .transactions.end_by_id import end_by_id
 from .transactions.native_transaction import NativeTransaction

@@ -31,6 +31,7 @@ from ....errors import (
 )
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
+from ....eventloop.close_once import shielded
 from ..client_settings import ClientSettings
 from .addresses import Address, Addresses, weaker_address_error
 from .cluster_service import ClusterService, ConnectionCredentials
@@ -166,7 +167,7 @@ class ConnectionPool:
             self._sessions[key] = task
             task.add_done_callback(partial(self._on_opened, key))
         try:
-            return await asyncio.shield(task)
+            return await shielded(task)
         except asyncio.CancelledError:
             if is_cancelled() or not task.cancelled():
                 raise

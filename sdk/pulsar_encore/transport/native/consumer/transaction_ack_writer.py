@@ -15,6 +15,7 @@ from functools import partial as bound
 from typing import NamedTuple
 
 from ....errors import TransactionAbortedError, TransactionConflict
+from ....eventloop.close_once import shielded
 from ...interface import AckPlan
 from ..connection.pool import ConnectionPool
 from ..transactions.native_transaction import NativeTransaction, own_transaction
@@ -131,7 +132,7 @@ class TransactionAckWriter:
         """
         registering = txn.work.register_subscription(self._broker.topic, self._subscription)
         if registering is not None:
-            await asyncio.shield(registering)
+            await shielded(registering)
         await self._broker.until_attached(txn.deadline_s)
         # From here on to the last command nothing else runs.
         del self._unsent[txn]

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ....errors import PulsarException, TransportTimeout
+from ....eventloop.close_once import shielded
 from ....options import RegexSubscriptionMode
 from ....wire import pulsar_pb2 as pb
 from ..connection.pool import ConnectionPool
@@ -129,7 +130,7 @@ class Lookup:
             task = self.pool.loop.create_task(self._limited(ask))
             self._in_flight[key] = task
             task.add_done_callback(lambda done: self._on_answer(key, done))
-        answer: _Answer = await asyncio.shield(task)
+        answer: _Answer = await shielded(task)
         return answer
 
     def _on_answer(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:

@@ -22,6 +22,7 @@ from ....errors import (
     TransportTimeout,
     UnknownError,
 )
+from ....eventloop.close_once import shielded
 from ....wire import pulsar_pb2 as pb
 from ..connection.cluster_service import ClusterService
 from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
@@ -146,7 +147,7 @@ class Coordinator:
         if task is None or task.done():
             task = self._connecting = self._pool.loop.create_task(self._load())
             task.add_done_callback(_mark_seen)
-        return await asyncio.shield(task)
+        return await shielded(task)
 
     async def _load(self) -> Session:
         session = await self._lookup.owner(f"{ASSIGN_TOPIC}-partition-{self.number}")

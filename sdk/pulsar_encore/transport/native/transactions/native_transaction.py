@@ -16,7 +16,7 @@ from ....errors import (
     TransactionOutcomeUnknown,
     TransactionStateError,
 )
-from ....eventloop.close_once import seen
+from ....eventloop.close_once import seen, shielded
 from ....eventloop.process import in_background
 from ....values.message_id import MessageId
 from ....values.transaction_id import TxnId
@@ -217,7 +217,7 @@ class NativeTransaction:
                 raise self._state_error("commit it")
             self.state = TxnState.COMMITTING
             self._committing = self._in_task(self._commit())
-        await asyncio.shield(self._committing)
+        await shielded(self._committing)
 
     async def abort(self) -> None:
         """Abort. Later calls wait for the same outcome, or ask again after a missing answer. No
@@ -241,7 +241,7 @@ class NativeTransaction:
         if self._aborting is None or self._aborting.done():
             self._begin_abort()
         assert self._aborting is not None
-        await asyncio.shield(self._aborting)
+        await shielded(self._aborting)
 
     def abandon(self) -> None:
         """Abort an open transaction in the background."""
