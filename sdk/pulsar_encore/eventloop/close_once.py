@@ -36,19 +36,36 @@ class CloseOnce:
         await shielded(seen(task))
 
 
-async def shielded(future: asyncio.Future[T]) -> T:
-    """Wait for a future, which goes on if the caller is cancelled. Its error is not logged then.
+def shielded(future: asyncio.Future[T]) -> asyncio.Future[T]:
+    """Return a future to await. If the caller is cancelled, `future` goes on, and logs no error.
 
-    `asyncio.shield` would log it: as never retrieved, and from CPython 3.14 on at once, by the
-    exception handler of the event loop.
+    `asyncio.shield` would log an error that comes afterwards: as never retrieved, and from CPython
+    3.14 on at once, by the exception handler of the event loop.
     """
-    if not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError:
+    if future.done():
+        return future
+    outer = future.get_loop().create_future()  # awaiting it on another loop raises
+
+    def pass_on(inner: asyncio.Future[T]) -> None:
+        if outer.done():
+            _retrieve(inner)
+        elif inner.cancelled():
+            outer.cancel()
+        elif (error := inner.exception()) is not None:
+            outer.set_exception(error)
+            _retrieve(outer)  # its caller may be cancelled before its next step
+        else:
+            outer.set_result(inner.result())
+
+    def let_go(_: asyncio.Future[T]) -> None:
+        if not future.done():  # the caller was cancelled
+            future.remove_done_callback(pass_on)
+            future.remove_done_callback(_retrieve)  # one is enough for all callers
             future.add_done_callback(_retrieve)
-            raise
-    return future.result()
+
+    future.add_done_callback(pass_on)
+    outer.add_done_callback(let_go)
+    return outer
 
 
 def seen(task: asyncio.Task[T]) -> asyncio.Task[T]:
