@@ -41,7 +41,7 @@ def test_an_open_transaction_says_what_waits_for_it_and_until_when() -> None:
         "delivered until it ends",
         "  its owner can end it, and so can any client, by its id",
         "  `pulsar-encore txn abort 0:48`: none of its messages becomes visible, the messages that "
-        "it acked come again, and an owner that still runs gets an error",
+        "it acked are redelivered, and an owner that still runs gets an error",
         "  `pulsar-encore txn commit 0:48 --force`: its messages become visible and its acks are "
         "done. Only if its owner is dead and has sent everything. If the owner sends another "
         "message, readers see nothing behind it until another transaction of coordinator 0 ends on "

@@ -148,7 +148,7 @@ def ended_text(txn_id: TxnId, *, commit: bool) -> str:
         return f"{txn_id} is committed: its messages are visible, and its acks are done\n"
     return (
         f"{txn_id} is aborted: none of its messages will be visible, and the messages that it "
-        "acked come again\n"
+        "acked are redelivered\n"
     )
 
 

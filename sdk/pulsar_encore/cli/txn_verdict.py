@@ -163,7 +163,7 @@ def _remedies(found: TransactionMetadata, state: VerdictState) -> Iterator[str]:
     yield f"its owner can end it, and so can {others}, by its id"
     yield (
         f"`pulsar-encore txn abort {plain_id(found.id)}`: none of its messages becomes visible, "
-        "the messages that it acked come again, and an owner that still runs gets an error"
+        "the messages that it acked are redelivered, and an owner that still runs gets an error"
     )
     yield (
         f"`pulsar-encore txn commit {plain_id(found.id)} --force`: its messages become visible and "
