@@ -53,6 +53,13 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return processes
 
 
+def runs_java(process: psutil.Process) -> bool:
+    try:
+        return "java" in process.name()
+    except psutil.NoSuchProcess:  # it has ended since it was found
+        return False
+
+
 def assert_cleaned_up(folder: Path) -> None:
     deadline = time.monotonic() + 20
     while remaining := processes_of(folder):
@@ -82,7 +89,7 @@ def test_an_interrupted_demo_leaves_no_processes_and_files(tmp_path: Path) -> No
     process = start_demo("", tmp_path)
     try:
         deadline = time.monotonic() + 120
-        while not any("java" in each.name() for each in processes_of(tmp_path)):
+        while not any(map(runs_java, processes_of(tmp_path))):
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
