@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_encore.eventloop.close_once import shielded
+from pulsar_encore.eventloop.shielded_work import shielded
 
 
 @pytest.fixture

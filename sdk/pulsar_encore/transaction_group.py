@@ -24,7 +24,7 @@ from .errors import (
     TransactionOutcomeUnknown,
     TransactionStateError,
 )
-from .eventloop.close_once import seen, shielded
+from .eventloop.shielded_work import seen, shielded
 
 
 class GroupEnd(Enum):

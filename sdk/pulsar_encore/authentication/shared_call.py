@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..eventloop.close_once import seen, shielded
+from ..eventloop.shielded_work import seen, shielded
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from ..eventloop.close_once import shielded
+from ..eventloop.shielded_work import shielded
 
 T = TypeVar("T")
 _NOTICE_DELAY_S: Final = 1.0

@@ -26,8 +26,8 @@ from ..errors import (
 )
 from ..eventloop.affinity import LoopAffinity, end_all, get_ident
 from ..eventloop.awaitables import AwaitingReceipt, raise_failure, settles
-from ..eventloop.close_once import seen, shielded
 from ..eventloop.fair_yield import FairYield
+from ..eventloop.shielded_work import seen, shielded
 from ..letters.evidence import check_error
 from ..message import Message, batch_of, handler_context_of
 from ..options import ConsumerOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ..eventloop.affinity import end_all
-from ..eventloop.close_once import shielded
+from ..eventloop.shielded_work import shielded
 from ..options import ConsumerOptions
 from ..options.nack_index import SpillingNackIndex
 from ..state.blobs.transient_blobs import TransientBlobs, TransientDirectory

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..client import Client
 from ..consumer.consumer import Consumer
 from ..errors import ConsumerBusy, ReceiveTimeout
-from ..eventloop.close_once import to_its_end
+from ..eventloop.shielded_work import to_its_end
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 

@@ -35,7 +35,7 @@ from ..errors import (
     UnreadableError,
 )
 from ..eventloop.alarm import wall_now_ms
-from ..eventloop.close_once import to_its_end
+from ..eventloop.shielded_work import to_its_end
 from ..letters.id_text import id_text
 from ..letters.letter_form import form_of
 from ..letters.letter_writer import LetterAuthor, overflowed_nack

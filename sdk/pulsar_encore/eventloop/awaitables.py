@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
-from .close_once import seen, shielded
 from .fair_yield import FairYield
+from .shielded_work import seen, shielded
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class InProgress(_Stepped):
         self.task: asyncio.Task[None] = task
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return shielded(seen(self.task)).__await__()
+        return shielded(self.task).__await__()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         seen(self.task)  # the caller was cancelled before it awaited

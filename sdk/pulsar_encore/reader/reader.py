@@ -13,8 +13,9 @@ from typing import Final, Generic, Self
 from ..consumer.event_publisher import EventPublisher
 from ..errors import ClosedError, ConfigurationError, ReceiveTimeout
 from ..eventloop.affinity import LoopAffinity, end_all, get_ident
-from ..eventloop.close_once import CloseOnce, shielded
+from ..eventloop.close_once import CloseOnce
 from ..eventloop.fair_yield import FairYield
+from ..eventloop.shielded_work import shielded
 from ..message import Message
 from ..options import ReaderOptions, Subscription
 from ..options.checks import integer

@@ -14,7 +14,7 @@ from ..errors import (
     EncoreError,
     PulsarException,
 )
-from ..eventloop.close_once import seen, shielded
+from ..eventloop.shielded_work import seen, shielded
 from ..options import BatchingType
 from ..options.checks import string_map, topic_name
 from ..producer import begin_sends, prepared

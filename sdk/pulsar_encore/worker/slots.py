@@ -22,7 +22,7 @@ from types import coroutine
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from ..eventloop.alarm import Alarm, clock_of
-from ..eventloop.close_once import seen
+from ..eventloop.shielded_work import seen
 from .abandoned_tasks import abandon
 from .loop_watchdog import LoopWatchdog
 

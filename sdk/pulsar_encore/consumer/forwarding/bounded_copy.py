@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from ...errors import EncoreError, TransportError
-from ...eventloop.close_once import to_its_end
+from ...eventloop.shielded_work import to_its_end
 from ...transport.interface import Transport, TransportProducer
 from ...values.outgoing_message import OutgoingMessage
 from .copy_options import Destination, producer_options

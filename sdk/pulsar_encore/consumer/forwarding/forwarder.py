@@ -21,7 +21,7 @@ from ...core.attempts import Failures
 from ...core.topic_state import TopicState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
-from ...eventloop.close_once import shielded
+from ...eventloop.shielded_work import shielded
 from ...letters.attempt_limit import used_up
 from ...letters.evidence import Evidence, evidence_of
 from ...letters.letter_form import PLAIN, LetterForm, form_of

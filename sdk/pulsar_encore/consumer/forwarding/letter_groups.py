@@ -18,7 +18,7 @@ from ...core.message_states import ACKED, FORWARDING
 from ...core.topic_state import TopicState
 from ...errors import ClosedError, EncoreError, MessageNotHeldError, UnknownError
 from ...eventloop.alarm import wall_now_ms
-from ...eventloop.close_once import seen
+from ...eventloop.shielded_work import seen
 from ...message import Held
 from ...transaction_group import GroupEnd, GroupResult, commit_group
 from ...transport.interface import TransportTransaction

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from ...client import Client, transport_of
 from ...consumer.forwarding.copy_options import Destination, producer_options
 from ...errors import EncoreError, NotSupportedError, ProducerBusy
-from ...eventloop.close_once import shielded
+from ...eventloop.shielded_work import shielded
 from ...letters.letter_form import PLAIN
 from ...options import PartitionsRoutingMode, ProducerOptions
 from ...transport.interface import TransportProducer

@@ -32,7 +32,7 @@ from pulsar_encore.errors import (
 from pulsar_encore.eventloop.process import check_process
 from pulsar_encore.values.message_id import MessageId
 
-from ...eventloop.close_once import shielded
+from ...eventloop.shielded_work import shielded
 from ..directory_advice import advised, advised_to_make
 from ..directory_lock import LOCK_FILE, DirectoryLock
 from .attempt_records import MAX_BUFFERED, STAY_BUFFER_MS, AttemptRecords, CountAttempts
@@ -270,7 +270,6 @@ class RocksStore:
         # Shielded, and no task: a cancelled call, or the end of the loop, would leave the directory
         # open if the thread had not begun.
         closing = asyncio.get_running_loop().run_in_executor(None, self.close)
-        closing.add_done_callback(_retrieve)
         await shielded(closing)
 
     @property
@@ -279,12 +278,6 @@ class RocksStore:
             raise ClosedError("the state is closed")
         check_process(self._core.pid, "state")
         return self._core
-
-
-def _retrieve(closing: asyncio.Future[None]) -> None:
-    """Mark an error as retrieved, in case the caller was cancelled."""
-    if not closing.cancelled():
-        closing.exception()
 
 
 class StoreUser(Protocol):

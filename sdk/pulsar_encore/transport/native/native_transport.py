@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from ...codecs.codec import SchemaInfo
 from ...errors import ClosedError, TopicNotFound
 from ...eventloop.affinity import LoopEnd, end_all, running_loop
-from ...eventloop.close_once import seen
+from ...eventloop.shielded_work import seen
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...values.topic_names import full_name
 from ...values.transaction_id import TxnId

@@ -31,7 +31,7 @@ from ....errors import (
 )
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
-from ....eventloop.close_once import shielded
+from ....eventloop.shielded_work import shielded
 from ..client_settings import ClientSettings
 from .addresses import Address, Addresses, weaker_address_error
 from .cluster_service import ClusterService, ConnectionCredentials

@@ -15,7 +15,7 @@ from functools import partial as bound
 from typing import NamedTuple
 
 from ....errors import TransactionAbortedError, TransactionConflict
-from ....eventloop.close_once import shielded
+from ....eventloop.shielded_work import shielded
 from ...interface import AckPlan
 from ..connection.pool import ConnectionPool
 from ..transactions.native_transaction import NativeTransaction, own_transaction

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ....errors import PulsarException, TransportTimeout
-from ....eventloop.close_once import shielded
+from ....eventloop.shielded_work import shielded
 from ....options import RegexSubscriptionMode
 from ....wire import pulsar_pb2 as pb
 from ..connection.pool import ConnectionPool

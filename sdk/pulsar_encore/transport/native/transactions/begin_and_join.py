@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ....eventloop.close_once import seen, shielded
+from ....eventloop.shielded_work import shielded
 from ....values.message_id import MessageId
 from ....values.transaction_id import TxnId
 from ..connection.pool import ConnectionPool
@@ -35,7 +35,7 @@ async def begin_transaction(
         return NativeTransaction(coordinators, pool, txn_id, deadline_s, timeout_s, is_visible)
 
     try:
-        await shielded(seen(beginning))
+        await shielded(beginning)
     except asyncio.CancelledError:
         if not beginning.done():
             beginning.add_done_callback(lambda done: _abort_begun(done, make))

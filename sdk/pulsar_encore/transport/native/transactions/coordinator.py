@@ -22,7 +22,7 @@ from ....errors import (
     TransportTimeout,
     UnknownError,
 )
-from ....eventloop.close_once import shielded
+from ....eventloop.shielded_work import shielded
 from ....wire import pulsar_pb2 as pb
 from ..connection.cluster_service import ClusterService
 from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
@@ -146,7 +146,6 @@ class Coordinator:
         task = self._connecting
         if task is None or task.done():
             task = self._connecting = self._pool.loop.create_task(self._load())
-            task.add_done_callback(_mark_seen)
         return await shielded(task)
 
     async def _load(self) -> Session:
@@ -173,8 +172,3 @@ class Coordinator:
 
 def _is_unloading(error: UnknownError) -> bool:
     return any(text in str(error) for text in _UNLOADING)
-
-
-def _mark_seen(task: asyncio.Task[Session]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -16,8 +16,8 @@ from ....errors import (
     TransactionOutcomeUnknown,
     TransactionStateError,
 )
-from ....eventloop.close_once import seen, shielded
 from ....eventloop.process import in_background
+from ....eventloop.shielded_work import seen, shielded
 from ....values.message_id import MessageId
 from ....values.transaction_id import TxnId
 from ....values.transaction_state import TxnState

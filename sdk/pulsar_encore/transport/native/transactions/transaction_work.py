@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from ....eventloop.close_once import seen
+from ....eventloop.shielded_work import seen
 from ....values.message_id import MessageId
 from ....values.transaction_id import TxnId
 from .coordinators import Coordinators
