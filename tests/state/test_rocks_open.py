@@ -1,4 +1,4 @@
-"""A directory that opens or closes slowly does not block other directories."""
+"""Opening and closing a directory: slowly, beside others, and after a kill while it was made."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
-from rocks_kit import open_directories, opened, topic_store_of
+import rocksdict
+from rocks_kit import nack, open_directories, opened, opened_for_topic, topic_store_of, waiting
 
-from pulsar_encore.errors import StoreError
+from pulsar_encore.errors import StateDamagedError, StateFormatError, StoreError
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks import rocks_store as stores
 from pulsar_encore.state.rocks.database import Database
+from pulsar_encore.state.rocks.state_reader import StateReader
 
 LONG_S = 10  # a deadlock is a failure, not a hang
 
@@ -169,3 +172,56 @@ def test_reopen_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.M
     assert store.reopen()
     core.syncer.failure = None
     store.close()
+
+
+@pytest.mark.parametrize("families", [[], ["due"], ["state", "meta"], ["due", "state", "meta"]])
+def test_a_directory_whose_owner_was_killed_while_it_was_made_opens(
+    tmp_path: Path, families: list[str]
+) -> None:
+    """RocksDB makes a new database in steps; a worker in a pod may be killed between any two."""
+    half_made(tmp_path / "db", families)
+    with pytest.raises(StateFormatError, match="there is no state"):
+        StateReader(tmp_path)
+    store, topic_store = opened_for_topic(tmp_path)
+    nack(topic_store, (1, 2, -1), 500)
+    store.close()
+    store, topic_store = opened_for_topic(tmp_path)
+    assert waiting(topic_store) == [(500, (1, 2, -1))]
+    store.close()
+
+
+@pytest.mark.parametrize("written", ["in a log", "in a table"])
+def test_a_database_of_another_program_is_not_taken_for_one_that_was_not_finished(
+    tmp_path: Path, written: str
+) -> None:
+    database = half_made(tmp_path / "db", [], close=False)
+    database[b"key"] = b"value"
+    if written == "in a table":
+        database.flush()
+    database.close()
+    before = sorted(each.name for each in (tmp_path / "db").iterdir())
+    with pytest.raises(StateFormatError, match="is no state directory"):
+        opened(tmp_path)
+    with pytest.raises(StateFormatError, match="is no state directory"):
+        StateReader(tmp_path)
+    assert sorted(each.name for each in (tmp_path / "db").iterdir()) == before
+
+
+def test_lost_column_families_of_a_state_with_an_owner_are_damage(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    rmtree(tmp_path / "db")
+    half_made(tmp_path / "db", ["meta"])
+    with pytest.raises(StateDamagedError, match="is damaged"):
+        opened(tmp_path)
+
+
+def half_made(path: Path, families: list[str], *, close: bool = True) -> Any:
+    """Make a database that has only some of the column families, as a kill may leave it."""
+    path.mkdir(parents=True)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    database = rocksdict.Rdict(str(path), options, dict.fromkeys(families, options))
+    if close:
+        database.close()
+    return database

@@ -13,7 +13,7 @@ from typing import Final
 
 from pulsar_encore.errors import StateDamagedError
 
-from .database import NOTHING_DELETED, Database, UnknownContentError
+from .database import NOTHING_DELETED, Database, UnknownContentError, is_unwritten
 from .owner_file import Owner
 from .salvage import salvaged_path
 
@@ -40,6 +40,8 @@ def check_complete(
                 database.close()
         except UnknownContentError as error:
             if before is None:
+                if is_unwritten(folder):  # its first owner was killed before it wrote anything
+                    return
                 raise
             raise StateDamagedError(
                 f"the state in {path}, that {before} had, is damaged ({error}). {NOTHING_DELETED}"

@@ -96,6 +96,28 @@ def repair(path: Path) -> None:
         raise _to_store_error(error, path) from error
 
 
+def is_unwritten(path: Path) -> bool:
+    """Return whether nothing was ever written to the database in `path`.
+
+    RocksDB creates the column families of a new database one after the other, with an fsync each.
+    A process that is killed meanwhile leaves a database that lacks some of them, and that
+    `Database` can only open for writing.
+    """
+    rocks = library()
+    if any(path.glob("*.sst")):
+        return False
+    try:
+        with linked_copy(path) as opened_at:
+            access = rocks.AccessType.read_only(False)
+            database = rocks.Rdict(str(opened_at), _tracking_options(rocks, path), {}, access)
+    except Exception as error:
+        logger.debug("%s cannot be read: %s", path, error)
+        return False
+    unwritten = database.latest_sequence_number() == 0
+    database.close()
+    return bool(unwritten)
+
+
 class Database:
     """RocksDB in one directory.
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateDamagedError, StateFormatError
 
-from .database import Database
+from .database import Database, UnknownContentError, is_unwritten
 from .entry_record import EntryRecord, from_bytes
 from .owner_file import Owner, read_owner
 from .store_keys import due_key, entry_key, read_due_key, read_entry_key, topic_range
@@ -55,7 +55,12 @@ class StateReader:
                 raise StateFormatError(
                     f"there is no state in {where}: name the directory that RocksState was given"
                 )
-        self._database = _open_with_retries(where / "db")
+        try:
+            self._database = _open_with_retries(where / "db")
+        except UnknownContentError as error:
+            if is_unwritten(where / "db"):
+                raise StateFormatError(f"there is no state in {where} yet") from error
+            raise
         try:
             if not check_format(self._database):
                 raise StateFormatError(f"there is no state in {where}")
