@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +20,11 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import Client, Message, MessageId, Out, Transactional, Worker
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport, run
-from pulsar_encore.worker.transaction_journal import FILE_NAME
+from pulsar_encore.worker.transaction_journal import (
+    FILE_NAME,
+    TransactionJournal,
+    nothing_left,
+)
 from tests.harness.transfers.transfer_network import Network, Process
 
 URL = "pulsar://memory:6650"
@@ -481,6 +488,78 @@ def test_the_next_process_aborts_the_open_transaction(tmp_path: Path) -> None:
             async with worker_of(client, state=state):
                 await asyncio.sleep(1)
                 assert await outputs(client) == [2]
+
+    run(main())
+
+
+def test_a_worker_that_is_refused_the_directory_aborts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process, started by mistake, leaves the transactions of the first alone."""
+    aborted: list[object] = []
+
+    async def abort(txn_id: object) -> None:
+        aborted.append(txn_id)
+
+    async def main() -> None:
+        async with Client(URL, transport=MemoryTransport()) as client:
+            monkeypatch.setattr(client, "abort_transaction", abort)
+            worker = worker_of(client, state=encore.RocksState(tmp_path))
+            with subprocess.Popen(
+                [sys.executable, "-c", HOLD, str(tmp_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            ) as other:
+                assert other.stdout is not None
+                assert other.stdout.readline() == b"open\n"
+                (tmp_path / FILE_NAME).write_text(f"(7,8) {time.time() + 600:.0f}\n")
+                with pytest.raises(encore.StateInUseError, match=f"process {other.pid}"):
+                    await worker.serve()
+            assert aborted == []
+            async with worker_of(client, state=encore.RocksState(tmp_path)):
+                pass
+            assert aborted == [encore.TxnId(7, 8)]
+
+    run(main())
+
+
+HOLD = """
+import sys
+from pulsar_encore.state.rocks import RocksStore
+store = RocksStore(sys.argv[1], wall_now_ms=0)
+print("open", flush=True)
+sys.stdin.read()
+store.close()
+"""
+
+
+def test_workers_of_one_process_share_the_file_of_open_transactions(tmp_path: Path) -> None:
+    """Neither the start nor the ends of one worker concern the transactions of the other."""
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        aborted: list[object] = []
+        async with Client(URL, transport=transport) as client:
+            log = logging.getLogger("test")
+            state = encore.RocksState(tmp_path)
+
+            async def abort(txn_id: object) -> None:
+                aborted.append(txn_id)
+
+            async with nothing_left(state, abort, "first", log):
+                first = TransactionJournal(tmp_path, "first", log)
+                second = TransactionJournal(tmp_path / ".." / tmp_path.name, "second", log)
+                ids = [(await client.transaction(timeout=600)).id for _ in range(3)]
+                first.begun(ids[0], 600)
+                second.begun(ids[1], 600)
+                second.begun(ids[2], 600)
+                async with nothing_left(state, abort, "second", log):
+                    assert aborted == []
+                first.ended(ids[0])
+                second.ended(ids[1])
+            del first, second  # the process is gone
+            async with nothing_left(state, abort, "third", log):
+                assert aborted == [ids[1], ids[2]]  # an end is not written as long as one is open
 
     run(main())
 

@@ -45,6 +45,22 @@ _BURST: Final = 500  # keys or entries in one iteration of the loop: about 3 ms
 _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
 
 
+async def open_store(state: RocksState) -> RocksStore:
+    """Open a state directory for consumers of this thread. The caller must close it."""
+    store = await RocksStore.open(
+        state.path,
+        wall_now_ms=wall_now_ms(asyncio.get_running_loop()),
+        durability=state.durability,
+        salvage=state.salvage,
+    )
+    try:
+        store.claim()
+    except BaseException:
+        await store.aclose()
+        raise
+    return store
+
+
 class StateWriter:
     def __init__(
         self,
@@ -94,19 +110,8 @@ class StateWriter:
         state: RocksState | None = options.state
         if state is None:
             return None
-        loop = asyncio.get_running_loop()
-        store = await RocksStore.open(
-            state.path,
-            wall_now_ms=wall_now_ms(loop),
-            durability=state.durability,
-            salvage=state.salvage,
-        )
-        try:
-            store.claim()
-        except BaseException:
-            await store.aclose()
-            raise
-        return cls(store, state, options, loop, logger_of)
+        store = await open_store(state)
+        return cls(store, state, options, asyncio.get_running_loop(), logger_of)
 
     def start(self, states: Iterable[TopicState]) -> None:
         self._states = states

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import timedelta
-from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
@@ -329,10 +328,9 @@ class Worker(Generic[T]):
             if options.transactions is not None:
                 # So that a cluster without transactions is noticed before the first message.
                 await (await self.client.transaction(options.transactions.timeout)).abort()
-                if options.state is not None:
-                    # Before the first message: those of the transactions come before later ones.
-                    await self._abort_left(Path(options.state.path))
-            consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
+            # Before the first message: those of the transactions come before later ones.
+            async with self._nothing_left():
+                consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
             try:
                 if options.retry.dead_letters:
                     await consumer.create_letter_subscriptions()
@@ -357,10 +355,13 @@ class Worker(Generic[T]):
                 made.close_soon()
             raise
 
-    async def _abort_left(self, directory: Path) -> None:
-        from .transaction_journal import abort_left  # lazy: only a transactional worker has it
+    def _nothing_left(self) -> AbstractAsyncContextManager[None]:
+        options = self._options
+        if options.transactions is None or options.state is None:
+            return nullcontext()
+        from .transaction_journal import nothing_left  # lazy: only a transactional worker has it
 
-        await abort_left(directory, self.client.abort_transaction, self.name, self._log)
+        return nothing_left(options.state, self.client.abort_transaction, self.name, self._log)
 
     def _note_wait(self, reason: str) -> None:
         self._waits_for = reason
