@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 CHECK_STAMP := $(VENV)/docs-check/.installed
 
-.PHONY: release-check package-check docs-check demo check test worlds faults integration contract-oldest histories transfers image bench docs lint types format clean
+.PHONY: release-check package-check docs-check demo check test worlds faults integration contract-oldest histories transfers kill-points image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
@@ -72,6 +72,9 @@ transfers: $(STAMP)  ## random histories with transactions, on the development b
 # PACKAGE_ARGS="--python /path/to/python3.14" tries one Python, "--cases none state" some cases.
 package-check: $(STAMP)  ## a wheel and an sdist, in clean environments of each Python that is found
 	$(BIN)/python -m tests.harness.package_check $(PACKAGE_ARGS)
+
+kill-points: $(STAMP)  ## a child killed at each call on the files of a directory (needs strace)
+	$(BIN)/python -m tests.harness.kill_points $(KILL_POINTS_ARGS)
 
 # Checks that take too long for each change: an hour or more in all, on a real Pulsar.
 release-check: $(STAMP)  ## everything that is slower than .ci/run, before a release

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -179,7 +179,8 @@ def test_a_directory_whose_owner_was_killed_while_it_was_made_opens(
     tmp_path: Path, families: list[str]
 ) -> None:
     """RocksDB makes a new database in steps; a worker in a pod may be killed between any two."""
-    half_made(tmp_path / "db", families)
+    make_database(tmp_path / "db", families).close()
+    unfinish(tmp_path / "db")
     with pytest.raises(StateFormatError, match="there is no state"):
         StateReader(tmp_path)
     store, topic_store = opened_for_topic(tmp_path)
@@ -190,38 +191,63 @@ def test_a_directory_whose_owner_was_killed_while_it_was_made_opens(
     store.close()
 
 
-@pytest.mark.parametrize("written", ["in a log", "in a table"])
-def test_a_database_of_another_program_is_not_taken_for_one_that_was_not_finished(
-    tmp_path: Path, written: str
+@pytest.mark.parametrize(
+    "how", ["it is finished", "a log", "a torn log", "a table", "an ingested table", "a family"]
+)
+def test_a_database_of_another_program_is_not_taken_for_an_unfinished_one(
+    tmp_path: Path, how: str
 ) -> None:
-    database = half_made(tmp_path / "db", [], close=False)
-    database[b"key"] = b"value"
-    if written == "in a table":
-        database.flush()
-    database.close()
-    before = sorted(each.name for each in (tmp_path / "db").iterdir())
-    with pytest.raises(StateFormatError, match="is no state directory"):
-        opened(tmp_path)
-    with pytest.raises(StateFormatError, match="is no state directory"):
-        StateReader(tmp_path)
-    assert sorted(each.name for each in (tmp_path / "db").iterdir()) == before
+    path = tmp_path / "db"
+    database = make_database(tmp_path / "made", ["other"] if how == "a family" else [])
+    if how == "an ingested table":
+        writer = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))
+        writer.open(str(tmp_path / "rows.sst"))
+        writer[b"key"] = b"value"
+        writer.finish()
+        database.ingest_external_file([str(tmp_path / "rows.sst")])
+    elif how not in ("it is finished", "a family"):
+        database[b"key"] = b"value"
+    if "log" in how:
+        copytree(tmp_path / "made", path)  # as a kill leaves it; a close would write a table
+        database.close()
+    else:
+        database.close()
+        (tmp_path / "made").rename(path)
+    for each in path.glob("*.log"):
+        if how == "a torn log":
+            each.write_bytes(each.read_bytes()[:9])
+        assert bool(each.stat().st_size) is ("log" in how)
+    if how != "it is finished":
+        unfinish(path)
+    before = contents(path)
+    for use in (opened, StateReader, opened):
+        with pytest.raises(StateFormatError, match="is no state directory"):
+            use(tmp_path)
+        assert contents(path) == before
 
 
 def test_lost_column_families_of_a_state_with_an_owner_are_damage(tmp_path: Path) -> None:
     opened(tmp_path).close()
     rmtree(tmp_path / "db")
-    half_made(tmp_path / "db", ["meta"])
+    make_database(tmp_path / "db", ["meta"]).close()
+    unfinish(tmp_path / "db")
     with pytest.raises(StateDamagedError, match="is damaged"):
         opened(tmp_path)
 
 
-def half_made(path: Path, families: list[str], *, close: bool = True) -> Any:
-    """Make a database that has only some of the column families, as a kill may leave it."""
+def make_database(path: Path, families: list[str]) -> Any:
     path.mkdir(parents=True)
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    database = rocksdict.Rdict(str(path), options, dict.fromkeys(families, options))
-    if close:
-        database.close()
-    return database
+    return rocksdict.Rdict(str(path), options, dict.fromkeys(families, options))
+
+
+def unfinish(path: Path) -> None:
+    """Remove what RocksDB writes last when it makes a database."""
+    for each in path.glob("OPTIONS-*"):
+        each.unlink()
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in path.iterdir()}

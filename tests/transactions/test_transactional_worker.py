@@ -11,7 +11,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import Client, Message, MessageId, Out, Transactional, Worker
+from pulsar_encore.state.rocks import RocksStore
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport, run
+from pulsar_encore.worker import transaction_journal
 from pulsar_encore.worker.transaction_journal import (
     FILE_NAME,
     TransactionJournal,
-    nothing_left,
+    owned_after_aborts,
 )
 from tests.harness.transfers.transfer_network import Network, Process
 
@@ -533,6 +535,39 @@ store.close()
 """
 
 
+def test_a_start_that_is_cancelled_late_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        subscribed = asyncio.Event()
+
+        @contextlib.asynccontextmanager
+        async def slow(*_: object) -> AsyncIterator[None]:
+            yield
+            subscribed.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(transaction_journal, "owned_after_aborts", slow)
+        async with Client(URL, transport=MemoryTransport()) as client:
+            worker = worker_of(client, state=encore.RocksState(tmp_path))
+            serving = asyncio.ensure_future(worker.serve())
+            await subscribed.wait()
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            for _ in range(200):  # a thread closes the directory
+                store = RocksStore(tmp_path, wall_now_ms=0)
+                is_free = store.is_sole_user
+                store.close()
+                if is_free:
+                    return
+                await asyncio.sleep(0)
+                time.sleep(0.02)
+            pytest.fail("the consumer of the cancelled start has the directory")
+
+    run(main())
+
+
 def test_workers_of_one_process_share_the_file_of_open_transactions(tmp_path: Path) -> None:
     """Neither the start nor the ends of one worker concern the transactions of the other."""
 
@@ -546,20 +581,23 @@ def test_workers_of_one_process_share_the_file_of_open_transactions(tmp_path: Pa
             async def abort(txn_id: object) -> None:
                 aborted.append(txn_id)
 
-            async with nothing_left(state, abort, "first", log):
+            async with owned_after_aborts(state, abort, "first", log):
                 first = TransactionJournal(tmp_path, "first", log)
-                second = TransactionJournal(tmp_path / ".." / tmp_path.name, "second", log)
+                (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+                second = TransactionJournal(tmp_path / "link", "second", log)
                 ids = [(await client.transaction(timeout=600)).id for _ in range(3)]
                 first.begun(ids[0], 600)
                 second.begun(ids[1], 600)
                 second.begun(ids[2], 600)
-                async with nothing_left(state, abort, "second", log):
+                async with owned_after_aborts(state, abort, "second", log):
                     assert aborted == []
                 first.ended(ids[0])
+                first.close()
+                second.close()
                 second.ended(ids[1])
-            del first, second  # the process is gone
-            async with nothing_left(state, abort, "third", log):
-                assert aborted == [ids[1], ids[2]]  # an end is not written as long as one is open
+                second.ended(ids[2])  # in the background, when the directory is perhaps another's
+            async with owned_after_aborts(state, abort, "third", log):
+                assert aborted == [ids[1], ids[2]]
 
     run(main())
 

@@ -170,8 +170,8 @@ class ResultCommits:
         has_ended = asyncio.Event()
 
         def ended(txn_id: TxnId, _: bool) -> None:
-            self._journal.ended(txn_id)
             has_ended.set()
+            self._journal.ended(txn_id)
 
         async def begin() -> Transaction:
             txn = await self._client.transaction(self._timeout_s)
@@ -296,6 +296,7 @@ class ResultCommits:
         """Commit nothing more. A commit goes on in the background if its acks have left."""
         self._is_closed = True
         self._alarm.close()
+        self._journal.close()
         for task in self._tasks:
             task.cancel()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -21,9 +22,9 @@ from ..values.transaction_id import TxnId
 
 FILE_NAME: Final = "open-transactions.txt"
 _MOST_LINES: Final = 1_000  # of ended transactions, before the file is written again
-# Workers of one process may share a directory, and so its file. A journal whose worker has ended
-# stays until its transactions have, because the client commits or aborts them in the background.
+# Workers of one process may share a directory, and so its file. Threads share this set.
 _journals: Final[WeakSet[TransactionJournal]] = WeakSet()
+_journals_lock: Final = threading.Lock()
 
 
 class TransactionJournal:
@@ -33,21 +34,24 @@ class TransactionJournal:
     logged once.
 
     Args:
-        directory: The state directory of the worker, which one process uses at a time, and in it
-            one thread. None to remember nothing.
+        directory: The state directory, which one thread of one process uses at a time. None to
+            remember nothing.
 
     Attributes:
         open_lines: The lines of open transactions.
+        directory_id: Equal for all names of the directory, as with a link or a bind mount.
     """
 
     def __init__(self, directory: Path | None, name: str, log: logging.Logger) -> None:
-        self.path: Path | None = None if directory is None else directory.resolve() / FILE_NAME
+        self.directory_id: object = None if directory is None else _identity(directory)
+        self._path = None if directory is None else directory / FILE_NAME
         self._name = name
         self._log = log
         self.open_lines: dict[TxnId, str] = {}
         self._lines = 0
         self._has_failed = False
-        _journals.add(self)
+        with _journals_lock:
+            _journals.add(self)
 
     def begun(self, txn_id: TxnId, timeout_s: float) -> None:
         self.open_lines[txn_id] = line = f"{txn_id} {time.time() + timeout_s:.0f}\n"
@@ -62,16 +66,25 @@ class TransactionJournal:
         if not self.open_lines:
             self._rewrite()
 
+    def close(self) -> None:
+        """Leave open transactions to the next worker with this directory, and write nothing more.
+
+        The client still commits or aborts them in the background. An abort by the next worker may
+        come first: then their messages are redelivered to it.
+        """
+        self._path = None
+        with _journals_lock:
+            _journals.discard(self)
+
     def _rewrite(self) -> None:
         self._lines = len(self.open_lines)
-        if self.path is not None:
-            self._write("w", "".join(_open_here(self.path).values()))
+        self._write("w", "".join(_open_here(self.directory_id).values()))
 
     def _write(self, mode: str, text: str) -> None:
-        if self.path is None or self._has_failed:
+        if self._path is None or self._has_failed:
             return
         try:
-            with self.path.open(mode, encoding="ascii") as file:
+            with self._path.open(mode, encoding="ascii") as file:
                 file.write(text)
         except OSError as error:
             self._has_failed = True
@@ -83,19 +96,28 @@ class TransactionJournal:
             )
 
 
-def _open_here(path: Path) -> dict[TxnId, str]:
-    """Return the open transactions of this process in a file, with their lines."""
-    journals = [each for each in _journals if each.path == path]
-    return {txn_id: line for each in journals for txn_id, line in each.open_lines.items()}
+def _identity(directory: Path) -> object:
+    try:
+        found = directory.stat()
+    except OSError:
+        return directory
+    return found.st_dev, found.st_ino
+
+
+def _open_here(directory_id: object) -> dict[TxnId, str]:
+    """Return the open transactions of all workers here with a directory, and their lines."""
+    with _journals_lock:
+        journals = [each for each in _journals if each.directory_id == directory_id]
+    return {txn_id: line for each in journals for txn_id, line in list(each.open_lines.items())}
 
 
 @asynccontextmanager
-async def nothing_left(
+async def owned_after_aborts(
     state: RocksState, abort: Callable[[TxnId], Awaitable[None]], name: str, log: logging.Logger
 ) -> AsyncIterator[None]:
-    """Own a state directory, after aborting the transactions that a killed process left there.
+    """Own a state directory, and abort what a killed process left open there.
 
-    Without the directory's lock, these would be those of a process that lives.
+    Without the directory's lock, its transactions may belong to a live process.
     """
     from ..consumer.state_writer import open_store  # lazy: it needs RocksDB
 
@@ -129,22 +151,25 @@ async def _abort_left(
         else:
             log.info("worker %s: aborted transaction %s of an earlier process", name, txn_id)
 
-    file = await asyncio.to_thread(directory.resolve) / FILE_NAME
-    await asyncio.gather(*map(abort_one, _left(file)))
+    text = await asyncio.to_thread(_read, directory / FILE_NAME)
+    own = _open_here(_identity(directory))
+    await asyncio.gather(*(abort_one(txn_id) for txn_id in _not_over(text) if txn_id not in own))
 
 
-def _left(path: Path) -> Iterator[TxnId]:
+def _read(path: Path) -> str:
     try:
-        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+        return path.read_text(encoding="ascii", errors="replace")
     except OSError:
-        return
-    own = _open_here(path)
-    for line in lines:
-        text, _, until = line.partition(" ")
+        return ""
+
+
+def _not_over(text: str) -> Iterator[TxnId]:
+    """Yield the transactions of a file whose timeouts are not over."""
+    for line in text.splitlines():
+        written, _, until = line.partition(" ")
         try:
-            txn_id = TxnId.parse(text)
-            is_over = float(until) <= time.time()
+            txn_id, is_over = TxnId.parse(written), float(until) <= time.time()
         except ValueError:
             continue  # a line that was cut off
-        if not is_over and txn_id not in own:
+        if not is_over:
             yield txn_id

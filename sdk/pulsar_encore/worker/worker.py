@@ -328,17 +328,22 @@ class Worker(Generic[T]):
             if options.transactions is not None:
                 # So that a cluster without transactions is noticed before the first message.
                 await (await self.client.transaction(options.transactions.timeout)).abort()
-            # Before the first message: those of the transactions come before later ones.
-            async with self._nothing_left():
-                consumer = await self.client.subscribe(**options.subscribe_keywords(self._on_event))
+            consumer: Consumer | None = None
             try:
+                # Before the first message: messages of aborted transactions are redelivered first.
+                async with self._owned_after_aborts():
+                    consumer = await self.client.subscribe(
+                        **options.subscribe_keywords(self._on_event)
+                    )
                 if options.retry.dead_letters:
                     await consumer.create_letter_subscriptions()
             except asyncio.CancelledError:
-                consumer.close_soon()
+                if consumer is not None:
+                    consumer.close_soon()
                 raise
             except BaseException:
-                await consumer.close()
+                if consumer is not None:
+                    await consumer.close()
                 raise
             made = consumer
             return consumer
@@ -355,13 +360,17 @@ class Worker(Generic[T]):
                 made.close_soon()
             raise
 
-    def _nothing_left(self) -> AbstractAsyncContextManager[None]:
+    def _owned_after_aborts(self) -> AbstractAsyncContextManager[None]:
         options = self._options
         if options.transactions is None or options.state is None:
             return nullcontext()
-        from .transaction_journal import nothing_left  # lazy: only a transactional worker has it
+        from .transaction_journal import (
+            owned_after_aborts,
+        )  # lazy: only a transactional worker has it
 
-        return nothing_left(options.state, self.client.abort_transaction, self.name, self._log)
+        return owned_after_aborts(
+            options.state, self.client.abort_transaction, self.name, self._log
+        )
 
     def _note_wait(self, reason: str) -> None:
         self._waits_for = reason

@@ -13,7 +13,7 @@ from typing import Final
 
 from pulsar_encore.errors import StateDamagedError
 
-from .database import NOTHING_DELETED, Database, UnknownContentError, is_unwritten
+from .database import NOTHING_DELETED, Database, UnknownContentError, is_unfinished
 from .owner_file import Owner
 from .salvage import salvaged_path
 
@@ -40,7 +40,7 @@ def check_complete(
                 database.close()
         except UnknownContentError as error:
             if before is None:
-                if is_unwritten(folder):  # its first owner was killed before it wrote anything
+                if is_unfinished(folder):  # nothing was ever written
                     return
                 raise
             raise StateDamagedError(

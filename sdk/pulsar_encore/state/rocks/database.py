@@ -96,26 +96,32 @@ def repair(path: Path) -> None:
         raise _to_store_error(error, path) from error
 
 
-def is_unwritten(path: Path) -> bool:
-    """Return whether nothing was ever written to the database in `path`.
+def is_unfinished(path: Path) -> bool:
+    """Return whether a process was killed while it made the database in `path`.
 
-    RocksDB creates the column families of a new database one after the other, with an fsync each.
-    A process that is killed meanwhile leaves a database that lacks some of them, and that
-    `Database` can only open for writing.
+    RocksDB creates the column families of a new database one after the other, with an fsync each,
+    and writes its options last. `Database` can open one that lacks families for writing only. A
+    database that another program has finished is not taken for one of these.
     """
     rocks = library()
-    if any(path.glob("*.sst")):
-        return False
     try:
+        if any(path.glob("OPTIONS-*")) or any(path.glob("*.sst")):
+            return False
+        if any(log.stat().st_size for log in path.glob("*.log")):
+            return False
         with linked_copy(path) as opened_at:
+            options = _tracking_options(rocks, path)
+            if not set(rocks.Rdict.list_cf(str(opened_at), options)) <= {"default", *FAMILIES}:
+                return False
             access = rocks.AccessType.read_only(False)
-            database = rocks.Rdict(str(opened_at), _tracking_options(rocks, path), {}, access)
+            database = rocks.Rdict(str(opened_at), options, {}, access)
     except Exception as error:
         logger.debug("%s cannot be read: %s", path, error)
         return False
-    unwritten = database.latest_sequence_number() == 0
-    database.close()
-    return bool(unwritten)
+    try:
+        return bool(database.latest_sequence_number() == 0)
+    finally:
+        database.close()
 
 
 class Database:

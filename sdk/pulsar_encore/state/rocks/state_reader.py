@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateDamagedError, StateFormatError
 
-from .database import Database, UnknownContentError, is_unwritten
+from .database import Database, UnknownContentError, is_unfinished
 from .entry_record import EntryRecord, from_bytes
 from .owner_file import Owner, read_owner
 from .store_keys import due_key, entry_key, read_due_key, read_entry_key, topic_range
@@ -58,9 +58,9 @@ class StateReader:
         try:
             self._database = _open_with_retries(where / "db")
         except UnknownContentError as error:
-            if is_unwritten(where / "db"):
+            if is_unfinished(where / "db"):
                 raise StateFormatError(f"there is no state in {where} yet") from error
-            raise
+            self._database = _open_with_retries(where / "db")  # its owner has perhaps finished it
         try:
             if not check_format(self._database):
                 raise StateFormatError(f"there is no state in {where}")
