@@ -50,8 +50,9 @@ class TransactionJournal:
         self.open_lines: dict[TxnId, str] = {}
         self._lines = 0
         self._has_failed = False
-        with _journals_lock:
-            _journals.add(self)
+        if directory is not None:
+            with _journals_lock:
+                _journals.add(self)
 
     def begun(self, txn_id: TxnId, timeout_s: float) -> None:
         self.open_lines[txn_id] = line = f"{txn_id} {time.time() + timeout_s:.0f}\n"
@@ -78,7 +79,8 @@ class TransactionJournal:
 
     def _rewrite(self) -> None:
         self._lines = len(self.open_lines)
-        self._write("w", "".join(_open_here(self.directory_id).values()))
+        if self._path is not None:
+            self._write("w", "".join(_open_here(self.directory_id).values()))
 
     def _write(self, mode: str, text: str) -> None:
         if self._path is None or self._has_failed:

@@ -364,9 +364,8 @@ class Worker(Generic[T]):
         options = self._options
         if options.transactions is None or options.state is None:
             return nullcontext()
-        from .transaction_journal import (
-            owned_after_aborts,
-        )  # lazy: only a transactional worker has it
+        # Lazy: only a transactional worker has a journal.
+        from .transaction_journal import owned_after_aborts
 
         return owned_after_aborts(
             options.state, self.client.abort_transaction, self.name, self._log
